@@ -17,7 +17,9 @@ FROM debian:12-slim AS build-none
 FROM debian:12-slim AS build-cuda
 COPY --from=cuda /usr/local/cuda/ /usr/local/cuda/
 
+# hadolint ignore=DL3006
 FROM build-${GPU} AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 # What the kernels are built for, as CMAKE_CUDA_ARCHITECTURES; a card's compute capability without
 # its dot, such as 90-real, builds in a third of the time.
 ARG CUDA_ARCHITECTURES="80-real;90-real;90-virtual"
@@ -44,7 +46,7 @@ RUN /tmp/deploy/install-packages runtime && rm -rf /tmp/deploy /var/lib/apt/list
     && useradd --uid 10001 --no-log-init --home-dir /var/lib/sparsed --create-home sparsed
 COPY --from=build /install/usr/local/bin/ /usr/local/bin/
 COPY --from=build /install/usr/local/lib/sparsed/ /usr/local/lib/sparsed/
-USER sparsed
+USER 10001
 VOLUME /var/lib/sparsed
 EXPOSE 7470 7471
 STOPSIGNAL SIGTERM

@@ -1,13 +1,15 @@
 # What is installed and what travels. Components:
 #   server              the server, and the kernels that others use as well
 #   client              the command line client
-#   c_interface         the libraries and the header for programs in C and other languages (client/c); with
-#                       those above and `development` (in client/) what `cmake --install` installs
+#   c_interface         the libraries for programs in C and other languages (client/c)
+#   c_development       what such programs are built with: header, pkg-config files, .proto
+#   development         the C++ library, its headers, examples; with those above what `cmake --install`
+#                       installs
 #   measurement         the GPU tests and the bench
 #   libraries           copies of the shared libraries that a stock Debian or Ubuntu lacks
-# The tarball has all but `development`; of the .deb packages each component but `libraries` is one,
-# and they depend on Debian's libraries. `cpack --preset release` makes both, of what was built: target
-# `programs`.
+# The tarball has all but `development`. Of the .deb packages each component but `libraries` is one, the
+# two of development together; they depend on Debian's libraries. `cpack --preset release` makes both, of
+# what was built: target `programs`. DebianFiles.cmake adds what only Debian's packages have.
 
 # Next to nobody else's libraries, should someone unpack the tarball over /usr/local.
 set(SPARSED_LIBRARIES_DIR ${CMAKE_INSTALL_LIBDIR}/sparsed)
@@ -75,8 +77,12 @@ function(sparsed_package)
   # Where systemd looks under /usr and /usr/local, whatever libraries' folder is.
   install(FILES ${PROJECT_SOURCE_DIR}/deploy/systemd/sparsed.service
     DESTINATION lib/systemd/system COMPONENT server)
+  install(FILES ${PROJECT_SOURCE_DIR}/deploy/systemd/sparsed.sysusers
+    DESTINATION lib/sysusers.d RENAME sparsed.conf COMPONENT server)
   install(FILES ${PROJECT_SOURCE_DIR}/deploy/systemd/sparsed-gpu.conf
     DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed/systemd COMPONENT server)
+  install(FILES ${PROJECT_SOURCE_DIR}/deploy/sparsed.yaml
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed COMPONENT server)
 
   set(CPACK_GENERATOR TGZ)
   find_program(DPKG_SHLIBDEPS dpkg-shlibdeps)
@@ -92,30 +98,14 @@ function(sparsed_package)
   set(CPACK_THREADS 0)
   get_property(CPACK_SPARSED_MEASUREMENT GLOBAL PROPERTY SPARSED_MEASURES)
   set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/PackageOptions.cmake)
-  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
-  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_SPARSED_SOURCE ${PROJECT_SOURCE_DIR})
+  set(CPACK_SPARSED_CUDA_LICENCE ${cuda_licence})
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${own_folders})
-  set(CPACK_DEBIAN_SERVER_PACKAGE_NAME sparsed)
-  set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION net)
-  set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME sparsectl)
-  set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION net)
-  set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_NAME libsparsed)
-  set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_SECTION libs)
-  # The kernels' library, which only one of the two libraries loads, is in there.
-  set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_RECOMMENDS "sparsed (= ${PROJECT_VERSION})")
-  set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_NAME sparsed-bench)
-  set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_SECTION science)
-  # The kernels' library is in there.
-  set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_DEPENDS "sparsed (= ${PROJECT_VERSION})")
-  set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libsparsed-dev)
-  set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
-  # What sparsedConfig.cmake finds.
-  set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-    "libabsl-dev, libfmt-dev, libgrpc++-dev, libgrpc-dev, libprotobuf-dev, protobuf-compiler")
   include(CPack)
   cpack_add_component(server DESCRIPTION "The server that holds sparse matrices and multiplies them")
   cpack_add_component(client DESCRIPTION "The command line client")
   cpack_add_component(c_interface DESCRIPTION "The client library for C and other languages")
   cpack_add_component(measurement DESCRIPTION "Tests of the GPU kernels, and their benchmark")
-  cpack_add_component(development DESCRIPTION "The C++ client library and its headers")
+  cpack_add_component(c_development GROUP devel)
+  cpack_add_component(development GROUP devel)
 endfunction()

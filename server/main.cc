@@ -11,15 +11,18 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/catalog/canonical.h"
 #include "engine/engine.h"
 #include "engine/store/salvage.h"
+#include "server/check_files.h"
 #include "server/config/command_line.h"
 #include "server/listener/listen_socket.h"
 #include "server/log/log.h"
 #include "server/log/log_limit.h"
 #include "server/server.h"
+#include "server/service_manager.h"
 #include "server/thread_starts.h"
 
 /// For jemalloc, where it is linked: what is free goes back to the operating system within two
@@ -124,6 +127,15 @@ int Salvage(const Config& config) {
   return 0;
 }
 
+/// --check-config: says what a start would use, or what is wrong. Returns the exit code.
+int CheckOnly(const Checked& checked) {
+  const std::vector<std::string> problems = FileProblems(checked.config);
+  for (const std::string& problem : problems) std::cerr << "sparsed: " << problem << "\n";
+  if (!problems.empty()) return kExitWrongUse;
+  std::cout << checked.settings;
+  return 0;
+}
+
 int Run(const Config& config) {
   // Before any other thread starts, so that all inherit it and only sigwait sees them.
   sigset_t signals;
@@ -150,9 +162,12 @@ int Run(const Config& config) {
   }
   LogStart(config, **server);
   WarnAtStart(config, **server);
+  NotifyServiceManager(
+      fmt::format("READY=1\nSTATUS=serving at {}", fmt::join((*server)->addresses(), ", ")));
   SetThreadPatience(kEndlessPatience);  // to end would serve nobody
   int signal = 0;
   sigwait(&signals, &signal);
+  NotifyServiceManager("STOPPING=1");
   Log(LogLevel::kInfo, "shutting down",
       {{"signal", std::string(signal == SIGINT ? "SIGINT" : "SIGTERM")},
        {"grace_seconds", config.shutdown_grace_seconds}});
@@ -172,6 +187,9 @@ int Run(const Config& config) {
 int main(int argc, char** argv) {
   const auto parsed = sparsed::server::ParseCommandLine(argc, argv, std::cout, std::cerr);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
+  if (const auto* checked = std::get_if<sparsed::server::Checked>(&parsed)) {
+    return sparsed::server::CheckOnly(*checked);
+  }
   const auto& config = std::get<sparsed::server::Config>(parsed);
   return config.salvage ? sparsed::server::Salvage(config) : sparsed::server::Run(config);
 }

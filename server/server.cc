@@ -35,6 +35,7 @@
 #include "server/rpc/worker_pool.h"
 #include "server/security/access.h"
 #include "server/security/certificates.h"
+#include "server/service_manager.h"
 #include "server/telemetry/access_metrics.h"
 #include "server/telemetry/connection_metrics.h"
 #include "server/telemetry/engine_gauges.h"
@@ -406,6 +407,10 @@ class Server::Impl {
       Log(LogLevel::kError, "unreachable", {{"message", std::string(status.message())}});
     }
     TellHealth();
+    // Whoever is not told any more starts the process again (WatchdogSec in deploy/systemd).
+    if (status.ok() && (queue_watch_ == nullptr || queue_watch_->Reason().empty())) {
+      NotifyServiceManager("WATCHDOG=1");
+    }
   }
 
   /// Empty if requests are served, else why not.

@@ -54,32 +54,37 @@ void DefineAccessFlags(CLI::App& app, Config& config, AccessFlags& flags) {
       ->group("Access");
 }
 
-void CompleteAccess(Config& config, const AccessFlags& flags) {
-  const auto refuse = [](const std::string& what) { throw CLI::ValidationError(what); };
+void CompleteAccess(Config& config, const AccessFlags& flags, Problems& problems) {
   if (config.tls_certificate.empty() != config.tls_key.empty()) {
-    refuse("--tls-certificate and --tls-key go together");
+    const bool has_key = config.tls_certificate.empty();
+    problems.Add(has_key ? "tls-key" : "tls-certificate",
+                 fmt::format("it goes together with {}, which is missing",
+                             problems.NameOf(has_key ? "tls-certificate" : "tls-key")));
   }
   if (!config.tls_client_ca.empty() && config.tls_certificate.empty()) {
-    refuse("--tls-client-ca: certificates of clients come with TLS (--tls-certificate, --tls-key)");
+    problems.Add("tls-client-ca",
+                 "certificates of clients come with TLS (--tls-certificate, --tls-key)");
   }
   if (!config.tls_client_ca.empty() && config.access_file.empty()) {
-    refuse("--tls-client-ca: which tenant a certificate is, the access file says (--access-file)");
+    problems.Add("tls-client-ca",
+                 "which tenant a certificate is, the access file says (--access-file)");
   }
   if (config.metrics_token && config.access_file.empty()) {
-    refuse("--metrics-token: tokens are in the access file (--access-file)");
+    problems.Add("metrics-token", "tokens are in the access file (--access-file)");
   }
   if (const std::string& text = flags.socket_mode; !text.empty()) {
     uint32_t mode = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
     if (error != std::errc() || end != text.data() + text.size() || mode > 0777) {
-      refuse(fmt::format("--socket-mode: '{}' is no mode such as 0660", text));
+      problems.Add("socket-mode",
+                   fmt::format("'{}' is no mode: three octal digits such as 0660", text));
     }
     config.socket_mode = mode;
   }
   if (const std::string& text = flags.socket_group; !text.empty()) {
     config.socket_group = GroupOf(text);
     if (!config.socket_group) {
-      refuse(fmt::format("--socket-group: there is no group '{}'", text));
+      problems.Add("socket-group", fmt::format("there is no group '{}'", text));
     }
   }
 }

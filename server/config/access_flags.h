@@ -5,6 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "server/config/config.h"
+#include "server/config/problems.h"
 
 namespace sparsed::server {
 
@@ -15,7 +16,7 @@ struct AccessFlags {
 
 /// `config` and `flags` outlive `app`.
 void DefineAccessFlags(CLI::App& app, Config& config, AccessFlags& flags);
-/// Throws CLI::ValidationError.
-void CompleteAccess(Config& config, const AccessFlags& flags);
+/// `problems` gets what does not go together, and modes and groups that there are not.
+void CompleteAccess(Config& config, const AccessFlags& flags, Problems& problems);
 
 }  // namespace sparsed::server

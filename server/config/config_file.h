@@ -1,15 +1,17 @@
 // The configuration file: YAML with the flags' names, underscores for dashes.
 #pragma once
 
-#include <memory>
+#include <string>
 
 #include "CLI/CLI.hpp"
+#include "server/config/problems.h"
 
 namespace sparsed::server {
 
-/// Lets `app` read its --config file, `file_option`. A key that is no flag or is there
-/// twice, or a file that is no YAML, is an error that names file, line and key. Flags on the
-/// command line win over the file.
-std::shared_ptr<CLI::Config> YamlFile(const CLI::App& app, const CLI::Option& file_option);
+/// Gives the options of `app`, which has parsed its command line, the values of the file `path`,
+/// but those that are on the command line, or exclude what is. `problems` gets all that is wrong
+/// with the file: that it cannot be read, is no YAML, or has more than 1 MiB; keys that are no
+/// flags or are there twice; values that their flags refuse. What is right is used nevertheless.
+void ReadConfigFile(CLI::App& app, const std::string& path, Problems& problems);
 
 }  // namespace sparsed::server

@@ -14,8 +14,8 @@
 namespace sparsed::server {
 namespace {
 
-/// Calls `read` with an open file named `file` in our control group's folder and each above it.
-/// Knows cgroup v2, and v1's `controller` where that is mounted.
+/// Calls `read` with a path and the open file, named `file`, in our control group's folder and each
+/// above it. Knows cgroup v2, and v1's `controller` where that is mounted.
 template <typename Read>
 void ForEachControlGroup(const std::string& controller, const std::string& file, Read read) {
   std::ifstream groups("/proc/self/cgroup");
@@ -30,8 +30,9 @@ void ForEachControlGroup(const std::string& controller, const std::string& file,
     const std::string root =
         controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controllers;
     for (std::filesystem::path folder = path; !folder.empty(); folder = folder.parent_path()) {
-      std::ifstream limit(root + folder.string() + "/" + file);
-      if (limit) read(limit);
+      const std::string at = root + (folder == "/" ? "" : folder.string()) + "/" + file;
+      std::ifstream limit(at);
+      if (limit) read(at, limit);
       if (folder == folder.parent_path()) break;
     }
   }
@@ -39,14 +40,15 @@ void ForEachControlGroup(const std::string& controller, const std::string& file,
 
 }  // namespace
 
-int64_t UsableMemoryBytes() {
-  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  const auto read = [&bytes](std::ifstream& file) {
-    if (int64_t limit = 0; file >> limit) bytes = std::min(bytes, limit);  // "max" is no number
+UsableMemory MemoryOfThisMachine() {
+  UsableMemory memory{static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE), ""};
+  const auto read = [&memory](const std::string& path, std::ifstream& file) {
+    int64_t limit = 0;  // "max" is no number
+    if (file >> limit && limit < memory.bytes) memory = {limit, path};
   };
   ForEachControlGroup("memory", "memory.max", read);
   ForEachControlGroup("memory", "memory.limit_in_bytes", read);
-  return bytes;
+  return memory;
 }
 
 int64_t DefaultHostMemory(int64_t usable_bytes) {
@@ -60,7 +62,7 @@ int UsableCpus() {
   int cpus = sched_getaffinity(0, sizeof(set), &set) == 0
                  ? CPU_COUNT(&set)
                  : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  ForEachControlGroup("cpu", "cpu.max", [&cpus](std::ifstream& file) {
+  ForEachControlGroup("cpu", "cpu.max", [&cpus](const std::string&, std::ifstream& file) {
     double quota = 0, period = 0;
     if (file >> quota >> period && period > 0) {
       cpus = std::min(cpus, static_cast<int>(std::ceil(quota / period)));

@@ -5,11 +5,11 @@
 
 The programs' flags in them exist, and start nothing but what they say. Each has its form for a GPU,
 which fits the form that it changes. What the container is built from is enough to configure and to
-install from. systemd finds nothing wrong with its unit, where systemd is installed. Skipped (exit
+install from. systemd finds nothing wrong with its unit, and little that it could do to the machine, where
+systemd is installed. Skipped (exit
 status 77) where Python's YAML is not.
 """
 
-import copy
 import json
 import pathlib
 import re
@@ -51,10 +51,56 @@ def load(path):
     return list(yaml.safe_load_all((DEPLOY / path).read_text()))
 
 
+def check_settings(sparsed):
+    """Each flag is in deploy/sparsed.yaml, and each key there is a flag, set or with its default behind #."""
+    text = (DEPLOY / "sparsed.yaml").read_text()
+    result = run([sparsed, "--help"])
+    flags = set(re.findall(r"^  --([a-z-]+)", result.stdout, re.M))
+    flags -= {"version", "config", "print-config", "check-config", "salvage", "help"}
+    settings = dict(re.findall(r"^#?([a-z_]+): *(.*)$", text, re.M))
+    missing = {flag.replace("-", "_") for flag in flags} ^ (settings.keys())
+    expect(len(flags) > 40 and not missing, f"sparsed.yaml and --help differ in {missing}")
+    # Defaults are defaults: with them a server is as without, but for what is set anyway, what is this
+    # machine's, and files, which have none.
+    others = {*yaml.safe_load(text), "audit_log", "access_file", "metrics_token", "host_memory", "wire_memory",
+              "preparation_memory", "connection_memory", "device_memory", "threads", "preparation_threads",
+              "max_connections", "socket_group", "tls_certificate", "tls_key", "tls_client_ca"}
+    defaults = {key: yaml.safe_load(value) for key, value in settings.items() if key not in others}
+    expect(len(defaults) > 20 and defaults["in_memory"] is False, defaults)
+    without = settings_of(sparsed, {"data_dir": "/d"})
+    got = settings_of(sparsed, {"data_dir": "/d", **defaults})
+    other = [key for key in {*got, *without} if got.get(key) != without.get(key)]
+    expect(not other, f"sparsed.yaml has other defaults of {other}")
+
+
+def settings_of(sparsed, config):
+    """What `sparsed` makes of a file with these settings."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(config, file)
+        file.flush()
+        result = run([sparsed, f"--config={file.name}", "--print-config"])
+    expect(result.returncode == 0, f"{config}: {result.stderr}")
+    return yaml.safe_load(result.stdout) if result.returncode == 0 else {}
+
+
 def check_systemd(sparsed):
     unit = (DEPLOY / "systemd/sparsed.service").read_text()
-    command = re.search(r"^ExecStart=sparsed ((?:.*\\\n)*.*)$", unit, re.M).group(1)
-    expect_flags(sparsed, shlex.split(command.replace("\\\n", " ")), "sparsed.service")
+    command = re.search(r"^ExecStart=sparsed (.*)$", unit, re.M).group(1)
+    expect(command == "--config=/etc/sparsed/sparsed.yaml", f"sparsed.service starts with {command}")
+    config = expect_flags(sparsed, [f"--config={DEPLOY / 'sparsed.yaml'}"], "sparsed.yaml")
+    # What systemd makes is what the settings name.
+    expect(config["data_dir"] == "/var/lib/sparsed" and "\nStateDirectory=sparsed\n" in unit, config)
+    sockets = [address for address in config["listen"] + [config["local_listen"]]
+               if address.startswith("unix:")]
+    expect(len(sockets) == 2 and all(address.startswith("unix:/run/sparsed/") for address in sockets) and
+           "\nRuntimeDirectory=sparsed\n" in unit, sockets)
+    stop = int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1))
+    expect(stop > config["shutdown_grace"], "systemd kills the server before its grace ends")
+    watchdog = int(re.search(r"^WatchdogSec=(\d+)$", unit, re.M).group(1))
+    expect(watchdog > 2 * config["give_up_after"], "systemd gives up before the server does")
+    user = re.search(r"^User=(.*)$", unit, re.M).group(1)
+    expect(re.search(f"^u {user} ", (DEPLOY / "systemd/sparsed.sysusers").read_text(), re.M),
+           f"nobody makes the user {user}")
     drop_in = (DEPLOY / "systemd/sparsed-gpu.conf").read_text()
     expect(re.search(r"^PrivateDevices=no$", drop_in, re.M), "sparsed-gpu.conf hides the card")
     expect(re.search(r"^DeviceAllow=char-nvidia-uvm rw$", drop_in, re.M),
@@ -74,6 +120,21 @@ def check_systemd(sparsed):
             # It also reads the machine's own units; only ours matter.
             said = [line for line in result.stderr.splitlines() if "sparsed" in line]
             expect(not said, "systemd-analyze verify: " + "\n".join(said))
+            check_exposure(path, len(drop_ins))
+
+
+def check_exposure(path, with_gpu):
+    """How much of the machine the service reaches, by systemd's scale from 0 to 10."""
+    result = run(["systemd-analyze", "security", "--offline=true", "--no-pager", path])
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", result.stdout)
+    if not found:
+        print("systemd-analyze is too old to look at a unit: its exposure is not known")
+        return
+    # Sockets for clients and the users at their other ends, and files of /proc, are what it needs.
+    most = 2.0 if with_gpu else 1.5
+    expect(float(found.group(1)) <= most,
+           f"exposure {found.group(1)} > {most}{' with the GPU' if with_gpu else ''}:\n" +
+           "\n".join(line for line in result.stdout.splitlines() if line.startswith("✗")))
 
 
 def check_compose(sparsed, entry):
@@ -89,49 +150,6 @@ def check_compose(sparsed, entry):
            "compose.gpu.yaml would take the CPU's image")
     config = expect_flags(sparsed, entry + server["command"], "compose.gpu.yaml")
     expect(config.get("devices") == ["cuda:0"], "compose.gpu.yaml would start without the GPU")
-
-
-def patched(document, patch):
-    """A JSON patch of nothing but additions."""
-    document = copy.deepcopy(document)
-    for step in patch:
-        if step["op"] != "add":
-            raise ValueError(step)
-        *way, last = (word.replace("~1", "/") for word in step["path"].lstrip("/").split("/"))
-        place = document
-        for word in way:
-            place = place[int(word)] if isinstance(place, list) else place[word]
-        if isinstance(place, list):
-            place.append(step["value"])
-        else:
-            place[last] = step["value"]
-    return document
-
-
-def check_kubernetes(sparsed, entry):
-    folder = DEPLOY / "kubernetes"
-    [base], [gpu] = load("kubernetes/base/kustomization.yaml"), load("kubernetes/gpu/kustomization.yaml")
-    for resource in base["resources"]:
-        expect((folder / "base" / resource).is_file(), f"kubernetes/base has no {resource}")
-    for resource in gpu["resources"]:
-        expect((folder / "gpu" / resource / "kustomization.yaml").is_file(),
-               f"kubernetes/gpu has no base {resource}")
-    documents = load("kubernetes/base/sparsed.yaml")
-    names = {(document["kind"], document["metadata"]["name"]): document for document in documents}
-    expect(len(names) == 4, f"kubernetes/base/sparsed.yaml has {sorted(names)}")
-    for patch in gpu["patches"]:
-        key = (patch["target"]["kind"], patch["target"]["name"])
-        names[key] = patched(names[key], yaml.safe_load(patch["patch"]))
-    for form, deployment in (("base", documents[2]), ("gpu", names["Deployment", "sparsed"])):
-        [container] = deployment["spec"]["template"]["spec"]["containers"]
-        config = expect_flags(sparsed, entry + container["args"], f"kubernetes/{form}")
-        expect(config.get("devices") == (["cuda:0"] if form == "gpu" else ["auto"]),
-               f"kubernetes/{form} would use {config.get('devices')}")
-        expect(container["resources"]["limits"].get("nvidia.com/gpu") ==
-               (1 if form == "gpu" else None), f"kubernetes/{form}: {container['resources']}")
-    expect([image["name"] for image in gpu["images"]] ==
-           [names["Deployment", "sparsed"]["spec"]["template"]["spec"]["containers"][0]["image"]
-            .split(":")[0]], "kubernetes/gpu would run the CPU's image")
 
 
 def check_container(cmake, scratch):
@@ -171,11 +189,12 @@ def check_container(cmake, scratch):
 
 
 def main(sparsed, cmake, scratch):
+    sparsed = pathlib.Path(sparsed).resolve()
     entry = check_container(cmake, pathlib.Path(scratch))
     expect_flags(sparsed, entry, "Dockerfile")
+    check_settings(sparsed)
     check_systemd(sparsed)
     check_compose(sparsed, entry)
-    check_kubernetes(sparsed, entry)
     for problem in problems:
         print(problem)
     if not problems:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What the server says when it starts: who can reach it, and a GPU that it cannot use.
+"""What the server says when it starts: who can reach it, a GPU that it cannot use, its settings, and to
+systemd.
 
   start_test.py SPARSED BROKEN_DRIVER
 
@@ -8,8 +9,10 @@ BROKEN_DRIVER is a folder with a libcuda.so.1 that is no driver.
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 
 problems = []
@@ -101,9 +104,60 @@ def check_addresses(sparsed):
     expect("read, replace and delete every matrix" in warning.get("meaning", ""), warning)
 
 
+def check_service_manager(sparsed):
+    """Told by systemd's protocol: once it serves, while it can be reached, and when it stops."""
+    with tempfile.TemporaryDirectory(prefix="sparsed-notify-") as folder:
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        manager.bind(f"{folder}/notify")
+        manager.settimeout(120)
+        process = subprocess.Popen(
+            [sparsed, "--in-memory", "--devices=cpu", "--listen=127.0.0.1:0", "--metrics-listen=off",
+             "--host-memory=64MiB", "--log-level=warn"],
+            env={**os.environ, "NOTIFY_SOCKET": f"{folder}/notify"})
+        try:
+            ready = manager.recv(4096).decode()
+            expect(ready.startswith("READY=1\nSTATUS=serving at 127.0.0.1:"), ready)
+            port = int(ready.rpartition(":")[2])
+            socket.create_connection(("127.0.0.1", port), timeout=60).close()
+            expect(manager.recv(4096) == b"WATCHDOG=1", "it does not feed the watchdog")
+        finally:
+            process.terminate()
+        said = manager.recv(4096)
+        while said == b"WATCHDOG=1":
+            said = manager.recv(4096)
+        expect(said == b"STOPPING=1", said)
+        expect(process.wait(timeout=120) == 0, "it ends with", process.returncode)
+
+
+def check_config(sparsed):
+    """--check-config: exit code, and what goes where."""
+    with tempfile.TemporaryDirectory(prefix="sparsed-config-") as folder:
+        path = f"{folder}/sparsed.yaml"
+
+        def check(text, *flags):
+            with open(path, "w") as file:
+                file.write(text)
+            return subprocess.run([sparsed, f"--config={path}", "--check-config", *flags],
+                                  capture_output=True, text=True, timeout=60)
+
+        right = check(f"data_dir: {folder}/data\nlanes: 1\n")
+        expect(right.returncode == 0 and not right.stderr, right)
+        expect(f"# {path}:2" in right.stdout, right.stdout)
+        expect(not os.path.exists(f"{folder}/data"), "a check makes the data directory")
+        wrong = check("in_memory: true\nlanes: several\nthread: 1\n")
+        expect(wrong.returncode == 2 and not wrong.stdout, wrong)
+        expect(wrong.stderr == f"sparsed: {path}:2:8: lanes: 'several' is not a whole number from 1 to 65536\n"
+               f"sparsed: {path}:3:1: unknown key 'thread'; did you mean 'threads'?\n"
+               "sparsed --help lists the flags.\n", wrong.stderr)
+        missing = check("in_memory: true\naccess_file: /no/such/access.yaml\n")
+        expect(missing.returncode == 2 and "/no/such/access.yaml" in missing.stderr, missing)
+
+
 def main(sparsed, broken_driver):
     check_gpu(sparsed, broken_driver)
     check_addresses(sparsed)
+    check_service_manager(sparsed)
+    check_config(sparsed)
     for problem in problems:
         print(problem)
     if not problems:

@@ -13,7 +13,8 @@ using sparsed::fuzz::Check;
 using sparsed::server::Config;
 
 /// The exit code, or none if it would start. What it says goes to `*out`.
-std::variant<Config, int> Parse(const std::vector<std::string>& words, std::string* out) {
+std::variant<Config, sparsed::server::Checked, int> Parse(const std::vector<std::string>& words,
+                                                          std::string* out) {
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());
   std::ostringstream standard, errors;
@@ -21,7 +22,7 @@ std::variant<Config, int> Parse(const std::vector<std::string>& words, std::stri
                                                   arguments.data(), standard, errors);
   if (const int* code = std::get_if<int>(&parsed)) {
     Check(*code == 0 || (*code == sparsed::server::kExitWrongUse && !errors.str().empty()));
-  } else {
+  } else if (std::holds_alternative<Config>(parsed)) {
     const Config& config = std::get<Config>(parsed);
     Check(config.host_memory_bytes > 0 && config.threads > 0 && config.lanes > 0);
     Check(config.preparation_memory_bytes >= 0 && config.max_queued > 0);

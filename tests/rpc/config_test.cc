@@ -1,19 +1,28 @@
 // Flags and file into one configuration; what is wrong is said in a sentence, with exit code 2.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <map>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <vector>
 
 #include "kernels/cuda/driver.h"
+#include "server/check_files.h"
 #include "server/config/command_line.h"
 #include "server/config/machine.h"
+#include "server/config/nearest_word.h"
+#include "server/config/problems.h"
+#include "server/config/values.h"
 
 namespace sparsed::server {
 namespace {
 
 struct Parsed {
-  std::variant<Config, int> result;
+  std::variant<Config, Checked, int> result;
   std::string out, err;
 
   const Config& config() const { return std::get<Config>(result); }
@@ -115,7 +124,7 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--listen=unix:"}, "path");
   ExpectWrong({"--in-memory", "--metrics-listen=unix:/x"}, "HOST:PORT");
   ExpectWrong({"--in-memory", "--host-memory=lots"}, "host-memory");
-  ExpectWrong({"--in-memory", "--host-memory=1KiB"}, "too few");
+  ExpectWrong({"--in-memory", "--host-memory=1KiB"}, "too little");
   ExpectWrong({"--in-memory", "--host-memory=1GiB", "--preparation-memory=2GiB"}, "preparation");
   ExpectWrong({"--in-memory", "--host-memory=1GiB", "--wire-memory=900MiB"}, "wire-memory");
   ExpectWrong({"--in-memory", "--wire-memory=1MiB"}, "wire-memory");
@@ -137,8 +146,8 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--threads=1", "--lanes=2"}, "lanes");
   ExpectWrong({"--in-memory", "--preparation-seconds=-1"}, "preparation-seconds");
   ExpectWrong({"--in-memory", "--scrub-interval=-1"}, "scrub-interval");
-  ExpectWrong({"--in-memory", "--log-level=loud"}, "loud is none of debug, error, info, warn");
-  ExpectWrong({"--in-memory", "--log-format=xml"}, "xml is none of json, text");
+  ExpectWrong({"--in-memory", "--log-level=loud"}, "'loud' is none of debug, error, info, warn");
+  ExpectWrong({"--in-memory", "--log-format=xml"}, "'xml' is none of json, text");
   ExpectWrong({"--in-memory", "--no-such-flag"}, "no-such-flag");
   ExpectWrong({"--config=/no/such/file.yaml"}, "/no/such/file.yaml");
 }
@@ -182,7 +191,7 @@ TEST(CommandLine, GpuMemoryOfCallersNeedsTheLocalSocket) {
 }
 
 TEST(CommandLine, WhatSaysWhoCallsGoesTogether) {
-  ExpectWrong({"--in-memory", "--tls-certificate=c"}, "--tls-key go together");
+  ExpectWrong({"--in-memory", "--tls-certificate=c"}, "it goes together with --tls-key");
   ExpectWrong({"--in-memory", "--tls-client-ca=c", "--access-file=a"}, "come with TLS");
   ExpectWrong({"--in-memory", "--tls-certificate=c", "--tls-key=k", "--tls-client-ca=c"},
               "the access file says");
@@ -227,22 +236,319 @@ TEST(CommandLine, TheFileSetsAndFlagsWin) {
   EXPECT_TRUE(in_memory.config().in_memory());
 }
 
-TEST(CommandLine, AWrongFileNamesFileLineAndKey) {
-  const auto wrong = [](const std::string& text, const std::string& word) {
-    const std::string flag = "--config=" + WriteFile("wrong.yaml", text);
-    ExpectWrong({flag.c_str()}, word);
+/// What is said of a file with this text, without the path before its name, and the last line.
+std::string SaidOf(const std::string& text, std::vector<const char*> flags = {}) {
+  const std::string path = WriteFile("wrong.yaml", text);
+  const std::string flag = "--config=" + path;
+  flags.push_back(flag.c_str());
+  const Parsed parsed = Parse(std::move(flags));
+  EXPECT_EQ(parsed.exit_code(), 2) << text << parsed.out;
+  std::string said;
+  std::istringstream lines(parsed.err);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find(path);
+    if (at != std::string::npos)
+      line = line.substr(at + path.size() - std::string("wrong.yaml").size());
+    if (line != "sparsed --help lists the flags.") said += line + "\n";
+  }
+  return said;
+}
+
+TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
+  const struct {
+    const char* text;
+    const char* said;
+  } kCases[] = {
+      {"in_memory: true\nhost_memroy: 4GiB\n",
+       "wrong.yaml:2:1: unknown key 'host_memroy'; did you mean 'host_memory'?\n"},
+      {"in-memory: true\n", "wrong.yaml:1:1: unknown key 'in-memory'; did you mean 'in_memory'?\n"},
+      {"in_memory: true\nwhatever_this_is: 1\n",
+       "wrong.yaml:2:1: unknown key 'whatever_this_is'\n"},
+      {"in_memory: true\nconfig: other.yaml\n",
+       "wrong.yaml:2:1: unknown key 'config'; --config is for the command line alone\n"},
+      {"in_memory: true\n? [a]\n: b\n", "wrong.yaml:2:3: a key is one word\n"},
+      {"in_memory: true\nlanes: 1\nlanes: 2\n",
+       "wrong.yaml:3:1: key 'lanes' again, it is in line 2 already\n"},
+      {"in_memory: true\nlisten: [unix:/a]\nlisten: [unix:/b]\n",
+       "wrong.yaml:3:1: key 'listen' again, it is in line 2 already\n"},
+      {"in_memory: true\nhost_memory: lots\n",
+       "wrong.yaml:2:14: host_memory: 'lots' is not a size: a number of bytes, or one with KiB, "
+       "MiB, "
+       "GiB or TiB behind it, such as 512MiB or 1.5GiB\n"},
+      {"in_memory: true\nmax_chunk: 2 furlongs\n",
+       "wrong.yaml:2:12: max_chunk: '2 furlongs' is not a size: a number of bytes, or one with "
+       "KiB, "
+       "MiB, GiB or TiB behind it, such as 512MiB or 1.5GiB\n"},
+      {"in_memory: true\nmax_chunk: [1MiB, 2MiB]\n",
+       "wrong.yaml:2:12: max_chunk: a list, where one value is expected: SIZE\n"},
+      {"in_memory: true\nthreads:\n  - 1\n",
+       "wrong.yaml:3:3: threads: a list, where one value is expected: NUMBER\n"},
+      {"in_memory: true\nlanes: {of: 2}\n",
+       "wrong.yaml:2:8: lanes: a map, where one value is expected: NUMBER\n"},
+      {"in_memory: true\nlisten: {a: b}\n",
+       "wrong.yaml:2:9: listen: a map, where one value or a list of them is expected: ADDR\n"},
+      {"in_memory: true\nlisten: []\n", "wrong.yaml:2:9: listen: an empty list; expected: ADDR\n"},
+      {"in_memory: true\nlisten: [unix:/a, [unix:/b]]\n",
+       "wrong.yaml:2:19: listen: expected in this list: ADDR\n"},
+      {"in_memory: true\nlisten:\n  - 127.0.0.1:1\n  - nowhere\n",
+       "wrong.yaml:4:5: listen: 'nowhere' is not HOST:PORT or unix:/PATH\n"},
+      {"in_memory: true\nthreads:\n", "wrong.yaml:2:1: threads: no value; expected: NUMBER\n"},
+      {"data_dir: ''\n", "wrong.yaml:1:11: data_dir: no value; expected: DIR\n"},
+      {"in_memory: true\nthreads: many\n",
+       "wrong.yaml:2:10: threads: 'many' is not a whole number from 1 to 65536\n"},
+      {"in_memory: true\nthreads: 1.5\n",
+       "wrong.yaml:2:10: threads: '1.5' is not a whole number from 1 to 65536\n"},
+      {"in_memory: true\nshutdown_grace: .nan\n",
+       "wrong.yaml:2:17: shutdown_grace: '.nan' is not a number of seconds from 0 to 86400\n"},
+      {"in_memory: perhaps\n", "wrong.yaml:1:12: in_memory: 'perhaps' is neither true nor false\n"},
+      {"in_memory: true\nlog_level: loud\n",
+       "wrong.yaml:2:12: log_level: 'loud' is none of debug, error, info, warn\n"},
+      {"in_memory: true\ndata_dir: /d\n",
+       "wrong.yaml:1:12: in_memory: data_dir (line 2) is set, too; one of them, not both\n"},
+      {"in_memory: true\nthreads: 1\nlanes: 2\n",
+       "wrong.yaml:3:8: lanes: 2 lanes need as many threads, threads (line 2) is 1\n"},
+      {"in_memory: true\nhost_memory: 1GiB\nwire_memory: 900MiB\n",
+       "wrong.yaml:3:14: wire_memory: 900MiB is not between 8MiB and 512MiB, half of host_memory "
+       "(line 2)\n"},
+      {"in_memory: true\nlisten: ['unix:/a', 'unix:/a']\n",
+       "wrong.yaml:2:9: listen: unix:/a would be listened on twice\n"},
+      {"in_memory: true\nsocket_mode: 999\n",
+       "wrong.yaml:2:14: socket_mode: '999' is no mode: three octal digits such as 0660\n"},
+      {"in_memory: true\nlisten:\n\t- unix:/a\n",
+       "wrong.yaml:3:1: a tab; lines of YAML are indented with spaces\n"},
+      {"in_memory: true\nlisten: \"\xff\"\n", "wrong.yaml:2:1: this line is no text in UTF-8\n"},
+      {"- a\n- b\n", "wrong.yaml:1:1: expected a map of settings, key: value\n"},
+      {"in_memory: true\n---\nlanes: 1\n",
+       "wrong.yaml:3:1: a second document begins before this; all settings are in one\n"},
   };
-  wrong("in_memory: true\nhost_memroy: 4GiB\n", "wrong.yaml:2: unknown key 'host_memroy'");
-  wrong("in-memory: true\n", "wrong.yaml:1: unknown key 'in-memory'");
-  wrong("config: other.yaml\n", "wrong.yaml:1: unknown key 'config'");
-  wrong("in_memory: true\nlisten: {a: b}\n", "wrong.yaml:2");
-  wrong("in_memory: true\nlanes: 1\nlanes: 2\n",
-        "wrong.yaml:3: key 'lanes' again, it is in line 2 already");
-  wrong("in_memory: true\nlisten: [unix:/a]\nlisten: [unix:/b]\n", "wrong.yaml:3: key 'listen'");
-  wrong("in_memory: true\nshutdown_grace: .nan\n", "shutdown-grace");
-  wrong("in_memory: [\n", "wrong.yaml:");
-  wrong("- a\n- b\n", "wrong.yaml:1");
-  wrong("in_memory: true\nthreads: many\n", "threads");
+  for (const auto& test : kCases) EXPECT_EQ(SaidOf(test.text), test.said) << test.text;
+  EXPECT_TRUE(SaidOf("in_memory: [\n").starts_with("wrong.yaml:")) << "no YAML";
+}
+
+TEST(ConfigFile, AllErrorsAreToldAtOnceInTheOrderOfTheLines) {
+  EXPECT_EQ(SaidOf("lanes: none\ndata_dir: /d\nwhat: 1\nmax_chunk: 1KiB\nmetrics_token: true\n",
+                   {"--tls-key=k"}),
+            "wrong.yaml:1:8: lanes: 'none' is not a whole number from 1 to 65536\n"
+            "wrong.yaml:3:1: unknown key 'what'\n"
+            "wrong.yaml:4:12: max_chunk: 1KiB is not between 4KiB and 1GiB\n"
+            "wrong.yaml:5:16: metrics_token: tokens are in the access file (--access-file)\n"
+            "sparsed: --tls-key: it goes together with --tls-certificate, which is missing\n");
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += "key" + std::to_string(i) + "x: 1\n";
+  const std::string said = SaidOf(many);
+  EXPECT_EQ(std::ranges::count(said, '\n'), 51);
+  EXPECT_NE(said.find("and 950 more"), std::string::npos) << said.substr(said.size() - 200);
+}
+
+TEST(ConfigFile, LimitsAboveWhatTheMachineHas) {
+  const UsableMemory usable = MemoryOfThisMachine();
+  const std::string has = SizeText(usable.bytes);
+  const std::string said =
+      SaidOf("in_memory: true\nhost_memory: 1000TiB\nstaging_memory: 999TiB\n");
+  EXPECT_TRUE(said.starts_with("wrong.yaml:2:14: host_memory: 1000TiB is more than the " + has))
+      << said;
+  EXPECT_NE(said.find("wrong.yaml:3:17: staging_memory: 999TiB is more than the " + has),
+            std::string::npos)
+      << said;
+  const std::string where = usable.limited_by.empty() ? "this machine" : usable.limited_by;
+  EXPECT_NE(said.find(where), std::string::npos) << said;
+}
+
+TEST(ConfigFile, WhatCannotBeRead) {
+  ExpectWrong({"--config=/no/such/file.yaml"}, "--config: /no/such/file.yaml: No such file");
+  ExpectWrong({"--config=/"}, "--config: /: this is no file");
+  const std::string large = "--config=" + WriteFile("large.yaml", std::string(2 << 20, '#'));
+  ExpectWrong({large.c_str()}, "more than 1 MiB");
+}
+
+TEST(ConfigFile, WhatIsRight) {
+  const auto config = [](const std::string& text) {
+    const std::string flag = "--config=" + WriteFile("right.yaml", text);
+    const Parsed parsed = Parse({flag.c_str()});
+    EXPECT_EQ(parsed.exit_code(), -1) << text << parsed.err;
+    return parsed.exit_code() == -1 ? parsed.config() : Config();
+  };
+  EXPECT_EQ(config("in_memory: true\nhost_memory: 1.5GiB\n").host_memory_bytes, int64_t{3} << 29);
+  EXPECT_EQ(config("in_memory: true\nhost_memory: 0.5 gib\n").host_memory_bytes, 1 << 29);
+  EXPECT_EQ(config("in_memory: true\nhost_memory: 536870913\n").host_memory_bytes, 536870913);
+  EXPECT_EQ(config("data_dir: /d\nin_memory: false\n").data_dir, "/d");
+  EXPECT_EQ(config("data_dir: /d\t# a tab that indents nothing\n\t\n").data_dir, "/d");
+  EXPECT_EQ(config("---\ndata_dir: /d\n").data_dir, "/d");
+  EXPECT_EQ(config("data_dir: /d\ndevices: cuda:0,cuda:1\n").devices,
+            (std::vector<std::string>{"cuda:0", "cuda:1"}));
+  EXPECT_EQ(config("data_dir: /d\ndevices: [cuda:0, cuda:1]\n").devices,
+            (std::vector<std::string>{"cuda:0", "cuda:1"}));
+  EXPECT_EQ(config("data_dir: /d\nlisten: unix:/a\n").listen,
+            (std::vector<std::string>{"unix:/a"}));
+}
+
+TEST(ConfigFile, SizesAreSaidAsTheyAreWritten) {
+  EXPECT_EQ(SizeText(0), "0 bytes");
+  EXPECT_EQ(SizeText(1025), "1025 bytes");
+  EXPECT_EQ(SizeText(4096), "4KiB");
+  EXPECT_EQ(SizeText(int64_t{3} << 29), "1536MiB");
+  EXPECT_EQ(SizeText((int64_t{3} << 29) + 1), "1610612737 bytes (1.50 GiB)");
+  EXPECT_EQ(SizeText(int64_t{5} << 40), "5TiB");
+}
+
+TEST(ConfigFile, TheNearestWord) {
+  const std::vector<std::string> words = {"lanes", "listen", "host_memory", "wire_memory"};
+  EXPECT_EQ(NearestWord("host_memroy", words), "host_memory");
+  EXPECT_EQ(NearestWord("lane", words), "lanes");
+  EXPECT_EQ(NearestWord("lisetn", words), "listen");
+  EXPECT_EQ(NearestWord("x", words), "");
+  EXPECT_EQ(NearestWord("", words), "");
+  EXPECT_EQ(NearestWord("device_memory", words), "wire_memory");
+  EXPECT_EQ(NearestWord(std::string(100'000, 'a'), words), "");
+}
+
+/// Flags that are settings, from --help.
+std::set<std::string> SettingsOfHelp() {
+  const std::string help = Parse({"--help"}).out;
+  std::set<std::string> flags;
+  const std::regex flag("\n  (?:-[a-z],)?--([a-z-]+)");
+  for (std::sregex_iterator at(help.begin(), help.end(), flag), end; at != end; ++at) {
+    flags.insert((*at)[1]);
+  }
+  for (const char* action :
+       {"help", "version", "config", "print-config", "check-config", "salvage"}) {
+    EXPECT_EQ(flags.erase(action), 1U) << action;
+  }
+  return flags;
+}
+
+/// A value that is not the default, and what it needs besides, for each setting.
+struct Sample {
+  std::string value;
+  std::vector<std::string> with = {"--in-memory"};
+};
+const std::map<std::string, Sample>& Samples() {
+  static const std::vector<std::string> kTls = {"--in-memory", "--access-file=a",
+                                                "--tls-certificate=c", "--tls-key=k"};
+  static const auto* const kSamples = new std::map<std::string, Sample>{
+      {"access-file", {"a.yaml"}},
+      {"audit-log", {"/tmp/audit"}},
+      {"batch-wait", {"77"}},
+      {"buffer-memory", {"3GiB"}},
+      {"buffer-time-to-live", {"77.5"}},
+      {"connection-memory", {"5MiB"}},
+      {"data-dir", {"/tmp/d", {}}},
+      {"device-memory", {"1.5GiB"}},
+      {"devices", {"cpu"}},
+      {"give-up-after", {"77"}},
+      {"host-memory", {"77MiB"}},
+      {"in-memory", {"true", {}}},
+      {"insecure", {"true"}},
+      {"lanes", {"7", {"--in-memory", "--threads=8"}}},
+      {"listen", {"127.0.0.1:77"}},
+      {"local-listen", {"off"}},
+      {"log-format", {"json"}},
+      {"log-level", {"error"}},
+      {"max-chunk", {"64KiB"}},
+      {"max-connections", {"77"}},
+      {"max-queued", {"77"}},
+      {"max-requests-per-stream", {"77"}},
+      {"max-rings", {"7"}},
+      {"metrics-listen", {"127.0.0.1:78"}},
+      {"metrics-token", {"true", {"--in-memory", "--access-file=a"}}},
+      {"preparation-memory", {"7MiB"}},
+      {"preparation-seconds", {"77"}},
+      {"preparation-threads", {"7"}},
+      {"preparation-workers", {"7"}},
+      {"receive-idle", {"7"}},
+      {"ring-spin", {"77"}},
+      {"scrub-interval", {"77"}},
+      {"send-idle", {"7"}},
+      {"share-patterns", {"true"}},
+      {"shutdown-grace", {"77"}},
+      {"socket-group", {"7"}},
+      {"socket-mode", {"0606"}},
+      {"staging-memory", {"9MiB"}},
+      {"stall-after", {"77"}},
+      {"threads", {"7"}},
+      {"tls-certificate", {"c", {"--in-memory", "--tls-key=k"}}},
+      {"tls-client-ca", {"c", kTls}},
+      {"tls-key", {"k", {"--in-memory", "--tls-certificate=c"}}},
+      {"trust-caller-gpu-memory", {"true", {"--data-dir=/tmp/d"}}},
+      {"wire-memory", {"9MiB", {"--in-memory", "--host-memory=64MiB"}}},
+  };
+  return *kSamples;
+}
+
+TEST(ConfigFile, EachFlagIsAKeyThatDoesTheSame) {
+  const auto printed = [](const std::vector<std::string>& words) {
+    std::vector<const char*> flags = {"--print-config"};
+    for (const std::string& word : words) flags.push_back(word.c_str());
+    const Parsed parsed = Parse(flags);
+    EXPECT_EQ(parsed.exit_code(), 0) << words.back() << ": " << parsed.err;
+    return parsed.out;
+  };
+  std::set<std::string> tried;
+  for (const auto& [flag, sample] : Samples()) {
+    tried.insert(flag);
+    std::vector<std::string> by_flag = sample.with;
+    by_flag.push_back("--" + flag + (sample.value == "true" ? "" : "=" + sample.value));
+    std::vector<std::string> by_key = sample.with;
+    const std::string key = KeyOf(flag);
+    by_key.push_back("--config=" + WriteFile("key.yaml", key + ": " + sample.value + "\n"));
+    EXPECT_EQ(printed(by_key), printed(by_flag)) << flag;
+    // What is printed has the key, so that it is a file that does the same.
+    EXPECT_NE(("\n" + printed(by_key)).find("\n" + key + ": "), std::string::npos) << flag;
+    if (sample.with == std::vector<std::string>{"--in-memory"}) {
+      EXPECT_NE(printed(by_key), printed(sample.with)) << flag;
+    }
+  }
+  EXPECT_EQ(tried, SettingsOfHelp()) << "each setting needs a sample in this test";
+}
+
+TEST(ConfigFile, CheckConfigSaysWhereEachValueComesFrom) {
+  const std::string path = WriteFile("checked.yaml", "in_memory: true\nmax_queued: 77\n");
+  const std::string flag = "--config=" + path;
+  const Parsed parsed = Parse({flag.c_str(), "--lanes=1", "--check-config"});
+  ASSERT_TRUE(std::holds_alternative<Checked>(parsed.result)) << parsed.err;
+  const std::string& text = std::get<Checked>(parsed.result).settings;
+  const auto line_of = [&](const std::string& key) {
+    const size_t at = ("\n" + text).find("\n" + key + ": ");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_TRUE(line_of("max_queued").ends_with("# " + path + ":2")) << text;
+  EXPECT_TRUE(line_of("lanes").ends_with("# --lanes")) << text;
+  EXPECT_TRUE(line_of("max_rings").ends_with("# default")) << text;
+  // It is a file that does the same.
+  const std::string again = "--config=" + WriteFile("again.yaml", text);
+  EXPECT_EQ(ToYaml(Parse({again.c_str()}).config()),
+            ToYaml(std::get<Checked>(parsed.result).config));
+  EXPECT_EQ(Parse({flag.c_str(), "--lanes=none", "--check-config"}).exit_code(), 2);
+}
+
+TEST(CheckFiles, FilesThatSettingsNameAreLookedAt) {
+  const auto problems = [](std::vector<const char*> flags) {
+    const Parsed parsed = Parse(std::move(flags));
+    EXPECT_EQ(parsed.exit_code(), -1) << parsed.err;
+    std::string all;
+    for (const std::string& problem : FileProblems(parsed.config())) all += problem + "\n";
+    return all;
+  };
+  EXPECT_EQ(problems({"--in-memory"}), "");
+  const std::string fresh = "--data-dir=" + testing::TempDir() + "not/there/yet";
+  EXPECT_EQ(problems({fresh.c_str()}), "");
+  EXPECT_FALSE(std::filesystem::exists(testing::TempDir() + "not"));
+  EXPECT_EQ(problems({"--data-dir=/proc/version"}),
+            "--data-dir: nothing can be made in /proc/version: Not a directory\n");
+  EXPECT_EQ(problems({"--in-memory", "--audit-log=/no/such/audit.log"}),
+            "--audit-log: nothing can be made in /no/such: No such file or directory\n");
+  EXPECT_EQ(problems({"--in-memory", "--listen=unix:/no/such/s"}),
+            "--listen: nothing can be made in /no/such: No such file or directory\n");
+  const std::string access = WriteFile("access_check.yaml", "tokens:\n  - {nome: a}\n");
+  std::filesystem::permissions(access, std::filesystem::perms::owner_read);
+  const std::string flag = "--access-file=" + access;
+  const std::string said = problems({"--in-memory", flag.c_str()});
+  EXPECT_TRUE(said.starts_with("--access-file: " + access + ":") ||
+              said.starts_with("--access-file: " + access + ": line 2"))
+      << said;
+  EXPECT_NE(problems({"--in-memory", "--tls-certificate=/no/c", "--tls-key=/no/k"})
+                .find("--tls-certificate: /no/"),
+            std::string::npos);
 }
 
 TEST(CommandLine, PrintedConfigurationIsAFileThatMeansTheSame) {

@@ -1,0 +1,68 @@
+{{/* The release's name, with the chart's in it, once. */}}
+{{- define "sparsed.name" -}}
+{{- if contains "sparsed" .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-sparsed" .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sparsed.selector" -}}
+app.kubernetes.io/name: sparsed
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "sparsed.labels" -}}
+{{ include "sparsed.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "sparsed.image" -}}
+{{- $tag := .Values.image.tag | default (printf "%s%s" .Chart.AppVersion (ternary "-cuda" "" .Values.gpu.enabled)) -}}
+{{ .Values.image.repository }}:{{ $tag }}
+{{- end -}}
+
+{{/* The server's configuration file: what the chart decides, and .Values.config over it. */}}
+{{- define "sparsed.config" -}}
+{{- if not (or .Values.access.insecure (and .Values.access.secret .Values.tls.secret)) -}}
+{{- fail "name the secrets access.secret and tls.secret, or set access.insecure=true: whoever the network policy lets in may then read, replace and delete every matrix" -}}
+{{- end -}}
+{{- if and .Values.tls.clientCa (not .Values.tls.secret) -}}
+{{- fail "tls.clientCa: the authorities are in tls.secret, which is empty" -}}
+{{- end -}}
+{{- if and .Values.access.metricsToken (not .Values.access.secret) -}}
+{{- fail "access.metricsToken: tokens are in access.secret, which is empty" -}}
+{{- end -}}
+{{- $config := dict "listen" (list "0.0.0.0:7470") "metrics_listen" "0.0.0.0:7471" -}}
+{{- if .Values.persistence.enabled -}}
+{{- $_ := set $config "data_dir" "/var/lib/sparsed" -}}
+{{- else -}}
+{{- $_ := set $config "in_memory" true -}}
+{{- end -}}
+{{- if .Values.gpu.enabled -}}
+{{- $devices := list -}}
+{{- range $number := until (int .Values.gpu.count) -}}
+{{- $devices = append $devices (printf "cuda:%d" $number) -}}
+{{- end -}}
+{{- $_ := set $config "devices" $devices -}}
+{{- end -}}
+{{- if .Values.access.insecure -}}
+{{- $_ := set $config "insecure" true -}}
+{{- end -}}
+{{- if .Values.access.secret -}}
+{{- $_ := set $config "access_file" "/etc/sparsed/access/access.yaml" -}}
+{{- end -}}
+{{- if .Values.access.metricsToken -}}
+{{- $_ := set $config "metrics_token" true -}}
+{{- end -}}
+{{- if .Values.tls.secret -}}
+{{- $_ := set $config "tls_certificate" "/etc/sparsed/tls/tls.crt" -}}
+{{- $_ := set $config "tls_key" "/etc/sparsed/tls/tls.key" -}}
+{{- if .Values.tls.clientCa -}}
+{{- $_ := set $config "tls_client_ca" "/etc/sparsed/tls/ca.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $config (deepCopy .Values.config)) -}}
+{{- end -}}

@@ -1,0 +1,81 @@
+#include "server/check_files.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "server/security/access.h"
+#include "server/security/certificates.h"
+
+namespace sparsed::server {
+namespace {
+
+constexpr std::string_view kUnixPrefix = "unix:";
+
+/// Empty, or why no file can be made in `folder`.
+std::string WhyNotWritable(const std::string& folder) {
+  struct stat facts = {};
+  if (stat(folder.c_str(), &facts) != 0) return std::generic_category().message(errno);
+  if (!S_ISDIR(facts.st_mode)) return std::generic_category().message(ENOTDIR);
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? std::string()
+                                                  : std::generic_category().message(errno);
+}
+
+/// Where `path`, which a start would make, would be made: the first folder above it that is there.
+std::string FirstThatIsThere(const std::string& path) {
+  std::filesystem::path folder = path;
+  std::error_code ignored;
+  while (!std::filesystem::exists(folder, ignored) && folder.has_parent_path() &&
+         folder != folder.parent_path()) {
+    folder = folder.parent_path();
+  }
+  return folder.string();
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace
+
+std::vector<std::string> FileProblems(const Config& config) {
+  std::vector<std::string> problems;
+  const auto add = [&](const char* flag, const std::string& what) {
+    if (!what.empty()) problems.push_back(fmt::format("--{}: {}", flag, what));
+  };
+  const auto check_folder = [&](const char* flag, const std::string& folder) {
+    if (const std::string why = WhyNotWritable(folder); !why.empty()) {
+      add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
+    }
+  };
+  if (!config.access_file.empty()) {
+    const auto access = Access::Open(config.access_file);
+    if (!access.ok()) add("access-file", std::string(access.status().message()));
+  }
+  if (!config.tls_certificate.empty()) {
+    const auto certificates =
+        Certificates::Open({config.tls_certificate, config.tls_key, config.tls_client_ca});
+    if (!certificates.ok()) add("tls-certificate", std::string(certificates.status().message()));
+  }
+  if (!config.in_memory()) {
+    const std::filesystem::path folder = std::filesystem::absolute(config.data_dir);
+    check_folder("data-dir", FirstThatIsThere(folder.string()));
+  }
+  if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
+  for (const std::string& address : config.listen) {
+    if (address.starts_with(kUnixPrefix)) {
+      check_folder("listen", FolderOf(address.substr(kUnixPrefix.size())));
+    }
+  }
+  if (config.local_listen.starts_with(kUnixPrefix)) {
+    check_folder("local-listen", FolderOf(config.local_listen.substr(kUnixPrefix.size())));
+  }
+  return problems;
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""The Helm chart, rendered by Helm's own library in the forms that people use.
+
+  chart_test.py SPARSED
+
+What it renders is valid by Kubernetes' schemas, fits together, and has settings that SPARSED takes; values
+that cannot be are refused with a sentence.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import helm_python
+import kubernetes_validate
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy/helm/sparsed"
+INSECURE = {"access": {"insecure": True}}
+SECURE = {"access": {"secret": "who", "metricsToken": True}, "tls": {"secret": "tls", "clientCa": True}}
+problems = []
+
+
+def expect(holds, *what):
+    if not holds:
+        problems.append(" ".join(str(word) for word in what))
+
+
+class Form:
+    """What the chart makes of some values."""
+
+    def __init__(self, chart, values, name="demo"):
+        rendered = chart.render(values=values, name=name, namespace="work")
+        self.notes = next(text for path, text in rendered.items() if path.endswith("NOTES.txt"))
+        self.documents = [document for path, text in rendered.items() if path.endswith(".yaml")
+                          for document in yaml.safe_load_all(text) if document]
+        self.by_name = {(d["kind"], d["metadata"]["name"]): d for d in self.documents}
+        expect(len(self.by_name) == len(self.documents), name, "names one thing twice")
+
+    def one(self, kind):
+        found = [document for document in self.documents if document["kind"] == kind]
+        expect(len(found) == 1, kind, "is there", len(found), "times")
+        return found[0]
+
+    @property
+    def pod(self):
+        return self.one("StatefulSet")["spec"]["template"]
+
+    @property
+    def container(self):
+        [container] = self.pod["spec"]["containers"]
+        return container
+
+    @property
+    def config(self):
+        return self.one("ConfigMap")["data"]["sparsed.yaml"]
+
+
+def settings_of(sparsed, config):
+    """What SPARSED makes of the settings."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(config)
+        file.flush()
+        result = subprocess.run([sparsed, f"--config={file.name}", "--print-config"],
+                                capture_output=True, text=True, timeout=60)
+    expect(result.returncode == 0, config, result.stderr)
+    return yaml.safe_load(result.stdout) if result.returncode == 0 else {}
+
+
+def check_form(sparsed, form):
+    for document in form.documents:
+        if document["apiVersion"].startswith("monitoring.coreos.com/"):
+            continue  # the Prometheus operator's, of which there is no schema here
+        try:
+            kubernetes_validate.validate(document, "1.29", strict=True)
+        except Exception as error:  # its own, and jsonschema's
+            expect(False, document["kind"], document["metadata"]["name"], error)
+    pod, container = form.pod, form.container
+    selector = form.one("StatefulSet")["spec"]["selector"]["matchLabels"]
+    labels = pod["metadata"]["labels"]
+    for document in form.documents:
+        wanted = document["spec"].get("selector", {}) if document["kind"] == "Service" else {}
+        expect(wanted.items() <= labels.items(), document["metadata"]["name"], "selects no pod")
+    expect(selector.items() <= labels.items(), "the StatefulSet does not select its pods")
+    expect(("Service", form.one("StatefulSet")["spec"]["serviceName"]) in form.by_name,
+           "there is no service of the StatefulSet's name")
+    # Files that settings name are mounted, and volumes that are mounted are there.
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"] for volume in pod["spec"]["volumes"]} | {
+        claim["metadata"]["name"]
+        for claim in form.one("StatefulSet")["spec"].get("volumeClaimTemplates", [])}
+    expect(set(mounts.values()) == volumes, "mounts", mounts, "and volumes", volumes)
+    for key, value in yaml.safe_load(form.config).items():
+        if isinstance(value, str) and value.startswith("/"):
+            expect(any(value == path or value.startswith(path + "/") for path in mounts),
+                   key, value, "is not mounted")
+    expect(container["command"][1] == "--config=/etc/sparsed/sparsed.yaml" and
+           "/etc/sparsed/sparsed.yaml" in mounts, container["command"])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    settings = settings_of(sparsed, form.config)
+    expect(settings.get("listen") == [f"0.0.0.0:{ports['grpc']}"], settings)
+    expect(settings.get("metrics_listen") == f"0.0.0.0:{ports['metrics']}", settings)
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        expect(container[probe]["httpGet"]["port"] in ports, probe, container[probe])
+    grace = pod["spec"]["terminationGracePeriodSeconds"]
+    expect(grace > settings.get("shutdown_grace", 30), "the server is killed before its grace ends")
+    return settings
+
+
+def check_forms(sparsed, chart):
+    form = Form(chart, INSECURE)
+    settings = check_form(sparsed, form)
+    expect(settings["insecure"] is True and settings["devices"] == ["auto"], settings)
+    expect(settings["data_dir"] == "/var/lib/sparsed", settings)
+    version = re.search(r"sparsed VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+    expect(form.container["image"] == f"sparsed:{version}", form.container["image"])
+    expect(chart.metadata["version"] == version == chart.metadata["appVersion"], chart.metadata)
+    expect("nvidia.com/gpu" not in form.container["resources"]["limits"], "a GPU that nobody asked for")
+    expect("without TLS" in form.notes, form.notes)
+    [calls, metrics] = form.one("NetworkPolicy")["spec"]["ingress"]
+    expect(calls["from"] == [{"podSelector": {"matchLabels": {"sparsed-client": "true"}}}], calls)
+    expect("from" not in metrics, metrics)
+    expect(form.one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1, "PodDisruptionBudget")
+    expect(not any(d["kind"] == "ServiceMonitor" for d in form.documents), "a ServiceMonitor")
+
+    form = Form(chart, {**SECURE, "gpu": {"enabled": True, "count": 2, "runtimeClassName": "nvidia"},
+                        "replicaCount": 3, "config": {"max_queued": 1048576, "log_format": "json"},
+                        "persistence": {"storageClass": "fast", "size": "1Ti"},
+                        "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
+                        "serviceMonitor": {"enabled": True, "tokenSecret": {"name": "scrape"}},
+                        "podLabels": {"team": "graphs"}, "nodeSelector": {"gpu": "yes"}},
+                name="my-sparsed")
+    settings = check_form(sparsed, form)
+    expect(settings["devices"] == ["cuda:0", "cuda:1"] and settings["max_queued"] == 1048576, settings)
+    expect(settings["access_file"] == "/etc/sparsed/access/access.yaml", settings)
+    expect(settings["tls_client_ca"] == "/etc/sparsed/tls/ca.crt", settings)
+    expect("insecure" not in settings and settings["metrics_token"] is True, settings)
+    expect(form.container["resources"]["limits"]["nvidia.com/gpu"] == 2, form.container["resources"])
+    expect(form.container["image"] == f"sparsed:{version}-cuda", form.container["image"])
+    expect(form.pod["spec"]["runtimeClassName"] == "nvidia", form.pod["spec"])
+    expect(form.one("StatefulSet")["metadata"]["name"] == "my-sparsed", "the name has sparsed twice")
+    expect("replicas" in form.notes and "TLS" in form.notes, form.notes)
+    [endpoint] = form.one("ServiceMonitor")["spec"]["endpoints"]
+    expect(endpoint["authorization"]["credentials"]["name"] == "scrape", endpoint)
+    for volume in form.pod["spec"]["volumes"]:  # as the server asks of files of secrets
+        expect(volume.get("secret", {}).get("defaultMode", 0o440) == 0o440, volume)
+
+    form = Form(chart, {**INSECURE, "persistence": {"enabled": False}, "networkPolicy": {"enabled": False},
+                        "podDisruptionBudget": {"enabled": False}})
+    settings = check_form(sparsed, form)
+    expect(settings["in_memory"] is True and "data_dir" not in settings, settings)
+    expect("forgets" in form.notes, form.notes)
+    expect({d["kind"] for d in form.documents} == {"ConfigMap", "Service", "StatefulSet"}, form.by_name)
+    # Other settings are another pod, the same ones are not.
+    again = {**INSECURE, "persistence": {"enabled": False}}
+    sums = [Form(chart, values).pod["metadata"]["annotations"]["checksum/config"]
+            for values in (again, again, {**again, "config": {"lanes": 2}})]
+    expect(sums[0] == sums[1] != sums[2], sums)
+
+
+def check_refusals(chart):
+    for values, word in (({}, "access.insecure=true"),
+                         ({"access": {"secret": "who"}}, "tls.secret"),
+                         ({**INSECURE, "tls": {"clientCa": True}}, "tls.clientCa"),
+                         ({"access": {"insecure": True, "metricsToken": True}}, "access.secret"),
+                         ({**INSECURE, "replicas": 2}, "replicas"),
+                         ({**INSECURE, "gpu": {"enabled": True, "count": 0}}, "count"),
+                         ({**INSECURE, "config": {"host-memory": "1GiB"}}, "host-memory"),
+                         ({**INSECURE, "persistence": {"size": "lots"}}, "size"),
+                         ({**INSECURE, "persistence": {"accessModes": ["ReadWriteMany"]}}, "accessModes"),
+                         ({**INSECURE, "networkPolicy": {"clientLabels": {"sparsed-client": True}}},
+                          "clientLabels")):
+        try:
+            Form(chart, values)
+            expect(False, values, "is rendered")
+        except helm_python.HelmError as error:
+            expect(word in str(error), values, "is refused with:", error)
+
+
+def main(sparsed):
+    result = helm_python.lint(str(CHART), values=INSECURE)
+    expect(not result["errors"], result)
+    expect(all(message["severity"] <= 1 for message in result["messages"]), result)
+    with helm_python.Chart.load(str(CHART)) as chart:
+        check_forms(sparsed, chart)
+        check_refusals(chart)
+    for problem in problems:
+        print(problem)
+    if not problems:
+        print("The chart renders, and what it renders fits together.")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
