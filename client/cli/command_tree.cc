@@ -125,7 +125,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
 
 void AddSpy(CLI::App& app, Invocation& invocation) {
   CLI::App* spy = AddCommand(app, "spy", "The pattern of a matrix as a picture in the terminal",
-                             {"spy cora", "spy cora --width=100 --colour=always | less -R"});
+                             {"spy cora", "spy cora --width=100 --colour=always > cora.ansi"});
   auto s = std::make_shared<SpyArguments>();
   AddName(spy, s->name);
   spy->add_option("--width", s->width, "Characters across (default: the terminal's)")
