@@ -5,6 +5,7 @@
 //
 // SPARSED_SEED=N repeats a run (but for what the preparation does meanwhile), SPARSED_STEPS=N makes
 // it longer.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
