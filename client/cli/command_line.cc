@@ -1,6 +1,14 @@
 #include "client/cli/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "client/cli/commands.h"
 #include "client/cli/matrix_writer.h"
@@ -8,6 +16,23 @@
 namespace sparsed::cli {
 
 std::string CheckType(const std::string& text) { return Refusal(ParseType(text)); }
+
+absl::StatusOr<std::chrono::nanoseconds> ParseTimeout(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, double>, 4> kUnits = {
+      {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}}};
+  constexpr double kMost = 366 * 86400.0;
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data(), end, number);
+  for (const auto& [unit, seconds] : kUnits) {
+    if (error != std::errc() || std::string_view(parsed, end) != unit) continue;
+    if (number > 0 && number * seconds <= kMost) {
+      return std::chrono::nanoseconds(static_cast<int64_t>(number * seconds * 1e9));
+    }
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("\"{}\" is not a time such as 500ms, 30s, 5m or 1h", text));
+}
 
 CLI::App* AddCommand(CLI::App& app, const char* name, const char* description,
                      std::initializer_list<const char*> examples) {
@@ -25,7 +50,27 @@ std::string ExampleLines(std::initializer_list<const char*> lines) {
 }
 
 CLI::Option* AddName(CLI::App* command, std::string& name) {
-  return command->add_option("NAME", name, "The matrix")->required();
+  return command->add_option("NAME", name, "The matrix")->type_name("MATRIX")->required();
+}
+
+CLI::Validator Between(int64_t least, int64_t most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        int64_t number = 0;
+        return CLI::detail::lexical_cast(text, number) && number >= least && number <= most
+                   ? std::string()
+                   : fmt::format("\"{}\" is not a whole number from {} to {}", text, least, most);
+      },
+      "");
+}
+
+CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words) {
+  const auto check = [words](const std::string& text) {
+    return std::ranges::find(words, text) != words.end()
+               ? std::string()
+               : fmt::format("\"{}\" is none of {}", text, fmt::join(words, ", "));
+  };
+  return option->type_name(fmt::format("{}", fmt::join(words, "|")))->check(check);
 }
 
 void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/commands.h"
+#include "client/cli/output.h"
 #include "client/cli/report.h"
 #include "sparsed/client.h"
 
@@ -17,7 +18,8 @@ namespace sparsed::cli {
 /// What the command line asks for.
 struct Invocation {
   std::string server = "127.0.0.1:7470";
-  bool json = false;
+  OutputFormat output = OutputFormat::kText;
+  std::string sort;  ///< of listings: a column; empty: as they come
   ClientOptions options;
   std::function<absl::StatusOr<Report>(const Client&)> run;
   std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
@@ -50,7 +52,32 @@ CLI::Option* AddOut(CLI::App* group, OutputArguments& output);
 /// Throws CLI::ValidationError if nothing can be written there.
 void CheckOutput(const OutputArguments& output);
 
+/// A whole number in [least, most].
+CLI::Validator Between(int64_t least, int64_t most);
+/// Its value has to be one of these words, which help and completion show.
+CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words);
+
+using DeleteOne = std::function<absl::Status(const Client&, const std::string& name)>;
+/// A command "delete" of `app`, which takes several names; `type_name` is what they are of.
+void AddDeleteOf(CLI::App& app, Invocation& invocation, const char* what, const char* names_are,
+                 const char* type_name, DeleteOne delete_one);
+
+/// All of them.
+void AddCommands(CLI::App& app, Invocation& invocation);
+
+void AddBench(CLI::App& app, Invocation& invocation);
+void AddBuffers(CLI::App& app, Invocation& invocation);
+void AddCompletion(CLI::App& app, Invocation& invocation);
+void AddCopy(CLI::App& app, Invocation& invocation);
+void AddDelete(CLI::App& app, Invocation& invocation);
+void AddDoctor(CLI::App& app, Invocation& invocation);
+void AddManual(CLI::App& app, Invocation& invocation);
+void AddRename(CLI::App& app, Invocation& invocation);
+void AddSddmm(CLI::App& app, Invocation& invocation);
+void AddSpmm(CLI::App& app, Invocation& invocation);
+void AddTop(CLI::App& app, Invocation& invocation);
 void AddUpload(CLI::App& app, Invocation& invocation);
+void AddWatch(CLI::App& app, Invocation& invocation);
 void AddDownload(CLI::App& app, Invocation& invocation);
 void AddSpgemm(CLI::App& app, Invocation& invocation);
 

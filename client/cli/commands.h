@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/matrix_writer.h"
+#include "client/cli/npy.h"
 #include "client/cli/report.h"
 #include "sparsed/client.h"
 
@@ -72,30 +73,6 @@ struct ShowArguments {
 };
 absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments);
 absl::StatusOr<Report> Wait(const Client& client, const std::string& name);
-absl::StatusOr<Report> Delete(const Client& client, const std::string& name);
-
-struct SpmmArguments {
-  std::string name;
-  std::string operand;
-  std::string out;
-  bool transpose = false;
-  double alpha = 1;
-  double beta = 0;
-  std::string accumulate;  ///< empty: none
-  std::string values;      ///< a file, "@" and the name of a held matrix, or empty: the matrix's
-  bool allow_tf32 = false;
-};
-absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments);
-
-struct SddmmArguments {
-  std::string name;
-  std::string left;
-  std::string right;
-  std::string out;
-  bool unscaled = false;
-  std::string values;  ///< as SpmmArguments'
-};
-absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& arguments);
 
 struct TokenArguments {
   std::string name, tenant, role = "user", expires;
@@ -117,20 +94,12 @@ absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, 
 /// `csv` for a program.
 absl::StatusOr<Report> Measurements(const Client& client, const std::string& name, bool csv);
 
-absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix);
-struct PutBufferArguments {
-  std::string name;
-  std::string file;  ///< .npy
-  std::string type = "f32";
-  bool durable = false;
-  std::string owner;
-  std::string time_to_live;  ///< empty: the server's
-};
+/// "500ms", "30s", "1.5m", "2h", of up to 366 days; INVALID_ARGUMENT for anything else.
+absl::StatusOr<std::chrono::nanoseconds> ParseTimeout(std::string_view text);
 /// "10m" and so on; INVALID_ARGUMENT for anything else, and beyond 366 days.
 absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text);
-absl::StatusOr<Report> PutBuffer(const Client& client, const PutBufferArguments& arguments);
-absl::StatusOr<Report> RenewBuffer(const Client& client, const std::string& name);
-absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& name);
+/// An activity in the words of whoever asks why it takes so long.
+std::string WaitsFor(const std::string& activity);
 absl::StatusOr<Report> Stats(const Client& client);
 struct ShareArguments {
   std::string name;
@@ -150,6 +119,9 @@ struct Extent {
 };
 /// "1000x128".
 absl::StatusOr<Extent> ParseExtent(std::string_view text);
+
+/// Uniform in [-1, 1), the same for the same seed everywhere.
+absl::StatusOr<NpyArray> RandomDense(ValueType type, int64_t rows, int64_t cols, uint64_t seed);
 
 struct GenerateDenseArguments {
   std::string extent;  ///< "ROWSxCOLUMNS"

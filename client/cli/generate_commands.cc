@@ -51,19 +51,26 @@ absl::StatusOr<Extent> ParseExtent(std::string_view text) {
   return extent;
 }
 
-absl::StatusOr<Report> GenerateDense(const GenerateDenseArguments& arguments) {
-  const absl::StatusOr<Extent> extent = ParseExtent(arguments.extent);
-  if (!extent.ok()) return extent.status();
-  const absl::StatusOr<ValueType> type = ParseType(arguments.type);
-  if (!type.ok()) return type.status();
-  absl::StatusOr<NpyArray> array = NpyArray::Zeros(*type, extent->rows, extent->cols, false);
+absl::StatusOr<NpyArray> RandomDense(ValueType type, int64_t rows, int64_t cols, uint64_t seed) {
+  absl::StatusOr<NpyArray> array = NpyArray::Zeros(type, rows, cols, false);
   if (!array.ok()) return array.status();
-  std::mt19937_64 random(arguments.seed);
+  std::mt19937_64 random(seed);
   std::visit(
       [&random]<typename T>(std::vector<T>& values) {
         for (T& value : values) value = static_cast<T>(Uniform(random));
       },
       array->values);
+  return array;
+}
+
+absl::StatusOr<Report> GenerateDense(const GenerateDenseArguments& arguments) {
+  const absl::StatusOr<Extent> extent = ParseExtent(arguments.extent);
+  if (!extent.ok()) return extent.status();
+  const absl::StatusOr<ValueType> type = ParseType(arguments.type);
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<NpyArray> array =
+      RandomDense(*type, extent->rows, extent->cols, arguments.seed);
+  if (!array.ok()) return array.status();
   if (absl::Status status = WriteNpy(arguments.out, *array); !status.ok()) return status;
   return Report{{{"rows", extent->rows},
                  {"cols", extent->cols},

@@ -174,6 +174,7 @@ Json ToJson(const sparsed::Stats& stats) {
                {"preparations_pending", stats.preparations_pending},
                {"memory_bytes", stats.memory_bytes},
                {"in_flight", Json::array()},
+               {"devices", Json::array()},
                {"requests", Json::array()}};
   for (const RequestsInFlight& requests : stats.in_flight) {
     json["in_flight"].push_back({{"operation", requests.operation},
@@ -181,6 +182,14 @@ Json ToJson(const sparsed::Stats& stats) {
                                  {"count", requests.count},
                                  {"bytes", requests.bytes},
                                  {"oldest_seconds", requests.oldest_seconds}});
+  }
+  for (const DeviceUse& device : stats.devices) {
+    json["devices"].push_back({{"name", device.name},
+                               {"busy_seconds", device.busy_seconds},
+                               {"waiting", device.waiting},
+                               {"memory_bytes", device.memory_bytes},
+                               {"memory_limit_bytes", device.memory_limit_bytes},
+                               {"tenant_seconds", device.tenant_seconds}});
   }
   for (const RequestCount& request : stats.requests) {
     json["requests"].push_back(

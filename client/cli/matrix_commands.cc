@@ -1,4 +1,4 @@
-// update, list, show, prepare, wait, delete.
+// update, list, show, prepare, wait.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -212,15 +212,27 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
       arguments.shared ? client.ListShared(arguments.prefix)
                        : client.ListMatrices(arguments.prefix);
   if (!matrices.ok()) return matrices.status();
-  Report report{{{"matrices", Json::array()}}, ""};
-  Table table({"NAME", "ROWS", "COLUMNS", "NONZEROS", "TYPE", "STATE", "PLANS", "CSR"});
+  Listing listing("matrices", "no matrices",
+                  {{"NAME", "name"},
+                   {"ROWS", "rows"},
+                   {"COLUMNS", "cols"},
+                   {"NONZEROS", "nnz"},
+                   {"TYPE", "type"},
+                   {"STATE", "state"},
+                   {"PLANS", "plans"},
+                   {"CSR", "csr_bytes"},
+                   {"OWNER", "owner", true},
+                   {"VERSION", "version", true},
+                   {"DURABLE", "durable", true},
+                   {"CREATED", "created_unix_ns", true},
+                   {"PATTERN", "pattern_hash", true}});
   for (const MatrixInfo& info : *matrices) {
-    report.json["matrices"].push_back(ToJson(info));
-    table.Add({info.name, Count(info.rows), Count(info.cols), Count(info.nnz), Name(info.type),
-               Name(info.state), std::to_string(info.plans.size()), Bytes(info.csr_bytes)});
+    listing.Add(ToJson(info), {info.name, Count(info.rows), Count(info.cols), Count(info.nnz),
+                               Name(info.type), Name(info.state), std::to_string(info.plans.size()),
+                               Bytes(info.csr_bytes), info.owner, std::to_string(info.version),
+                               info.durable ? "yes" : "no", Time(info.created), info.pattern_hash});
   }
-  report.text = table.empty() ? "no matrices\n" : table.Text();
-  return report;
+  return Report::Of(std::move(listing));
 }
 
 absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments) {
@@ -272,11 +284,6 @@ absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arg
 absl::StatusOr<Report> Wait(const Client& client, const std::string& name) {
   if (absl::Status status = WaitReady(client.MatrixNamed(name)); !status.ok()) return status;
   return DescribeReady(client, name);
-}
-
-absl::StatusOr<Report> Delete(const Client& client, const std::string& name) {
-  if (absl::Status status = client.MatrixNamed(name).Delete(); !status.ok()) return status;
-  return Report{{{"deleted", name}}, fmt::format("deleted {}\n", name)};
 }
 
 }  // namespace sparsed::cli

@@ -17,6 +17,12 @@ int TerminalWidth(int fd) {
   return 80;
 }
 
+int TerminalHeight(int fd) {
+  winsize size{};
+  if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_row > 0) return size.ws_row;
+  return 24;
+}
+
 bool ShowsUnicode() {
   for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(variable);

@@ -28,6 +28,8 @@ std::string BarText(std::string_view what, int64_t done, int64_t total, int widt
 
 /// Columns of the terminal at `fd`; 80 if it is none.
 int TerminalWidth(int fd);
+/// Its lines; 24 if it is none.
+int TerminalHeight(int fd);
 /// Whether the terminal's locale says that it shows Unicode.
 bool ShowsUnicode();
 

@@ -22,7 +22,121 @@ size_t Width(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+/// The first `width` characters, or all; of those left out "..." tells in the last three.
+std::string Cut(const std::string& text, size_t width) {
+  if (Width(text) <= width) return text;
+  constexpr std::string_view kMore = "...";
+  std::string cut;
+  size_t characters = 0;
+  for (const char c : text) {
+    if ((c & 0xc0) != 0x80 && ++characters > width - kMore.size()) break;
+    cut += c;
+  }
+  return cut += kMore;
+}
+
+/// Makes columns of words narrower, the widest first, until the line fits `line`, but none narrower
+/// than this.
+void Shrink(std::vector<size_t>& widths, const std::vector<bool>& numeric, size_t line) {
+  constexpr size_t kLeast = 12;
+  size_t taken = 2 * (widths.size() - 1);
+  for (const size_t width : widths) taken += width;
+  while (taken > line) {
+    size_t widest = 0;
+    for (size_t i = 1; i < widths.size(); ++i) {
+      if (!numeric[i] && widths[i] > kLeast && (widest == 0 || widths[i] > widths[widest])) {
+        widest = i;
+      }
+    }
+    if (widest == 0) return;
+    --widths[widest];
+    --taken;
+  }
+}
+
+std::string Lower(std::string_view text) {
+  std::string lower;
+  for (const char c : text) lower += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  return lower;
+}
+
+/// A title as one word, as --sort has it.
+std::string Word(std::string_view title) {
+  std::string word = Lower(title);
+  std::ranges::replace(word, ' ', '-');
+  return word;
+}
+
+/// What is not there comes last, lists go by their length.
+bool Before(const Json& a, const Json& b) {
+  const auto rank = [](const Json& j) { return j.is_null() ? 2 : j.is_number() ? 0 : 1; };
+  if (a.is_array() && b.is_array()) return a.size() < b.size();
+  if (rank(a) != rank(b)) return rank(a) < rank(b);
+  return a < b;
+}
+
 }  // namespace
+
+TextStyle& Style() {
+  static TextStyle style;
+  return style;
+}
+
+absl::Status Listing::Sort(std::string_view by) {
+  const bool descending = by.starts_with('-');
+  if (descending) by.remove_prefix(1);
+  const std::string wanted = Lower(by);
+  std::string key;
+  for (const Column& column : columns_) {
+    if (wanted == Word(column.title) || wanted == column.key) key = column.key;
+  }
+  if (key.empty()) {
+    std::string known;
+    for (const Column& column : columns_) {
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", Word(column.title));
+    }
+    return absl::InvalidArgumentError(
+        fmt::format("nothing is listed by \"{}\"; --sort takes {}", by, known));
+  }
+  const auto value = [&key](const Item& item) {
+    const auto found = item.object.find(key);
+    return found == item.object.end() ? Json() : *found;
+  };
+  std::ranges::stable_sort(items_, [&](const Item& a, const Item& b) {
+    return descending ? Before(value(b), value(a)) : Before(value(a), value(b));
+  });
+  return absl::OkStatus();
+}
+
+std::string Listing::Text() const {
+  if (items_.empty()) return none_ + "\n";
+  const auto shown = [this](const auto& cells, const auto& cell_of) {
+    std::vector<std::string> row;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      if (!columns_[i].wide || Style().wide) row.push_back(cell_of(cells[i]));
+    }
+    return row;
+  };
+  Table table(shown(columns_, [](const Column& column) { return column.title; }));
+  for (const Item& item : items_) {
+    table.Add(shown(item.cells, [](const std::string& cell) { return cell; }));
+  }
+  return table.Text();
+}
+
+Json Listing::ToJson() const {
+  Json array = Json::array();
+  for (const Item& item : items_) array.push_back(item.object);
+  return {{key_, std::move(array)}};
+}
+
+void Report::Failed(const absl::Status& status, std::string_view name) {
+  if (exit_code == 0) exit_code = ExitCode(status);
+  const std::string message(status.message());
+  problems += fmt::format("sparsectl: {}\n", message);
+  json["failed"].push_back(
+      {{"name", name}, {"code", absl::StatusCodeToString(status.code())}, {"message", message}});
+}
 
 std::string Table::Text() const {
   std::vector<size_t> widths(rows_.front().size(), 0);
@@ -33,13 +147,17 @@ std::string Table::Text() const {
       if (&row != &rows_.front() && !row[i].empty() && !IsNumber(row[i])) numeric[i] = false;
     }
   }
+  if (Style().width > 0 && !Style().wide) {
+    Shrink(widths, numeric, static_cast<size_t>(Style().width));
+  }
   std::string text;
   for (const auto& row : rows_) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      const std::string padding(widths[i] - Width(row[i]), ' ');
+      const std::string cell = Cut(row[i], widths[i]);
+      const std::string padding(widths[i] - Width(cell), ' ');
       if (i > 0) line += "  ";
-      line += numeric[i] ? padding + row[i] : row[i] + padding;
+      line += numeric[i] ? padding + cell : cell + padding;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + '\n';
@@ -57,6 +175,7 @@ std::string Bytes(int64_t bytes) {
 
 std::string Count(int64_t count) {
   const std::string digits = std::to_string(count);
+  if (!Style().separators) return digits;
   const size_t sign = count < 0 ? 1 : 0;
   std::string text;
   for (size_t i = 0; i < digits.size(); ++i) {
@@ -68,6 +187,15 @@ std::string Count(int64_t count) {
 
 std::string Milliseconds(std::chrono::nanoseconds time) {
   return fmt::format("{:.3f} ms", static_cast<double>(time.count()) / 1e6);
+}
+
+std::string ShortTime(std::chrono::nanoseconds time) {
+  constexpr std::array<const char*, 4> kUnits = {"ns", "us", "ms", "s"};
+  auto value = static_cast<double>(time.count());
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
+  const int decimals = unit == 0 || value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", value, decimals, kUnits[unit]);
 }
 
 std::string Duration(std::chrono::nanoseconds time) {

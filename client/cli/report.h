@@ -3,8 +3,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,13 +15,17 @@
 
 namespace sparsed::cli {
 
-/// The same facts twice.
-struct Report {
-  Json json;
-  std::string text;  ///< whole lines
+/// How text is written, for whoever reads it.
+struct TextStyle {
+  bool separators = true;  ///< in numbers; a program does without
+  int width = 0;           ///< columns of the terminal that tables are to fit; 0: any
+  bool wide = false;       ///< all columns of a listing, and all of what is in them
 };
+/// This process's. Changed by the program's main thread alone, before it runs a command.
+TextStyle& Style();
 
-/// Columns are as wide as their widest cell; columns of numbers are aligned to the right.
+/// Columns are as wide as their widest cell; columns of numbers are aligned to the right. Where the
+/// style has a width, cells of words are cut to fit, but for those of the first column.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
@@ -31,9 +37,59 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+/// Things of one kind: a line each for people, an array of objects for programs.
+class Listing {
+ public:
+  struct Column {
+    std::string title;
+    std::string key;    ///< of the objects' member that it is of
+    bool wide = false;  ///< shown only where there is room for all (TextStyle::wide)
+  };
+  /// `key`: of the array in the command's JSON; `none`: what is said of an empty one.
+  Listing(std::string key, std::string none, std::vector<Column> columns)
+      : key_(std::move(key)), none_(std::move(none)), columns_(std::move(columns)) {}
+
+  void Add(Json object, std::vector<std::string> cells) {
+    items_.push_back({std::move(object), std::move(cells)});
+  }
+  /// By a column's title or a member's key, in any case; descending with "-" in front. Equal ones
+  /// stay in their order. INVALID_ARGUMENT says what there is to sort by.
+  absl::Status Sort(std::string_view by);
+  std::string Text() const;
+  Json ToJson() const;
+
+ private:
+  struct Item {
+    Json object;
+    std::vector<std::string> cells;
+  };
+
+  std::string key_, none_;
+  std::vector<Column> columns_;
+  std::vector<Item> items_;
+};
+
+/// The same facts twice.
+struct Report {
+  static Report Of(Listing listing) {
+    Report report;
+    report.listing = std::move(listing);
+    return report;
+  }
+  /// Of several things, this one failed: the exit code is the first one's.
+  void Failed(const absl::Status& status, std::string_view name);
+
+  Json json;
+  std::string text;                     ///< whole lines
+  std::optional<Listing> listing = {};  ///< in the place of both, so that it can be sorted
+  std::string problems = {};            ///< whole lines, for standard error
+  bool written = false;                 ///< the command wrote as it went: there is nothing more
+  int exit_code = 0;
+};
+
 /// "1.5 MiB".
 std::string Bytes(int64_t bytes);
-/// "1234567" as "1,234,567".
+/// "1234567" as "1,234,567"; without the separators where the style says so.
 std::string Count(int64_t count);
 /// "1.234 ms".
 std::string Milliseconds(std::chrono::nanoseconds time);
@@ -45,6 +101,9 @@ std::string Time(std::chrono::system_clock::time_point time);
 std::string Text(const ProblemClass& problem_class);
 /// Phases that happened: "0.812 ms: queue 0.010, receive 0.301, kernel 0.401, send 0.100".
 std::string Text(const Timings& timings);
+
+/// "3.2 us", "1.234 ms", "12.3 s": three digits and a unit that fits.
+std::string ShortTime(std::chrono::nanoseconds time);
 
 /// What a .npy file of the type holds: "f32"; "float32, which holds bf16 exactly".
 std::string NpyTypeText(ValueType type);

@@ -1,33 +1,15 @@
-// info, stats, buffers, spy.
+// info, stats, spy.
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
-#include <charconv>
 #include <cstdlib>
 #include <utility>
 
 #include "client/cli/commands.h"
-#include "client/cli/npy.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/spy_picture.h"
 
 namespace sparsed::cli {
-namespace {
-
-std::string TimeToLive(const DenseInfo& info) {
-  return info.time_to_live.has_value() ? Duration(*info.time_to_live) : "until deleted";
-}
-
-/// What a command that did `verb` to one says of it.
-absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::string_view verb) {
-  if (!info.ok()) return info.status();
-  return Report{ToJson(*info), fmt::format("{} {}: {} x {} {}, time to live {}\n", verb, info->name,
-                                           Count(info->rows), Count(info->cols), Name(info->type),
-                                           TimeToLive(*info))};
-}
-
-}  // namespace
 
 absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json) {
   const absl::StatusOr<CsrMatrix> matrix = client.MatrixNamed(arguments.name).Download();
@@ -62,65 +44,6 @@ absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, 
   return report;
 }
 
-absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
-  const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
-  if (!buffers.ok()) return buffers.status();
-  Report report{{{"buffers", Json::array()}}, ""};
-  Table table({"NAME", "ROWS", "COLUMNS", "TYPE", "BYTES", "VERSION", "DURABLE", "TENANT", "OWNER",
-               "TIME TO LIVE", "IDLE"});
-  for (const DenseInfo& info : *buffers) {
-    report.json["buffers"].push_back(ToJson(info));
-    table.Add({info.name, Count(info.rows), Count(info.cols), Name(info.type), Bytes(info.bytes),
-               std::to_string(info.version), info.durable ? "yes" : "no", info.tenant, info.owner,
-               TimeToLive(info), Duration(info.idle)});
-  }
-  report.text = table.empty() ? "no held dense matrices\n" : table.Text();
-  return report;
-}
-
-absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
-  constexpr std::array<std::pair<char, int64_t>, 4> kUnits = {
-      {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}}};
-  constexpr int64_t kMost = 366 * 86400;
-  int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [parsed, error] = std::from_chars(text.data(), end, number);
-  for (const auto& [unit, seconds] : kUnits) {
-    const bool is_it = error == std::errc() && end - parsed == 1 && *parsed == unit;
-    if (is_it && number > 0 && number <= kMost / seconds) {
-      return std::chrono::seconds(number * seconds);
-    }
-  }
-  return absl::InvalidArgumentError(
-      fmt::format("\"{}\" is not a time such as 90s, 10m, 24h or 7d, of at most 366 days", text));
-}
-
-absl::StatusOr<Report> PutBuffer(const Client& client, const PutBufferArguments& arguments) {
-  const absl::StatusOr<ValueType> type = ParseType(arguments.type);
-  if (!type.ok()) return type.status();
-  PutOptions put = {.durable = arguments.durable, .owner = arguments.owner};
-  if (!arguments.time_to_live.empty()) {
-    const auto time_to_live = ParseDuration(arguments.time_to_live);
-    if (!time_to_live.ok()) return time_to_live.status();
-    put.time_to_live = *time_to_live;
-  }
-  const absl::StatusOr<NpyArray> array = ReadNpy(arguments.file, *type);
-  if (!array.ok()) return array.status();
-  const auto held = client.PutDense(arguments.name, array->View(), put);
-  if (!held.ok()) return held.status();
-  return Describe(held->Info(), "put");
-}
-
-absl::StatusOr<Report> RenewBuffer(const Client& client, const std::string& name) {
-  return Describe(client.DenseNamed(name).Renew(), "renewed");
-}
-
-absl::StatusOr<Report> DeleteBuffer(const Client& client, const std::string& name) {
-  if (absl::Status status = client.DenseNamed(name).Delete(); !status.ok()) return status;
-  return Report{{{"deleted", name}}, fmt::format("deleted {}\n", name)};
-}
-
-/// An activity in the words of whoever asks why it takes so long.
 std::string WaitsFor(const std::string& activity) {
   if (activity == "receiving") return "bytes of the client";
   if (activity == "working") return "lane, kernel or disk";

@@ -184,6 +184,29 @@ Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& co
       [](const v1::ShareReply& reply) { return FromProto(reply.shares()); });
 }
 
+Call<MatrixInfo> RenameMatrix(const std::shared_ptr<Connection>& connection,
+                              const std::string& name, const std::string& new_name,
+                              const CallOptions& options) {
+  v1::RenameMatrixRequest request;
+  request.set_name(name);
+  request.set_new_name(new_name);
+  return LaunchUnary<v1::MatrixInfo, MatrixInfo>(
+      connection, "/sparsed.v1.Catalog/Rename", options, false, request,
+      [](const v1::MatrixInfo& reply) { return FromProto(reply); });
+}
+
+Call<MatrixInfo> CopyMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
+                            const std::string& new_name, const CopyOptions& copy,
+                            const CallOptions& options) {
+  v1::CopyMatrixRequest request;
+  request.set_name(name);
+  request.set_new_name(new_name);
+  request.set_replace(copy.replace);
+  return LaunchUnary<v1::MatrixInfo, MatrixInfo>(
+      connection, "/sparsed.v1.Catalog/Copy", options, false, request,
+      [](const v1::MatrixInfo& reply) { return FromProto(reply); });
+}
+
 Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
                         const CallOptions& options) {
   v1::DeleteMatrixRequest request;

@@ -37,6 +37,12 @@ Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& co
 Call<std::vector<PatternMeasurements>> ListMeasurements(
     const std::shared_ptr<Connection>& connection, const std::string& name,
     const CallOptions& options);
+Call<MatrixInfo> RenameMatrix(const std::shared_ptr<Connection>& connection,
+                              const std::string& name, const std::string& new_name,
+                              const CallOptions& options);
+Call<MatrixInfo> CopyMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
+                            const std::string& new_name, const CopyOptions& copy,
+                            const CallOptions& options);
 Call<void> DeleteMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
                         const CallOptions& options);
 

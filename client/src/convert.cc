@@ -256,13 +256,22 @@ Stats FromProto(const v1::Stats& proto) {
               .preparations_pending = proto.preparations_pending(),
               .uptime_seconds = proto.uptime_seconds(),
               .device_busy_seconds = proto.device_busy_seconds(),
-              .in_flight = {}};
+              .in_flight = {},
+              .devices = {}};
   for (const v1::RequestCount& count : proto.requests()) {
     stats.requests.push_back({count.operation(), count.code(), count.count()});
   }
   for (const v1::RequestsInFlight& requests : proto.in_flight()) {
     stats.in_flight.push_back({requests.operation(), requests.activity(), requests.count(),
                                requests.bytes(), requests.oldest_seconds()});
+  }
+  for (const v1::DeviceUse& device : proto.devices()) {
+    stats.devices.push_back({device.name(),
+                             device.busy_seconds(),
+                             device.waiting(),
+                             device.memory_bytes(),
+                             device.memory_limit_bytes(),
+                             {device.tenant_seconds().begin(), device.tenant_seconds().end()}});
   }
   return stats;
 }

@@ -66,6 +66,28 @@ Call<void> Matrix::DeleteAsync(const CallOptions& options) const {
   return client::DeleteMatrix(connection_, name_, options);
 }
 
+absl::StatusOr<Matrix> Matrix::Rename(const std::string& new_name,
+                                      const CallOptions& options) const {
+  const absl::StatusOr<MatrixInfo> info = RenameAsync(new_name, options).Wait();
+  if (!info.ok()) return info.status();
+  return Matrix(connection_, new_name);
+}
+Call<MatrixInfo> Matrix::RenameAsync(const std::string& new_name,
+                                     const CallOptions& options) const {
+  return client::RenameMatrix(connection_, name_, new_name, options);
+}
+
+absl::StatusOr<Matrix> Matrix::Copy(const std::string& new_name, const CopyOptions& copy,
+                                    const CallOptions& options) const {
+  const absl::StatusOr<MatrixInfo> info = CopyAsync(new_name, copy, options).Wait();
+  if (!info.ok()) return info.status();
+  return Matrix(connection_, new_name);
+}
+Call<MatrixInfo> Matrix::CopyAsync(const std::string& new_name, const CopyOptions& copy,
+                                   const CallOptions& options) const {
+  return client::CopyMatrix(connection_, name_, new_name, copy, options);
+}
+
 absl::StatusOr<std::vector<MatrixShare>> Matrix::Share(const MatrixShare& share,
                                                        const CallOptions& options) const {
   return ShareAsync(share, options).Wait();

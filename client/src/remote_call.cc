@@ -15,18 +15,21 @@ constexpr std::chrono::seconds kLeaseGrace{1};
 constexpr std::chrono::seconds kEndGrace{10};
 constexpr std::chrono::seconds kMaxBackoff{2};
 
-system_clock::time_point DeadlineOf(const CallOptions& options) {
+system_clock::time_point DeadlineOf(const CallOptions& options, const ClientOptions& client) {
+  const auto timeout = options.timeout.has_value() ? options.timeout : client.default_timeout;
+  // Without a timeout no clock is read.
+  if (!timeout.has_value()) return system_clock::time_point::max();
   const auto now = system_clock::now();
-  if (!options.timeout || *options.timeout > system_clock::time_point::max() - now) {
-    return system_clock::time_point::max();
-  }
-  return now + std::chrono::duration_cast<system_clock::duration>(*options.timeout);
+  if (*timeout > system_clock::time_point::max() - now) return system_clock::time_point::max();
+  return now + std::chrono::duration_cast<system_clock::duration>(*timeout);
 }
 
 }  // namespace
 
 RemoteCall::RemoteCall(Connection& connection, const CallOptions& options, Repeat repeat)
-    : connection_(connection), deadline_(DeadlineOf(options)), repeat_(repeat) {}
+    : connection_(connection),
+      deadline_(DeadlineOf(options, connection.options())),
+      repeat_(repeat) {}
 
 void RemoteCall::Start() {
   {

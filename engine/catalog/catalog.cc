@@ -332,19 +332,9 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
       if (!room.ok()) return room.status();
       pattern_on_disk = *std::move(room);
     }
-    NewMatrix record;
-    record.tenant = header.tenant;
-    record.name = header.name;
-    record.pattern_hash = pattern->hash();
-    record.rows = pattern->rows();
-    record.cols = pattern->cols();
-    record.nnz = pattern->nnz();
-    // Written only if the store does not have them, or knows that they are damaged.
-    record.row_offsets = *(*csr)->Find("row_offsets");
-    record.column_indices = *(*csr)->Find("column_indices");
-    record.values = values;
-    record.value_order = caller_order;
-    record.version = NextVersion(NameKey(header.tenant, header.name));
+    const NameKey key(header.tenant, header.name);
+    NewMatrix record = RecordOf(key, *pattern, **csr, values, caller_order);
+    record.version = NextVersion(key);
     record.created_unix_ns = NowUnixNs();
     record.time_to_live_ns = header.time_to_live.count();
     const auto lazy_values = std::make_shared<LazyArray>(values);
@@ -358,15 +348,36 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     if (store_.durable()) {
       pattern->SetDiskCopy(DiskCopyOf(store_, budget_, pattern->payer(), stored->pattern));
       if (pattern_on_disk != nullptr) pattern->SetOnDisk(std::string(kCsr), pattern_on_disk);
-      SetDiskCopy(*lazy_values, header.tenant, stored->matrix.values);
-      if (lazy_order != nullptr)
-        SetDiskCopy(*lazy_order, header.tenant, *stored->matrix.value_order);
+      SetDiskCopies(*matrix, *lazy_values, *stored);
     }
     gone = Publish(matrix);
   }
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
   if (on_published) on_published(matrix, header.expected);
   return matrix;
+}
+
+NewMatrix Catalog::RecordOf(const NameKey& key, const Pattern& pattern, const Layout& csr,
+                            Array values, std::optional<Array> caller_order) {
+  NewMatrix record;
+  record.tenant = key.first;
+  record.name = key.second;
+  record.pattern_hash = pattern.hash();
+  record.rows = pattern.rows();
+  record.cols = pattern.cols();
+  record.nnz = pattern.nnz();
+  record.row_offsets = *csr.Find("row_offsets");
+  record.column_indices = *csr.Find("column_indices");
+  record.values = std::move(values);
+  record.value_order = std::move(caller_order);
+  return record;
+}
+
+void Catalog::SetDiskCopies(const Matrix& matrix, LazyArray& values, const StoredMatrix& stored) {
+  SetDiskCopy(values, matrix.tenant(), stored.matrix.values);
+  if (matrix.caller_order() != nullptr) {
+    SetDiskCopy(*matrix.caller_order(), matrix.tenant(), *stored.matrix.value_order);
+  }
 }
 
 void Catalog::SetDiskCopy(LazyArray& array, std::string_view tenant, const StoredArray& stored) {

@@ -186,6 +186,19 @@ class Catalog {
                                       std::string_view after = "") const;
   /// The tenant's own alone. Blocks on the disk.
   absl::Status Delete(std::string_view tenant, std::string_view name);
+  /// Gives the tenant's own matrix another name. Whoever looks finds it by one of the two, never by
+  /// both; who holds it goes on. Shares go along, and so does its time to live. Its values, those
+  /// that were not durable, too, are written under the new name, so that it takes as long as that.
+  /// Blocks on the disk and on CPU time. NOT_FOUND; ALREADY_EXISTS; RESOURCE_EXHAUSTED.
+  absl::StatusOr<MatrixLease> Rename(std::string_view tenant, std::string_view name,
+                                     const std::string& new_name, int threads,
+                                     Store::Stop stop = nullptr);
+  /// Another matrix with the values that the tenant's own has now: it has its pattern, layouts,
+  /// plans and time to live in common with it, and is shared with nobody. Otherwise as Rename;
+  /// `replace`: a matrix of the new name, if there is one.
+  absl::StatusOr<MatrixLease> Copy(std::string_view tenant, std::string_view name,
+                                   const std::string& new_name, bool replace, int threads,
+                                   Store::Stop stop = nullptr);
   /// Lets somebody else use the tenant's own matrix of that name, whatever stands for it from now
   /// on, until it is deleted. Blocks on the disk. NOT_FOUND; INVALID_ARGUMENT for what is no
   /// tenant; RESOURCE_EXHAUSTED past Shares::kMost.
@@ -239,6 +252,18 @@ class Catalog {
   /// Interns, stores and publishes a new matrix.
   absl::StatusOr<MatrixLease> AddArrays(const UploadHeader& header, CsrArrays arrays, int threads,
                                         Store::Stop stop);
+  /// The record of a new matrix with that pattern. Its arrays are written only if the store does
+  /// not have them, or knows that they are damaged.
+  static NewMatrix RecordOf(const NameKey& key, const Pattern& pattern, const Layout& csr,
+                            Array values, std::optional<Array> caller_order);
+  /// What was stored may leave memory.
+  void SetDiskCopies(const Matrix& matrix, LazyArray& values, const StoredMatrix& stored);
+  /// Of matrix `old`, which has another name, with what it holds; stores and publishes it in its
+  /// place. The locks of both names are held.
+  absl::StatusOr<MatrixLease> Move(const MatrixLease& old, const NameKey& to, int threads,
+                                   Store::Stop stop);
+  /// Takes `old` away and puts `matrix` there, its shares included, at once.
+  void PublishMoved(const MatrixLease& old, const MatrixLease& matrix);
   /// Stores and publishes a new matrix, with its pattern if the store does not have that.
   absl::StatusOr<MatrixLease> Add(const UploadHeader& header, std::shared_ptr<Pattern> pattern,
                                   Array values, std::optional<Array> caller_order, int threads,

@@ -57,8 +57,10 @@ std::vector<MatrixLease> Catalog::ListShared(std::string_view tenant, std::strin
 absl::Status Catalog::NotDeletable(std::string_view tenant, std::string_view reference) const {
   const absl::StatusOr<MatrixLease> shared = Find(tenant, reference);
   if (!shared.ok()) return shared.status();
-  return absl::PermissionDeniedError(fmt::format(
-      "matrix '{}' belongs to another tenant, who alone deletes and shares it", reference));
+  return absl::PermissionDeniedError(
+      fmt::format("matrix '{}' belongs to another tenant, who alone deletes, renames, copies and "
+                  "shares it",
+                  reference));
 }
 
 absl::Status Catalog::Share(std::string_view tenant, std::string_view name, engine::Share share) {

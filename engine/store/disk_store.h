@@ -141,6 +141,13 @@ class DiskStore final : public Store {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status RemoveArrays(OwnerRow row, BlobChanges& changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::optional<int64_t>> MatrixRow(const std::string& tenant,
+                                                   const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RemoveMatrix(int64_t id, BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Forgets what `matrix`, which is stored, was called before (NewMatrix::moved_from).
+  absl::Status ForgetMoved(const NewMatrix& matrix, BlobChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status RemovePatternIfUnused(int64_t pattern, BlobChanges& changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PatternRecord> StorePattern(const NewMatrix& matrix,

@@ -118,7 +118,7 @@ absl::StatusOr<StoredMatrix> DiskStore::TryPutMatrix(const NewMatrix& m, bool wi
         StoreMatrix(m, std::span(*blobs).subspan(pattern_blobs), changes);
     if (!matrix.ok()) return matrix.status();
     stored = {*std::move(pattern), *std::move(matrix)};
-    return absl::OkStatus();
+    return m.moved_from.empty() ? absl::OkStatus() : ForgetMoved(m, changes);
   });
   if (!status.ok()) return status;
   if (with_pattern) {
@@ -304,24 +304,45 @@ absl::Status DiskStore::DeleteShare(const std::string& tenant, const std::string
   });
 }
 
+absl::StatusOr<std::optional<int64_t>> DiskStore::MatrixRow(const std::string& tenant,
+                                                            const std::string& name) {
+  return database_->QueryInteger("SELECT id FROM matrices WHERE tenant = ? AND name = ?",
+                                 {tenant, name});
+}
+
+absl::Status DiskStore::RemoveMatrix(int64_t id, BlobChanges& changes) {
+  absl::Status status = RemoveArrays({"matrix", id}, changes);
+  if (status.ok()) {
+    status = database_->Query(
+        "UPDATE deleted_versions SET highest ="
+        " max(highest, (SELECT max(version, used_version) FROM matrices WHERE id = ?))",
+        {id});
+  }
+  if (!status.ok()) return status;
+  const absl::StatusOr<std::optional<int64_t>> pattern =
+      database_->QueryInteger("DELETE FROM matrices WHERE id = ? RETURNING pattern", {id});
+  if (!pattern.ok()) return pattern.status();
+  return RemovePatternIfUnused(pattern->value_or(0), changes);
+}
+
+absl::Status DiskStore::ForgetMoved(const NewMatrix& m, BlobChanges& changes) {
+  const absl::StatusOr<std::optional<int64_t>> from = MatrixRow(m.tenant, m.moved_from);
+  if (!from.ok()) return from.status();
+  if (!*from) return absl::NotFoundError(fmt::format("matrix '{}' is not stored", m.moved_from));
+  const absl::StatusOr<std::optional<int64_t>> to = MatrixRow(m.tenant, m.name);
+  if (!to.ok()) return to.status();
+  absl::Status moved =
+      database_->Query("UPDATE shares SET matrix = ? WHERE matrix = ?", {to->value_or(0), **from});
+  if (!moved.ok()) return moved;
+  return RemoveMatrix(**from, changes);
+}
+
 absl::Status DiskStore::DeleteMatrix(const std::string& tenant, const std::string& name) {
   return ApplyRemoval(
       [&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-        const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-            "SELECT id FROM matrices WHERE tenant = ? AND name = ?", {tenant, name});
+        const absl::StatusOr<std::optional<int64_t>> id = MatrixRow(tenant, name);
         if (!id.ok() || !*id) return id.status();
-        absl::Status status = RemoveArrays({"matrix", **id}, changes);
-        if (status.ok()) {
-          status = database_->Query(
-              "UPDATE deleted_versions SET highest ="
-              " max(highest, (SELECT max(version, used_version) FROM matrices WHERE id = ?))",
-              {**id});
-        }
-        if (!status.ok()) return status;
-        const absl::StatusOr<std::optional<int64_t>> pattern =
-            database_->QueryInteger("DELETE FROM matrices WHERE id = ? RETURNING pattern", {**id});
-        if (!pattern.ok()) return pattern.status();
-        return RemovePatternIfUnused(pattern->value_or(0), changes);
+        return RemoveMatrix(**id, changes);
       });
 }
 

@@ -195,6 +195,10 @@ struct NewMatrix {
   uint64_t version = 1;
   int64_t created_unix_ns = 0;
   int64_t time_to_live_ns = 0;
+  /// If not empty, the tenant's matrix of this name is forgotten in the same change, and what was
+  /// shared by that name is by the new one, which no stored matrix has. NOT_FOUND if it is not
+  /// stored.
+  std::string moved_from = {};
 };
 
 struct StoredMatrix {

@@ -137,11 +137,30 @@ class AdminService final : public Service {
       message.set_oldest_seconds(std::chrono::duration<double>(now - in_flight.oldest).count());
     }
     stats.set_uptime_seconds(std::chrono::duration<double>(now - service_.started_steady).count());
-    double busy_seconds = engine.executor().busy_seconds(DeviceId{});
+    AddDevice(DeviceId{}, "cpu", engine.budget(), stats);
     for (const auto& gpu : engine.gpus()) {
-      busy_seconds += engine.executor().busy_seconds(gpu->id());
+      AddDevice(gpu->id(), gpu->name(), gpu->budget(), stats);
     }
+    double busy_seconds = 0;
+    for (const v1::DeviceUse& device : stats.devices()) busy_seconds += device.busy_seconds();
     stats.set_device_busy_seconds(busy_seconds);
+  }
+
+  /// `budget` is the host's or a device's.
+  template <typename Budget>
+  void AddDevice(DeviceId id, const std::string& name, const Budget& budget, v1::Stats& stats) {
+    const engine::Executor& executor = service_.engine.executor();
+    v1::DeviceUse& use = *stats.add_devices();
+    use.set_name(name);
+    use.set_busy_seconds(executor.busy_seconds(id));
+    use.set_waiting(executor.queue_depth(id));
+    use.set_memory_bytes(budget.used());
+    use.set_memory_limit_bytes(budget.limit());
+    const engine::TenantSeconds seconds = executor.tenant_seconds(id);
+    for (const auto& [tenant, of_tenant] : seconds.named()) {
+      (*use.mutable_tenant_seconds())[tenant] = of_tenant.seconds;
+    }
+    if (seconds.others() > 0) (*use.mutable_tenant_seconds())["other"] = seconds.others();
   }
 
   const ServiceContext& service_;

@@ -41,6 +41,10 @@ Rule RuleOf(Op op) {
       return {Role::kUser, "uploading a matrix"};
     case Op::kUpdateValues:
       return {Role::kUser, "replacing values"};
+    case Op::kRename:
+      return {Role::kUser, "renaming a matrix"};
+    case Op::kCopy:
+      return {Role::kUser, "copying a matrix"};
     case Op::kDelete:
       return {Role::kUser, "deleting a matrix"};
     case Op::kPutBuffer:

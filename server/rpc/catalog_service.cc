@@ -20,7 +20,8 @@ using Streams =
 using Service = v1::Catalog::WithRawCallbackMethod_Get<
     v1::Catalog::WithRawCallbackMethod_List<v1::Catalog::WithRawCallbackMethod_Prepare<
         v1::Catalog::WithRawCallbackMethod_Delete<v1::Catalog::WithRawCallbackMethod_Share<
-            v1::Catalog::WithRawCallbackMethod_Explain<Streams>>>>>>;
+            v1::Catalog::WithRawCallbackMethod_Rename<v1::Catalog::WithRawCallbackMethod_Copy<
+                v1::Catalog::WithRawCallbackMethod_Explain<Streams>>>>>>>>;
 
 class CatalogService final : public Service {
  public:
@@ -120,6 +121,34 @@ class CatalogService final : public Service {
         });
   }
 
+  grpc::ServerUnaryReactor* Rename(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* bytes,
+                                   grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::RenameMatrixRequest, v1::MatrixInfo>(
+        Op::kRename, service_, context, bytes, response,
+        [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
+          const auto renamed = service_.engine.catalog().Rename(
+              caller.tenant, request.name(), request.new_name(), service_.threads_per_worker);
+          if (!renamed.ok()) return renamed.status();
+          service_.live_streams.MatrixChanged(caller.tenant, request.name());
+          return Describe(**renamed, caller, reply);
+        });
+  }
+
+  grpc::ServerUnaryReactor* Copy(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* bytes,
+                                 grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::CopyMatrixRequest, v1::MatrixInfo>(
+        Op::kCopy, service_, context, bytes, response,
+        [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
+          const auto copy =
+              service_.engine.catalog().Copy(caller.tenant, request.name(), request.new_name(),
+                                             request.replace(), service_.threads_per_worker);
+          if (!copy.ok()) return copy.status();
+          return Describe(**copy, caller, reply);
+        });
+  }
+
   grpc::ServerUnaryReactor* Share(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* bytes,
                                   grpc::ByteBuffer* response) override {
@@ -150,6 +179,14 @@ class CatalogService final : public Service {
   }
 
  private:
+  /// Of one that belongs to the caller. OK.
+  absl::Status Describe(const engine::Matrix& matrix, const Caller& caller,
+                        v1::MatrixInfo& reply) const {
+    reply = ToMatrixInfo(matrix, caller.tenant);
+    AddShares(matrix, *reply.mutable_shares());
+    return absl::OkStatus();
+  }
+
   void AddShares(const engine::Matrix& matrix,
                  google::protobuf::RepeatedPtrField<v1::MatrixShare>& shares) const {
     for (const engine::Share& share : service_.engine.catalog().SharesOf(matrix)) {

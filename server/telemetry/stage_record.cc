@@ -27,6 +27,8 @@ std::string_view Name(Op op) {
       "prepare",
       "share",
       "list_tenants",
+      "rename",
+      "copy",
   };
   return kNames[static_cast<size_t>(op)];
 }

@@ -37,8 +37,10 @@ enum class Op : uint8_t {
   kPrepare,
   kShare,
   kListTenants,
+  kRename,
+  kCopy,
 };
-inline constexpr int kOps = 23;
+inline constexpr int kOps = 25;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

@@ -30,6 +30,8 @@ bool Changes(Op op) {
     case Op::kDeleteBuffer:
     case Op::kPrepare:
     case Op::kShare:
+    case Op::kRename:
+    case Op::kCopy:
       return true;
     default:
       return false;

@@ -561,6 +561,62 @@ TEST(Catalog, FeaturesAreSentToWhomAsksOnceTheyAreKnown) {
   EXPECT_EQ(nonzeros, pattern.nnz());
 }
 
+TEST(Catalog, RenameAndCopy) {
+  TestServer server;
+  const Pattern pattern = Uniform(40, 30, 4, 1);
+  MustUpload(server, "a", pattern);
+  const auto rename = [&](const std::string& name, const std::string& to, v1::MatrixInfo& info) {
+    grpc::ClientContext context;
+    v1::RenameMatrixRequest request;
+    request.set_name(name);
+    request.set_new_name(to);
+    return server.catalog().Rename(&context, request, &info);
+  };
+  const auto copy = [&](const std::string& name, const std::string& to, bool replace,
+                        v1::MatrixInfo& info) {
+    grpc::ClientContext context;
+    v1::CopyMatrixRequest request;
+    request.set_name(name);
+    request.set_new_name(to);
+    request.set_replace(replace);
+    return server.catalog().Copy(&context, request, &info);
+  };
+  v1::MatrixInfo before, info;
+  ASSERT_TRUE(Get(server, "a", &before).ok());
+  // Who watches the old name sees it go.
+  grpc::ClientContext watching;
+  v1::WatchRequest watch;
+  watch.set_name("a");
+  watch.set_follow(true);
+  auto reader = server.catalog().Watch(&watching, watch);
+  v1::WatchReply reply;
+  ASSERT_TRUE(reader->Read(&reply));
+  ASSERT_TRUE(rename("a", "b", info).ok());
+  while (reader->Read(&reply)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(info.name(), "b");
+  EXPECT_EQ(info.created_unix_ns(), before.created_unix_ns());
+  EXPECT_EQ(info.pattern_hash(), before.pattern_hash());
+  EXPECT_EQ(Get(server, "a", &info).error_code(), grpc::NOT_FOUND);
+
+  ASSERT_TRUE(copy("b", "c", false, info).ok());
+  EXPECT_EQ(info.name(), "c");
+  EXPECT_EQ(info.pattern_hash(), before.pattern_hash());
+  EXPECT_EQ(copy("b", "c", false, info).error_code(), grpc::ALREADY_EXISTS);
+  EXPECT_TRUE(copy("b", "c", true, info).ok());
+  EXPECT_EQ(rename("b", "c", info).error_code(), grpc::ALREADY_EXISTS);
+  const grpc::Status missing = rename("a", "d", info);
+  EXPECT_EQ(missing.error_code(), grpc::NOT_FOUND);
+  EXPECT_NE(missing.error_message().find("'a'"), std::string::npos) << missing.error_message();
+  const grpc::Status wrong = copy("b", "x y", false, info);
+  EXPECT_EQ(wrong.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_NE(wrong.error_message().find("new name has byte 0x20"), std::string::npos)
+      << wrong.error_message();
+  EXPECT_TRUE(Delete(server, "b").ok() && Delete(server, "c").ok());
+  EXPECT_TRUE(server.ComesBackTo(0));
+}
+
 TEST(Catalog, WatchFollowsANameUntilItIsDeleted) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   MustUpload(server, "a", Uniform(200, 200, 4, 1));

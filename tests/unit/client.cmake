@@ -1,4 +1,5 @@
-foreach(test array_formats half matrix_market npy permutation round_trip terminal text_formats)
+foreach(test array_formats bench completion doctor half matrix_market npy output permutation round_trip terminal
+    text_formats)
   sparsed_test(client_${test}_test ${CMAKE_CURRENT_LIST_DIR}/client/${test}_test.cc
     DEPS sparsed_cli LABELS unit)
 endforeach()

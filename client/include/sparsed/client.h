@@ -56,6 +56,9 @@ struct TlsOptions {
 struct ClientOptions {
   /// How long Connect waits for an answer.
   std::chrono::milliseconds connect_timeout{10'000};
+  /// After which a call ends with DEADLINE_EXCEEDED that was given no timeout of its own
+  /// (CallOptions). None: it takes as long as it does.
+  std::optional<std::chrono::nanoseconds> default_timeout{};
   /// How often a call that is safe to repeat is tried when the server is UNAVAILABLE or full for
   /// the moment; 1: once only.
   int max_attempts = 6;
@@ -134,6 +137,10 @@ struct PrepareOptions {
 struct UpdateOptions {
   bool durable = false;     ///< on disk before the call returns
   uint64_t if_version = 0;  ///< only replace this version, otherwise ABORTED; 0: any
+};
+
+struct CopyOptions {
+  bool replace = false;  ///< a matrix of the new name, if there is one
 };
 
 struct PutOptions {
@@ -319,6 +326,17 @@ class Matrix {
   /// Forgets it on the server.
   absl::Status Delete(const CallOptions& options = {}) const;
   Call<void> DeleteAsync(const CallOptions& options = {}) const;
+
+  /// Gives it another name on the server, under which it is returned; this one finds nothing any
+  /// more. ALREADY_EXISTS if there is a matrix of that name.
+  absl::StatusOr<Matrix> Rename(const std::string& new_name, const CallOptions& options = {}) const;
+  Call<MatrixInfo> RenameAsync(const std::string& new_name, const CallOptions& options = {}) const;
+  /// Another matrix with the values that it has now; they have the pattern, layouts and plans in
+  /// common.
+  absl::StatusOr<Matrix> Copy(const std::string& new_name, const CopyOptions& copy = {},
+                              const CallOptions& options = {}) const;
+  Call<MatrixInfo> CopyAsync(const std::string& new_name, const CopyOptions& copy = {},
+                             const CallOptions& options = {}) const;
 
   /// Lets other tenants use it, who call it "TENANT~NAME": `share.with` is one of them, or "*" for
   /// all. Stays with the name until that is deleted. Returns whom it is shared with now.

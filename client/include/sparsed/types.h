@@ -454,6 +454,16 @@ struct TenantInfo {
   std::vector<QuotaInfo> quotas;
 };
 
+/// What a device does, and for whom.
+struct DeviceUse {
+  std::string name;
+  double busy_seconds = 0;  ///< of its lanes in kernels
+  int64_t waiting = 0;      ///< requests, for a lane
+  int64_t memory_bytes = 0;
+  int64_t memory_limit_bytes = 0;
+  std::map<std::string, double> tenant_seconds;  ///< of busy_seconds
+};
+
 struct Stats {
   std::vector<RequestCount> requests;
   int64_t matrices = 0;
@@ -465,6 +475,7 @@ struct Stats {
   double uptime_seconds = 0;
   double device_busy_seconds = 0;
   std::vector<RequestsInFlight> in_flight;
+  std::vector<DeviceUse> devices;
 };
 
 }  // namespace client

@@ -240,9 +240,15 @@ std::vector<Step> AllSteps() {
        }},
       put("b", "Q", 10),
       put("a", "R", 11),
+      {"rename matrix",
+       [](Store& store) {
+         NewMatrix m = RandomMatrix("e", "R", 11);
+         m.moved_from = "a";
+         return store.PutMatrix(m).status();
+       }},
       {"drop layout", [](Store& store) { return store.DropLayout("Q", "lsh_cluster()"); }},
       {"delete matrix", [](Store& store) { return store.DeleteMatrix("tenant", "c"); }},
-      {"unshare", [](Store& store) { return store.DeleteShare("tenant", "a", "*"); }},
+      {"unshare", [](Store& store) { return store.DeleteShare("tenant", "e", "*"); }},
       {"delete buffer", [](Store& store) { return store.DeleteBuffer("tenant", "x"); }},
       {"delete last matrix", [](Store& store) { return store.DeleteMatrix("tenant", "b"); }},
   };

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -57,13 +58,13 @@ class Sparsectl : public testing::Test {
 };
 
 TEST_F(Sparsectl, FromNothingToAProduct) {
-  ExpectSays("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx.gz", 0, "15,000 nonzeros");
+  ExpectSays("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx.gz", 0, "15000 nonzeros");
   ExpectSays("generate dense 200x60 --out=B.npy", 0, "wrote B.npy: 200 x 60 f32");
   ExpectSays("upload s.mtx.gz --wait --expect=spmm:60", 0, "s is ready");
   ExpectSays("spmm s --operand=B.npy --out=C.npy", 0, "wrote   C.npy: 300 x 60, f32");
   ExpectSays("generate dense 300x60 --out=A.npy", 0, "wrote");
   ExpectSays("sddmm s --left=A.npy --right=B.npy --out=v.npy", 0,
-             "v.npy: 15,000 values, one for each nonzero, f32");
+             "v.npy: 15000 values, one for each nonzero, f32");
   ExpectSays("download s --out=copy.mtx.gz", 0, "wrote copy.mtx.gz");
   ExpectSays("upload copy.mtx.gz --type=bf16", 0, "uploaded copy");
   ExpectSays("spmm copy --operand=B.npy --out=C.npy", 0, "float32, which holds bf16 exactly");
@@ -264,23 +265,278 @@ TEST_F(Sparsectl, UploadsSeveralFilesAndStandardInput) {
   ExpectSays("upload c.txt --replace --format=hdf5", 2, "hdf5 is none of mtx, npz, npy, edges");
 }
 
+/// Commands that help shows, and lines of their examples.
+std::vector<std::string> Block(const std::string& help, const std::string& heading) {
+  std::vector<std::string> block;
+  std::istringstream lines(help);
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (inside && (line.empty() || line[0] != ' ')) break;
+    if (inside) block.push_back(line.substr(2));
+    inside = inside || line == heading;
+  }
+  return block;
+}
+
 TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
   const std::string sparsectl = SPARSECTL_PROGRAM;
   const std::string path = sparsectl.substr(0, sparsectl.rfind('/'));
-  for (const std::string command : {"upload", "download", "spgemm"}) {
+  std::vector<std::string> commands = {""};
+  for (const std::string& line : Block(Run("--help").text, "Subcommands:")) {
+    if (!line.empty() && line[0] != ' ') commands.push_back(line.substr(0, line.find(' ')));
+  }
+  EXPECT_GT(commands.size(), 25u);
+  // What the short ones take for granted.
+  const std::string given =
+      "sparsectl generate matrix 2708x2708 --row-nonzeros=2 --out=cora.mtx\n"
+      "sparsectl upload cora.mtx --expect=spmm:8 --wait\n"
+      "sparsectl generate dense 5416x1 --out=new.npy\necho secret-token > token.txt\n"
+      "sparsectl share cora --with=inference\n";
+  for (const std::string& command : commands) {
     const std::string help = Run(command + " --help").text;
-    std::istringstream lines(help.substr(help.find("Examples:\n") + 10));
-    std::string script = "--version && rm -f * && set -e && export PATH=" + path +
-                         ":$PATH SPARSED_SERVER=" + server_.address();
-    for (std::string line; std::getline(lines, line);) script += "\n" + line;
-    const Said said = Run(script);
-    EXPECT_EQ(said.exit_code, 0) << command << "\n" << said.text;
-    EXPECT_THAT(said.text, HasSubstr("uploaded"));
-    for (const char* name :
-         {"g", "h", "square", "path", "weighted", "directed", "kept", "common", "triangles"}) {
-      Run(std::string("delete ") + name);
+    std::vector<std::string> lines = Block(help, "Examples:");
+    if (lines.empty()) lines = Block(help, "Example:");
+    EXPECT_FALSE(lines.empty()) << command << " has none";
+    const bool whole = help.find("sparsectl generate") != std::string::npos;
+    std::string script = "cd " + folder_ + " && rm -rf * && export PATH=" + path +
+                         ":$PATH SPARSED_SERVER=" + server_.address() + "\nset -e\n" +
+                         "sparsectl list -o yaml | sed -n 's/^  - name: //p' | xargs -r sparsectl "
+                         "delete > deleted\n" +
+                         (whole ? "" : given);
+    for (const std::string& line : lines) script += line + "\n";
+    std::ofstream(folder_ + ".sh") << script;
+    const int status = std::system(("bash " + folder_ + ".sh > " + folder_ + ".said 2>&1").c_str());
+    std::ifstream said(folder_ + ".said");
+    EXPECT_EQ(WEXITSTATUS(status), 0)
+        << command << "\n"
+        << script << std::string(std::istreambuf_iterator<char>(said), {});
+  }
+  std::filesystem::remove(folder_ + ".sh");
+  std::filesystem::remove(folder_ + ".said");
+}
+
+TEST_F(Sparsectl, AnIterationMovesNothing) {
+  ASSERT_EQ(Run("generate matrix 40x40 --row-nonzeros=4 --out=s.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload s.mtx").exit_code, 0);
+  ASSERT_EQ(Run("generate dense 40x6 --out=B.npy").exit_code, 0);
+  ASSERT_EQ(Run("spmm s --operand=B.npy --out=C.npy").exit_code, 0);
+  ASSERT_EQ(Run("spmm s --operand=C.npy --out=D.npy").exit_code, 0);
+  ASSERT_EQ(Run("spmm s --operand=B.npy --out=E.npy --beta=2 --accumulate=D.npy").exit_code, 0);
+  const auto bytes = [&](const std::string& name) {
+    std::ifstream file(folder_ + "/" + name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  ExpectSays("buffers put x B.npy", 0, "put x: 40 x 6 f32");
+  ExpectSays("spmm s --operand=@x --keep-as=y", 0, "kept    @y: 40 x 6, f32");
+  ExpectSays("--json spmm s --operand=@y --keep-as=z", 0, R"("kept_as":"z")");
+  ExpectSays("buffers get y --out=y.npy", 0, "wrote y.npy: 40 x 6 f32, version ");
+  EXPECT_EQ(bytes("y.npy"), bytes("C.npy"));
+  ExpectSays("spmm s --operand=@y --out=z.npy", 0, "wrote   z.npy");
+  EXPECT_EQ(bytes("z.npy"), bytes("D.npy"));
+  ExpectSays("spmm s --operand=@x --keep-as=z --beta=2", 0, "kept    @z");
+  ASSERT_EQ(Run("buffers get z --out=e.npy").exit_code, 0);
+  EXPECT_EQ(bytes("e.npy"), bytes("E.npy")) << "added to what it held";
+  ExpectSays("spmm s --operand=B.npy --out=E2.npy --beta=2 --accumulate=@y", 0, "wrote");
+  ExpectSays("sddmm s --left=@x --right=@x --keep-as=v", 0, "kept    @v: 160 values");
+  ExpectSays("spmm s --operand=@x --values=@v --keep-as=w", 0, "kept    @w");
+  ExpectSays("buffers put zeros --zeros=3x2 --type=f64", 0, "put zeros: 3 x 2 f64");
+
+  ExpectSays("spmm s --operand=@x --keep-as=zeros", 3,
+             "is 3 x 2 f64, but the result is 40 x 6 f32");
+  ExpectSays("spmm s --operand=@nobody --keep-as=y", 4, "no dense matrix named \"nobody\"");
+  ExpectSays("spmm s --operand=@xx --keep-as=y", 4, "did you mean \"x\"?");
+  ExpectSays("spmm s --operand=@ --keep-as=y", 2, "the name behind @ is missing");
+  ExpectSays("spmm s --operand=@x --keep-as=y --out=y.npy", 2, "does not go with");
+  ExpectSays("spmm s --operand=@x --out=y.npy --beta=1", 2, "--beta goes with --accumulate");
+  ExpectSays("spmm s --operand=@x --keep-as=y --accumulate=@y", 2, "--accumulate goes with --beta");
+  ExpectSays("spmm s --operand=@x --keep-as='a b'", 3, "byte 0x20");
+  ExpectSays("buffers get nobody --out=x.npy", 4, "nobody");
+  ExpectSays("buffers put x B.npy --zeros=3x3", 2, "does not go with");
+  ExpectSays("buffers put x --zeros=3", 2, "is not ROWSxCOLUMNS");
+  ExpectSays("buffers put", 2, "NAME is missing");
+  ExpectSays("buffers puts x B.npy", 2,
+             "there is no command \"buffers puts\"; did you mean \"put\"?");
+}
+
+TEST_F(Sparsectl, NamesAreChangedCopiedAndDeletedTogether) {
+  ASSERT_EQ(Run("generate matrix 40x40 --row-nonzeros=4 --out=a.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload a.mtx").exit_code, 0);
+  ExpectSays("rename a b", 0, "renamed a to b: 40 x 40, 160 nonzeros, f32\n");
+  ExpectSays("show a", 4, "no matrix named 'a'");
+  ExpectSays("copy b c", 0, "copied b to c");
+  ExpectSays("copy b c", 6, "--replace");
+  ExpectSays("copy b c --replace", 0, "copied b to c");
+  ExpectSays("rename b c", 6, "c");
+  ExpectSays("rename b b", 6, "b");
+  ExpectSays("rename b 'x y'", 3, "new name has byte 0x20");
+  ExpectSays("rename b", 2, "NEW_NAME is missing");
+  for (const char* name : {"b", "c"}) {
+    ExpectSays(std::string("download ") + name + " --out=" + name + ".mtx", 0, "wrote");
+  }
+  EXPECT_EQ(std::system(("cmp " + folder_ + "/b.mtx " + folder_ + "/c.mtx").c_str()), 0);
+  const Said some = Run("delete b nobody c");
+  EXPECT_EQ(some.exit_code, 4);
+  EXPECT_THAT(some.text, HasSubstr("deleted b\ndeleted c\n"));
+  EXPECT_THAT(some.text, HasSubstr("sparsectl: there is no matrix named 'nobody'"));
+  ExpectSays("list", 0, "no matrices");
+  ExpectSays("--json delete b c", 4, R"("deleted":[])");
+  ExpectSays("--json delete b", 4, R"({"error":{"code":"NOT_FOUND")");
+}
+
+TEST_F(Sparsectl, OutputIsAsItIsAskedFor) {
+  ASSERT_EQ(Run("generate matrix 40x40 --row-nonzeros=40 --out=big.mtx").exit_code, 0);
+  ASSERT_EQ(Run("generate matrix 9x9 --row-nonzeros=1 --out=small.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload big.mtx small.mtx").exit_code, 0);
+  const auto before = [](const Said& said, const char* first, const char* second) {
+    EXPECT_EQ(said.exit_code, 0) << said.text;
+    EXPECT_LT(said.text.find(first), said.text.find(second)) << said.text;
+  };
+  before(Run("list"), "big", "small");
+  before(Run("list --sort=nonzeros"), "small", "big");
+  before(Run("list --sort=-nnz -o json"), "\"big\"", "\"small\"");
+  before(Run("-o yaml list --sort=csr"), "- name: small", "- name: big");
+  ExpectSays("list", 0, " 1600 ");  // no separators into pipes
+  ExpectSays("list -o wide", 0, "PATTERN");
+  EXPECT_THAT(Run("list").text, Not(HasSubstr("PATTERN")));
+  ExpectSays("list --sort=colour", 3, "--sort takes name, rows, columns, nonzeros");
+  ExpectSays("info --sort=name", 3, "--sort is for commands that list things");
+  ExpectSays("list -o xml", 2, "\"xml\" is none of text, wide, json, yaml");
+  ExpectSays("list --json -o yaml", 2, "does not go with");
+  ExpectSays("-o yaml show nobody", 4, "error:\n  code: NOT_FOUND\n");
+  ExpectSays("-o yaml list a b", 2, "code: USAGE\n");
+  ExpectSays("-s " + server_.address() + " -V", 0, "sparsectl ");
+  for (const std::string command : {"list", "--help", "spmm --help", "--version", "-o yaml info"}) {
+    ExpectSays(command + " 2>&1 >/dev/full", 7, "cannot write to standard output: No space left");
+  }
+}
+
+TEST_F(Sparsectl, SaysWhatWasMeant) {
+  ASSERT_EQ(Run("generate matrix 9x9 --row-nonzeros=1 --out=cora.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload cora.mtx").exit_code, 0);
+  ExpectSays("lsit", 2, "there is no command \"lsit\"; did you mean \"list\"?");
+  ExpectSays("list --shard", 2, "there is no flag \"--shard\"; did you mean \"--shared\"?");
+  ExpectSays("spmm cora --operants=B.npy", 2, "did you mean \"--operand\"?");
+  ExpectSays("spgemm cora cora --nam=x", 2, "did you mean \"--name\"?");
+  ExpectSays("show croa", 4, "there is no matrix named 'croa'; did you mean \"cora\"?");
+  EXPECT_THAT(Run("show something").text, Not(HasSubstr("did you mean")));
+}
+
+TEST_F(Sparsectl, CallsTakeNoLongerThanTheyMay) {
+  ASSERT_EQ(Run("generate matrix 9x9 --row-nonzeros=1 --out=a.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload a.mtx --wait --timeout=5m").exit_code, 0);
+  ExpectSays("watch a --timeout=300ms", 8, "ready");
+  ExpectSays("show a --timeout=1ns", 2, "is not a time such as 500ms, 30s, 5m or 1h");
+  ExpectSays("show a --timeout=0s", 2, "is not a time");
+  server_.Pause();
+  const Said said = Run("list --timeout=0.3s");
+  server_.Resume();
+  EXPECT_TRUE(said.exit_code == 5 || said.exit_code == 8) << said.exit_code << said.text;
+}
+
+TEST_F(Sparsectl, BenchSaysRatesAndPhases) {
+  ASSERT_EQ(Run("generate matrix 40x40 --row-nonzeros=4 --out=s.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload s.mtx").exit_code, 0);
+  const Said text = Run("bench s --k=8 --seconds=0.3");
+  EXPECT_EQ(text.exit_code, 0) << text.text;
+  for (const char* word : {"s  spmm K=8 f32, 1 at once, operands and results: stream", "GFLOP/s",
+                           "P99.9", "latency ", "on the server ", "  kernel "}) {
+    EXPECT_THAT(text.text, HasSubstr(word));
+  }
+  const Said held = Run("bench s --op=sddmm --k=8 -c 2 --transport=held --seconds=0.3 -o json");
+  EXPECT_EQ(held.exit_code, 0) << held.text;
+  for (const char* word : {R"("operation":"sddmm")", R"("transport":"held")", R"("concurrency":2)",
+                           R"("p99.9_ns":)", R"("kernel":{"mean_ns":)", R"("failed":{})"}) {
+    EXPECT_THAT(held.text, HasSubstr(word));
+  }
+  ExpectSays("buffers", 0, "no held dense matrices");  // it leaves nothing behind
+  ExpectSays("bench s --rate=50 --k=8 --seconds=0.5", 0, "50 due each second");
+  ExpectSays("bench s --op=spgemm --seconds=0.3 --csv", 0, ",kernel_p99_ns,");
+  ExpectSays("bench nobody --seconds=0.3", 4, "nobody");
+  ExpectSays("bench s --op=spmv", 2, "none of spmm, sddmm, spgemm");
+  ExpectSays("bench s --op=sddmm --transpose", 2, "--transpose: is for spmm alone");
+  ExpectSays("bench s --rate=0", 2, "--rate");
+  ExpectSays("bench s --concurrency=5000", 2, "is not a whole number from 1 to 1024");
+  ExpectSays("bench s --seconds=1 --most-seconds=2", 2, "does not go with");
+}
+
+TEST_F(Sparsectl, TopAndWatchShowWhatHappens) {
+  ASSERT_EQ(Run("generate matrix 40x40 --row-nonzeros=4 --out=s.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
+  const Said top = Run("top --once --interval=0.1");
+  EXPECT_EQ(top.exit_code, 0) << top.text;
+  for (const char* word : {"1 matrices of 1 patterns", "DEVICE", "cpu", "OPERATION", "upload",
+                           "TENANT", "default", "HOST MEMORY FOR", "matrices"}) {
+    EXPECT_THAT(top.text, HasSubstr(word));
+  }
+  const Said pages = Run("top -n 2 -i 0.1 -o json");
+  EXPECT_EQ(std::ranges::count(pages.text, '\n'), 2) << pages.text;
+  EXPECT_THAT(pages.text, HasSubstr(R"("devices":[{"name":"cpu","busy":)"));
+  ExpectSays("top --interval=0", 2, "--interval");
+  ExpectSays("top --once 2>&1 >/dev/full", 7, "cannot write to standard output");
+
+  const Said watched = Run("watch s > watched & " SPARSECTL_PROGRAM
+                           " watch s -o json > json & while "
+                           "[ ! -s watched -o ! -s json ]; do sleep 0.02; done; " SPARSECTL_PROGRAM
+                           " delete s; wait; cat watched json");
+  EXPECT_THAT(watched.text, HasSubstr("  ready"));
+  EXPECT_THAT(watched.text, HasSubstr("s is not there any more\n"));
+  EXPECT_THAT(watched.text, HasSubstr(R"({"name":"s","state":"deleted"})"));
+  ExpectSays("watch s", 4, "no matrix named 's'");
+}
+
+TEST_F(Sparsectl, DoctorNeedsNoServer) {
+  const Said none = Run("doctor --server=unix:/nonexistent/socket --data-dir=.");
+  EXPECT_TRUE(none.exit_code == 0 || none.exit_code == 1) << none.text;
+  for (const char* word : {"note     server", "memory", "limits", "disk", "cpu", "-> start one"}) {
+    EXPECT_THAT(none.text, HasSubstr(word));
+  }
+  ExpectSays("doctor --data-dir=/nonexistent", 1, "problem  folder");
+  EXPECT_THAT(Run("doctor -o json").text, HasSubstr(R"({"check":"server","status":"ok")"));
+}
+
+TEST_F(Sparsectl, ShellsComplete) {
+  ASSERT_EQ(Run("generate matrix 9x9 --row-nonzeros=1 --out=cora.mtx").exit_code, 0);
+  ASSERT_EQ(Run("upload cora.mtx").exit_code, 0);
+  EXPECT_EQ(Run("complete-words show co").text, "cora\n");
+  EXPECT_EQ(Run("complete-words -s unix:/nonexistent/socket show co").text, "");
+  const std::string sparsectl = SPARSECTL_PROGRAM;
+  std::ofstream(folder_ + "/try.sh")
+      << "export PATH=" + sparsectl.substr(0, sparsectl.rfind('/')) + ":$PATH\n"
+      << R"(source <(sparsectl completion bash)
+offer() {  # the line, and what bash makes of its last word
+  COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=(sparsectl "$2") COMP_CWORD=1
+  _sparsectl
+  echo "${COMPREPLY[*]}"
+}
+offer "sparsectl sp" sp
+offer "sparsectl show " ""
+offer "sparsectl bench cora --op=s" s
+offer "sparsectl bench cora --op=" =
+offer "sparsectl spmm cora --operand=try" try
+)";
+  const Said bash = Run("--version; SPARSED_SERVER=" + server_.address() + " bash try.sh");
+  EXPECT_THAT(bash.text, HasSubstr("\nspmm spgemm spy\ncora\nspmm sddmm spgemm\nspmm sddmm spgemm\n"
+                                   "try.sh\n"));
+  for (const std::string shell : {"bash", "zsh", "fish"}) {
+    Run("completion " + shell + " > script");
+    const Said checked =
+        Run("--version; command -v " + shell + " || exit 0; " + shell + " -n script && echo fine");
+    if (checked.text.find("/" + shell) != std::string::npos) {
+      EXPECT_THAT(checked.text, HasSubstr("fine")) << shell;
     }
   }
+  ExpectSays("completion csh", 2, "\"csh\" is none of bash, zsh, fish");
+}
+
+TEST_F(Sparsectl, ManualPagesAreWellFormed) {
+  std::filesystem::create_directory(folder_ + "/man");
+  ExpectSays("manual man", 0, "sparsectl-bench.1\n");
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/man/sparsectl.1"));
+  const Said said =
+      Run("--version; command -v groff || exit 0; groff -man -Tutf8 -ww man/*.1 2>&1 "
+          "> /dev/null");
+  EXPECT_EQ(said.text.find("warning"), std::string::npos) << said.text;
+  EXPECT_EQ(said.text.find("error"), std::string::npos) << said.text;
 }
 
 TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
@@ -291,7 +547,7 @@ TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
   ExpectSays("multiply", 2, "there is no command \"multiply\"");
   ExpectSays("list --all", 2, "there is no flag \"--all\"");
   ExpectSays("list a b", 2, "\"b\" is one word too many");
-  ExpectSays("spmm s --operand=B.npy", 2, "--out is missing");
+  ExpectSays("spmm s --operand=B.npy", 2, "--out or --keep-as is missing");
   ExpectSays("spmm s --operand", 2, "--operand lacks its value");
   ExpectSays("spmm s --operand=B.npy --out=C.npy --beta=1", 2, "--beta goes with --accumulate");
   ExpectSays("spmm s --operand=B.npy --out=C.npy --alpha=x", 2, "--alpha: \"x\" is not a number");

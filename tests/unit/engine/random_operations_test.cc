@@ -5,6 +5,7 @@
 //
 // SPARSED_SEED=N repeats a run (but for what the preparation does meanwhile), SPARSED_STEPS=N makes
 // it longer.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -104,6 +105,8 @@ class Machine {
   void Upload();
   void Update();
   void DeleteMatrix();
+  /// Rename or copy.
+  void NameMatrix();
   void Put();
   void DeleteDense();
   void Spmm();
@@ -245,7 +248,7 @@ void Machine::Step() {
   } else if (turn < 18) {
     Update();
   } else if (turn < 22) {
-    DeleteMatrix();
+    Chance(0.6) ? DeleteMatrix() : NameMatrix();
   } else if (turn < 31) {
     Put();
   } else if (turn < 34) {
@@ -380,6 +383,29 @@ void Machine::DeleteMatrix() {
   const absl::Status deleted = engine_->catalog().Delete("t", name);
   const bool there = matrices_.contains(name);
   if (Went(deleted, there ? absl::OkStatus() : absl::NotFoundError(""))) matrices_.erase(name);
+}
+
+void Machine::NameMatrix() {
+  const std::string name = MatrixName(), to = MatrixName();
+  const bool copy = Chance(0.5), replace = copy && Chance(0.5);
+  SCOPED_TRACE(fmt::format("{} {} {}", copy ? "copy" : "rename", name, to));
+  Catalog& catalog = engine_->catalog();
+  const absl::Status expected = !matrices_.contains(name) ? absl::NotFoundError("")
+                                : name == to || (matrices_.contains(to) && !replace)
+                                    ? absl::AlreadyExistsError("")
+                                    : absl::OkStatus();
+  const absl::StatusOr<MatrixLease> named =
+      copy ? catalog.Copy("t", name, to, replace, 2) : catalog.Rename("t", name, to, 2);
+  if (!Went(named.status(), expected)) return;
+  ModelMatrix model = matrices_.at(name);
+  // Whatever it was before, it is durable now.
+  model.version = model.stored_version = Newer(to, (*named)->version());
+  model.stored = model.values;
+  EXPECT_TRUE((*named)->durable());
+  if (!copy) matrices_.erase(name);
+  matrices_.insert_or_assign(to, model);
+  engine_->budget().SetRefuse(nullptr);  // the matrix is looked at
+  ExpectSame(**named, model);
 }
 
 void Machine::Put() {

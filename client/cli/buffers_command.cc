@@ -1,0 +1,216 @@
+// buffers: the dense matrices that the server holds.
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <memory>
+#include <utility>
+
+#include "client/cli/command_line.h"
+#include "client/cli/commands.h"
+#include "client/cli/npy.h"
+
+namespace sparsed::cli {
+namespace {
+
+struct PutArguments {
+  std::string name;
+  std::string file;   ///< .npy, or
+  std::string zeros;  ///< "ROWSxCOLUMNS"
+  std::string type = "f32";
+  bool durable = false;
+  std::string owner;
+  std::string time_to_live;  ///< empty: the server's
+};
+
+std::string TimeToLive(const DenseInfo& info) {
+  return info.time_to_live.has_value() ? Duration(*info.time_to_live) : "until deleted";
+}
+
+/// What a command that did `verb` to one says of it.
+absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::string_view verb) {
+  if (!info.ok()) return info.status();
+  return Report{ToJson(*info), fmt::format("{} {}: {} x {} {}, time to live {}\n", verb, info->name,
+                                           Count(info->rows), Count(info->cols), Name(info->type),
+                                           TimeToLive(*info))};
+}
+
+absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
+  const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
+  if (!buffers.ok()) return buffers.status();
+  Listing listing("buffers", "no held dense matrices",
+                  {{"NAME", "name"},
+                   {"ROWS", "rows"},
+                   {"COLUMNS", "cols"},
+                   {"TYPE", "type"},
+                   {"BYTES", "bytes"},
+                   {"VERSION", "version"},
+                   {"DURABLE", "durable"},
+                   {"TENANT", "tenant"},
+                   {"OWNER", "owner"},
+                   {"TIME TO LIVE", "time_to_live_ns"},
+                   {"IDLE", "idle_ns"}});
+  for (const DenseInfo& info : *buffers) {
+    listing.Add(ToJson(info),
+                {info.name, Count(info.rows), Count(info.cols), Name(info.type), Bytes(info.bytes),
+                 std::to_string(info.version), info.durable ? "yes" : "no", info.tenant, info.owner,
+                 TimeToLive(info), Duration(info.idle)});
+  }
+  return Report::Of(std::move(listing));
+}
+
+absl::StatusOr<DenseMatrix> Put(const Client& client, const PutArguments& arguments,
+                                const PutOptions& options) {
+  const absl::StatusOr<ValueType> type = ParseType(arguments.type);
+  if (!type.ok()) return type.status();
+  if (!arguments.zeros.empty()) {
+    const absl::StatusOr<Extent> extent = ParseExtent(arguments.zeros);
+    if (!extent.ok()) return extent.status();
+    return client.PutZeros(arguments.name, *type, extent->rows, extent->cols, options);
+  }
+  const absl::StatusOr<NpyArray> array = ReadNpy(arguments.file, *type);
+  if (!array.ok()) return array.status();
+  return client.PutDense(arguments.name, array->View(), options);
+}
+
+absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& arguments) {
+  PutOptions options = {.durable = arguments.durable, .owner = arguments.owner};
+  if (!arguments.time_to_live.empty()) {
+    const auto time_to_live = ParseDuration(arguments.time_to_live);
+    if (!time_to_live.ok()) return time_to_live.status();
+    options.time_to_live = *time_to_live;
+  }
+  const absl::StatusOr<DenseMatrix> held = Put(client, arguments, options);
+  if (!held.ok()) return held.status();
+  return Describe(held->Info(), "put");
+}
+
+absl::StatusOr<Report> GetBuffer(const Client& client, const std::string& name,
+                                 const std::string& out) {
+  const DenseMatrix held = client.DenseNamed(name);
+  const absl::StatusOr<DenseInfo> info = held.Info();
+  if (!info.ok()) return info.status();
+  if (info->type == ValueType::kI64) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} holds positions of nonzeros (i64), which is not written to files", name));
+  }
+  absl::StatusOr<NpyArray> array =
+      NpyArray::Zeros(info->type, info->rows, info->cols, /*one_dimensional=*/false);
+  if (!array.ok()) return array.status();
+  const absl::StatusOr<DenseInfo> read = held.Read(array->MutableView());
+  if (!read.ok()) return read.status();
+  if (absl::Status status = WriteNpy(out, *array); !status.ok()) return status;
+  Report report{ToJson(*read),
+                fmt::format("wrote {}: {} x {} {}, version {} of {}\n", out, Count(read->rows),
+                            Count(read->cols), NpyTypeText(read->type), read->version, name)};
+  report.json["out"] = out;
+  return report;
+}
+
+absl::StatusOr<Report> RenewBuffer(const Client& client, const std::string& name) {
+  return Describe(client.DenseNamed(name).Renew(), "renewed");
+}
+
+CLI::Option* AddBufferName(CLI::App* command, std::string& name) {
+  return command->add_option("NAME", name, "The dense matrix")->type_name("BUFFER")->required();
+}
+
+void AddPut(CLI::App& buffers, Invocation& invocation) {
+  CLI::App* put =
+      buffers.add_subcommand("put", "Hold a dense matrix from a .npy file, or one of zeros");
+  auto p = std::make_shared<PutArguments>();
+  put->add_option("NAME", p->name, "Its name on the server; one of this name is replaced")
+      ->type_name("BUFFER")
+      ->required();
+  CLI::Option* file =
+      put->add_option("FILE", p->file, "The .npy file, converted to the type if need be");
+  put->add_option("--zeros", p->zeros, "Its size, such as 1000x64, in place of a FILE")
+      ->type_name("ROWSxCOLUMNS")
+      ->check([](const std::string& text) { return Refusal(ParseExtent(text)); })
+      ->excludes(file);
+  put->add_option("--type", p->type, fmt::format("Type of its elements: {}", kTypes))
+      ->check(CheckType)
+      ->capture_default_str();
+  put->add_flag("--durable", p->durable,
+                "On disk before the command returns; a server without a disk refuses it");
+  put->add_option("--owner", p->owner,
+                  "Who it is for, a job or a person, as `sparsectl buffers` shows it");
+  put->add_option("--time-to-live", p->time_to_live,
+                  "For how long it stays though nothing uses it, such as 90s, 10m, 24h or 7d "
+                  "(default: as the server decides; a durable one stays until it is deleted)")
+      ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
+  put->callback([&invocation, p] {
+    if (p->file.empty() && p->zeros.empty()) throw CLI::RequiredError("FILE");
+    invocation.run = [p](const Client& client) { return PutBuffer(client, *p); };
+  });
+}
+
+void AddGet(CLI::App& buffers, Invocation& invocation) {
+  CLI::App* get = buffers.add_subcommand("get", "Write one to a .npy file");
+  auto name = std::make_shared<std::string>();
+  auto out = std::make_shared<std::string>();
+  AddBufferName(get, *name);
+  get->add_option("--out", *out, "The .npy file to write")->required();
+  get->callback([&invocation, name, out] {
+    invocation.run = [name, out](const Client& client) { return GetBuffer(client, *name, *out); };
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
+  constexpr std::array<std::pair<char, int64_t>, 4> kUnits = {
+      {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}}};
+  constexpr int64_t kMost = 366 * 86400;
+  int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data(), end, number);
+  for (const auto& [unit, seconds] : kUnits) {
+    const bool is_it = error == std::errc() && end - parsed == 1 && *parsed == unit;
+    if (is_it && number > 0 && number <= kMost / seconds) {
+      return std::chrono::seconds(number * seconds);
+    }
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("\"{}\" is not a time such as 90s, 10m, 24h or 7d, of at most 366 days", text));
+}
+
+void AddBuffers(CLI::App& app, Invocation& invocation) {
+  CLI::App* buffers =
+      app.add_subcommand("buffers",
+                         "The dense matrices that the server holds: list (or nothing), "
+                         "put, get, renew, delete");
+  buffers->footer(ExampleLines(
+      {"sparsectl generate dense 300x64 --out=B.npy", "sparsectl buffers put weights B.npy",
+       "sparsectl buffers put state --zeros=300x64 --owner=train-17 --time-to-live=7d",
+       "sparsectl buffers", "sparsectl buffers list we --sort=-bytes",
+       "sparsectl buffers renew state", "sparsectl buffers get weights --out=copy.npy",
+       "sparsectl buffers delete weights state"}));
+  auto prefix = std::make_shared<std::string>();
+  const auto list = [&invocation, prefix] {
+    invocation.run = [prefix](const Client& client) { return ListBuffers(client, *prefix); };
+  };
+  buffers->add_option("--prefix", *prefix, "Only names that begin so");
+  // Callbacks of subcommands come first.
+  buffers->callback([buffers, list] {
+    if (buffers->get_subcommands().empty()) list();
+  });
+  CLI::App* listing = buffers->add_subcommand("list", "List them");
+  listing->add_option("PREFIX", *prefix, "Only names that begin so");
+  listing->callback(list);
+  AddPut(*buffers, invocation);
+  AddGet(*buffers, invocation);
+  auto name = std::make_shared<std::string>();
+  CLI::App* renew = buffers->add_subcommand(
+      "renew", "Use one and do nothing else, so that it does not expire yet");
+  AddBufferName(renew, *name);
+  renew->callback([&invocation, name] {
+    invocation.run = [name](const Client& client) { return RenewBuffer(client, *name); };
+  });
+  AddDeleteOf(*buffers, invocation, "Forget one, or several", "The dense matrices", "BUFFER",
+              [](const Client& client, const std::string& which) {
+                return client.DenseNamed(which).Delete();
+              });
+}
+
+}  // namespace sparsed::cli

@@ -1,0 +1,279 @@
+// The tree of sparsectl's commands.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "client/cli/command_line.h"
+#include "client/cli/commands.h"
+
+namespace sparsed::cli {
+namespace {
+
+CLI::Validator EndsIn(std::vector<std::string> endings) {
+  return CLI::Validator(
+      [endings](const std::string& path) {
+        for (const std::string& ending : endings) {
+          if (path.ends_with(ending)) return std::string();
+        }
+        return fmt::format("{} must end in {}", path, fmt::join(endings, ", "));
+      },
+      "");
+}
+
+/// A command whose only argument is a matrix's name.
+void AddNamed(CLI::App& app, Invocation& invocation, const char* command_name,
+              const char* description, std::initializer_list<const char*> examples,
+              absl::StatusOr<Report> (*command)(const Client&, const std::string&)) {
+  CLI::App* sub = AddCommand(app, command_name, description, examples);
+  auto name = std::make_shared<std::string>();
+  AddName(sub, *name);
+  sub->callback([&invocation, name, command] {
+    invocation.run = [name, command](const Client& client) { return command(client, *name); };
+  });
+}
+
+void AddShare(CLI::App& app, Invocation& invocation) {
+  CLI::App* share =
+      AddCommand(app, "share",
+                 "Let other tenants use a matrix; they call it TENANT~NAME, with the "
+                 "name of your tenant",
+                 {"share cora --with=inference", "share cora --with=all",
+                  "share cora --with=training --write", "share cora --with=inference --revoke"});
+  auto arguments = std::make_shared<ShareArguments>();
+  AddName(share, arguments->name);
+  share->add_option("--with", arguments->with, "A tenant, or all of them")
+      ->type_name("TENANT|all")
+      ->required();
+  CLI::Option* write = share->add_flag(
+      "--write", arguments->write,
+      "They may also replace its values and have it prepared (default: read and compute)");
+  share->add_flag("--revoke", arguments->revoke, "Share it with them no more")->excludes(write);
+  share->callback([&invocation, arguments] {
+    invocation.run = [arguments](const Client& client) { return Share(client, *arguments); };
+  });
+}
+
+void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
+  AddUpload(app, invocation);
+  CLI::App* update = AddCommand(app, "update", "Replace a matrix's values, keep its pattern",
+                                {"update cora --values=new.npy"});
+  auto new_values = std::make_shared<UpdateArguments>();
+  AddName(update, new_values->name);
+  update->add_option("--values", new_values->values, "nnz values in canonical CSR order (.npy)")
+      ->required();
+  update->add_flag("--durable", new_values->durable,
+                   "On disk before the command returns; a server without a disk refuses it");
+  update->callback([&invocation, new_values] {
+    invocation.run = [new_values](const Client& client) { return Update(client, *new_values); };
+  });
+
+  CLI::App* list =
+      AddCommand(app, "list", "List the matrices", {"list", "list gnn/", "list --shared"});
+  auto listed = std::make_shared<ListArguments>();
+  list->add_option("PREFIX", listed->prefix, "Only names that begin so");
+  list->add_flag("--shared", listed->shared,
+                 "Those that other tenants share with yours, TENANT~NAME, instead of your own");
+  list->callback([&invocation, listed] {
+    invocation.run = [listed](const Client& client) { return List(client, *listed); };
+  });
+
+  CLI::App* show =
+      AddCommand(app, "show",
+                 "Show a matrix: properties, plans, layouts, what became of each recipe and why, "
+                 "measurements",
+                 {"show cora", "show cora --features"});
+  auto shown = std::make_shared<ShowArguments>();
+  AddName(show, shown->name);
+  show->add_flag("--features", shown->features,
+                 "The features of its pattern and a map of its density instead");
+  show->callback([&invocation, shown] {
+    invocation.run = [shown](const Client& client) { return Show(client, *shown); };
+  });
+
+  CLI::App* prepare =
+      AddCommand(app, "prepare", "Prepare a matrix for further classes, or once more",
+                 {"prepare cora --expect=sddmm:64 --wait", "prepare cora --again",
+                  "prepare cora --expect=spmm:128 --recipe=\"aspt(panel=256)\" --wait"});
+  auto prepared = std::make_shared<PrepareArguments>();
+  AddName(prepare, prepared->name);
+  AddExpect(prepare, prepared->expect, "what there are plans for, or spmm:128");
+  prepare->add_flag("--again", prepared->again,
+                    "Forget what was measured for that and time every candidate anew; meanwhile "
+                    "the present plans serve");
+  prepare->add_option("--recipe", prepared->recipe,
+                      "Build this and time it beside plain CSR for that, whatever the rules say; "
+                      "the fastest serves, as usual. As `show` writes recipes, parameters may be "
+                      "left out (default: what the rules propose)");
+  prepare->add_option("--kernel", prepared->kernel,
+                      "Time this kernel alone on the recipe's layout, or on plain CSR; also a "
+                      "kernel of SpGEMM (default: all)");
+  prepare->add_flag("--wait", prepared->wait, "Wait until it is prepared");
+  prepare->callback([&invocation, prepared] {
+    invocation.run = [prepared](const Client& client) { return Prepare(client, *prepared); };
+  });
+  AddNamed(app, invocation, "wait", "Wait until a matrix is prepared", {"wait cora"}, Wait);
+  AddDelete(app, invocation);
+  AddRename(app, invocation);
+  AddCopy(app, invocation);
+  AddShare(app, invocation);
+
+  AddDownload(app, invocation);
+}
+
+void AddSpy(CLI::App& app, Invocation& invocation) {
+  CLI::App* spy = AddCommand(app, "spy", "The pattern of a matrix as a picture in the terminal",
+                             {"spy cora", "spy cora --width=100 --colour=always > cora.ansi"});
+  auto s = std::make_shared<SpyArguments>();
+  AddName(spy, s->name);
+  spy->add_option("--width", s->width, "Characters across (default: the terminal's)")
+      ->check(Between(10, 1000));
+  spy->add_option("--height", s->height, "Lines at most (default: half the width)")
+      ->check(Between(1, 1000));
+  spy->add_flag("--ascii", s->ascii, "No Unicode (default: as the locale says)");
+  spy->add_option("--colour,--color", s->colour, "Show densities by colour: auto, always or never")
+      ->check([](const std::string& text) {
+        return text == "auto" || text == "always" || text == "never"
+                   ? std::string()
+                   : fmt::format("\"{}\" is none of auto, always and never", text);
+      })
+      ->capture_default_str();
+  spy->callback([&invocation, s] {
+    invocation.run = [s, &invocation](const Client& client) {
+      return Spy(client, *s, ForPrograms(invocation.output));
+    };
+  });
+}
+
+void AddMeasurements(CLI::App& app, Invocation& invocation) {
+  CLI::App* command = AddCommand(
+      app, "measurements",
+      "Everything that was measured: kernels and layouts, of one matrix's pattern or of all",
+      {"measurements cora", "measurements --csv > measurements.csv"});
+  auto name = std::make_shared<std::string>();
+  auto csv = std::make_shared<bool>(false);
+  command->add_option("NAME", *name, "The matrix (default: all)");
+  command->add_flag("--csv", *csv,
+                    "A line for each measurement, with the pattern's features; docs/preparation.md "
+                    "describes the columns");
+  command->callback([&invocation, name, csv] {
+    invocation.run = [name, csv](const Client& client) {
+      return Measurements(client, *name, *csv);
+    };
+  });
+}
+
+void AddGenerate(CLI::App& app, Invocation& invocation) {
+  CLI::App* generate =
+      AddCommand(app, "generate", "Make files of random numbers to try things with",
+                 {"generate dense 2708x128 --out=B.npy",
+                  "generate matrix 100000x100000 --row-nonzeros=8 --out=S.mtx"});
+  generate->require_subcommand(1);
+  const auto extent = [](const std::string& text) { return Refusal(ParseExtent(text)); };
+
+  CLI::App* dense = generate->add_subcommand("dense", "A dense matrix, uniform in [-1, 1)");
+  auto d = std::make_shared<GenerateDenseArguments>();
+  dense->add_option("ROWSxCOLUMNS", d->extent, "Its size, such as 2708x128")
+      ->check(extent)
+      ->required();
+  dense->add_option("--out", d->out, "The .npy file to write")->check(EndsIn({".npy"}))->required();
+  dense->add_option("--type", d->type, fmt::format("Type of its elements: {}", kTypes))
+      ->check(CheckType)
+      ->capture_default_str();
+  dense->add_option("--seed", d->seed, "Another seed, other numbers")->capture_default_str();
+  dense->callback([&invocation, d] { invocation.run_here = [d] { return GenerateDense(*d); }; });
+
+  CLI::App* matrix = generate->add_subcommand(
+      "matrix", "A sparse matrix with equally many nonzeros in each row, in random columns");
+  auto m = std::make_shared<GenerateMatrixArguments>();
+  matrix->add_option("ROWSxCOLUMNS", m->extent, "Its size, such as 1000x1000")
+      ->check(extent)
+      ->required();
+  AddOutputFormat(matrix, AddOut(matrix, m->out)->required(), m->out);
+  matrix->add_option("--row-nonzeros", m->row_nonzeros, "Nonzeros of each row")
+      ->check(Between(0, 1'000'000))
+      ->capture_default_str();
+  matrix->add_option("--seed", m->seed, "Another seed, other numbers")->capture_default_str();
+  matrix->callback([&invocation, m] {
+    CheckOutput(m->out);
+    invocation.run_here = [m] { return GenerateMatrix(*m); };
+  });
+}
+
+void AddExplain(CLI::App& app, Invocation& invocation) {
+  CLI::App* explain = AddCommand(
+      app, "explain", "What limits products with a matrix, and what a reordering could gain",
+      {"explain cora", "explain cora --k=512 --device=cpu", "explain cora --cache=50MB"});
+  auto e = std::make_shared<ExplainArguments>();
+  AddName(explain, e->name);
+  explain->add_option("--k", e->k, "Width of SpMM's operand")
+      ->check(Between(1, 65536))
+      ->capture_default_str();
+  explain
+      ->add_option("--cache", e->cache_bytes,
+                   "Bytes of the last level cache, as in 50MB (default: the device's)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  explain->add_option("--device", e->device,
+                      "cpu or cuda:0 (default: the GPU if the server uses one)");
+  explain->callback([&invocation, e] {
+    invocation.run = [e](const Client& client) { return Explain(client, *e); };
+  });
+}
+
+void AddServerCommands(CLI::App& app, Invocation& invocation) {
+  AddBuffers(app, invocation);
+  AddCommand(app, "stats", "Counters of the server since its start", {"stats", "stats --json"})
+      ->callback([&invocation] { invocation.run = Stats; });
+  AddCommand(app, "quota", "What your tenant uses, and what it may", {"quota", "quota --json"})
+      ->callback([&invocation] { invocation.run = Quota; });
+  AddCommand(app, "tenants", "What all tenants use, and what they may; for operators", {"tenants"})
+      ->callback([&invocation] { invocation.run = Tenants; });
+  AddCommand(app, "info", "What the server is and which devices it uses", {"info"})
+      ->callback([&invocation] { invocation.run = Info; });
+}
+
+void AddToken(CLI::App& app, Invocation& invocation) {
+  CLI::App* token = AddCommand(app, "token", "Tokens for a server's access file; asks no server",
+                               {"token new training-1 --tenant=training --expires=2027-01-31",
+                                "token hash training-1 --tenant=training < token.txt"});
+  token->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, bool make) {
+    CLI::App* sub = token->add_subcommand(name, what);
+    auto given = std::make_shared<TokenArguments>();
+    given->make = make;
+    sub->add_option("NAME", given->name, "What it is called in the file and the server's log")
+        ->required();
+    sub->add_option("--tenant", given->tenant, "Whose it is")->required();
+    sub->add_option("--role", given->role, "read-only, user or operator")->capture_default_str();
+    sub->add_option("--expires", given->expires, "When, as 2027-01-31 or 2027-01-31T12:00:00Z");
+    sub->callback(
+        [&invocation, given] { invocation.run_here = [given] { return MakeToken(*given); }; });
+  };
+  add("new", "Make one, and say it once", true);
+  add("hash", "The line for one that comes on standard input", false);
+}
+
+}  // namespace
+
+void AddCommands(CLI::App& app, Invocation& invocation) {
+  AddMatrixCommands(app, invocation);
+  AddSpmm(app, invocation);
+  AddSddmm(app, invocation);
+  AddSpgemm(app, invocation);
+  AddSpy(app, invocation);
+  AddMeasurements(app, invocation);
+  AddGenerate(app, invocation);
+  AddExplain(app, invocation);
+  AddServerCommands(app, invocation);
+  AddWatch(app, invocation);
+  AddTop(app, invocation);
+  AddBench(app, invocation);
+  AddDoctor(app, invocation);
+  AddToken(app, invocation);
+  AddCompletion(app, invocation);
+  AddManual(app, invocation);
+}
+
+}  // namespace sparsed::cli

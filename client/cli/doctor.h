@@ -1,0 +1,43 @@
+// What `doctor` looks at: whatever keeps a server on this machine from starting, or makes it slow.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/cli/report.h"
+#include "sparsed/client.h"
+
+namespace sparsed::cli {
+
+/// One thing that was looked at.
+struct Finding {
+  enum class Status : uint8_t { kOk, kNote, kWarning, kProblem };
+  std::string check;  ///< "driver", "disk", ...
+  Status status = Status::kOk;
+  std::string what;
+  std::string remedy = {};  ///< of a warning or a problem: what to do about it
+};
+/// "ok", "note", "warning", "problem".
+std::string_view Name(Finding::Status status);
+
+using Findings = std::vector<Finding>;
+
+/// The server at that address, or why there is none; what it says of its devices and its socket.
+void CheckServer(const std::string& address, const ClientOptions& options, Findings& findings);
+/// Whether a server could listen at "host:port"; `in_use` is whether one answers there.
+void CheckPort(const std::string& address, std::string_view what, bool in_use, Findings& findings);
+/// The folder of --data-dir: that it is there, is the server's alone, is on a disk, and has room.
+void CheckDataFolder(const std::string& path, bool asked_for, Findings& findings);
+/// Of a running server, or of this shell where none runs. `proc` is /proc.
+void CheckLimits(const std::string& proc, Findings& findings);
+/// Memory and processors, and what of them this machine's cgroups leave.
+void CheckMachine(const std::string& proc, Findings& findings);
+/// The card, its driver, the libraries that are opened at run time, and who else uses it. `root`
+/// comes before /dev, /proc and /sys; nothing is opened there but by the driver's own library.
+void CheckGpus(const std::string& root, Findings& findings);
+
+Report Describe(const Findings& findings);
+
+}  // namespace sparsed::cli

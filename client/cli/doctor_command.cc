@@ -1,0 +1,90 @@
+// doctor: what is wrong with this machine, and what to do about it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "client/cli/command_line.h"
+#include "client/cli/commands.h"
+#include "client/cli/doctor.h"
+
+namespace sparsed::cli {
+
+std::string_view Name(Finding::Status status) {
+  switch (status) {
+    case Finding::Status::kOk:
+      return "ok";
+    case Finding::Status::kNote:
+      return "note";
+    case Finding::Status::kWarning:
+      return "warning";
+    case Finding::Status::kProblem:
+      return "problem";
+  }
+  return "";
+}
+
+Report Describe(const Findings& findings) {
+  Report report{{{"findings", Json::array()}}, ""};
+  const auto count = [&findings](Finding::Status status) {
+    return std::ranges::count(findings, status, &Finding::status);
+  };
+  for (const Finding& finding : findings) {
+    Json json = {
+        {"check", finding.check}, {"status", Name(finding.status)}, {"what", finding.what}};
+    report.text += fmt::format("{:8} {:9} {}\n", Name(finding.status), finding.check, finding.what);
+    if (!finding.remedy.empty()) {
+      json["remedy"] = finding.remedy;
+      report.text += fmt::format("{:18} -> {}\n", "", finding.remedy);
+    }
+    report.json["findings"].push_back(std::move(json));
+  }
+  const auto problems = count(Finding::Status::kProblem);
+  const auto warnings = count(Finding::Status::kWarning);
+  report.json["problems"] = problems;
+  report.json["warnings"] = warnings;
+  report.text += fmt::format("\n{} problem{}, {} warning{}\n", problems, problems == 1 ? "" : "s",
+                             warnings, warnings == 1 ? "" : "s");
+  report.exit_code = problems > 0 ? kOtherFailure : kSuccess;
+  return report;
+}
+
+void AddDoctor(CLI::App& app, Invocation& invocation) {
+  CLI::App* doctor = app.add_subcommand(
+      "doctor",
+      "Look for what keeps a server on this machine from starting or makes it slow: driver, "
+      "libraries, limits, permissions, ports, disk, a GPU that others use. Works without a server; "
+      "exits with 1 if there is a problem");
+  doctor->footer(ExampleLines(
+      {"sparsectl doctor --data-dir=/tmp || true", "sparsectl doctor -o json || true"}));
+  constexpr const char* kStandardFolder = "/var/lib/sparsed";
+  auto folder = std::make_shared<std::string>(kStandardFolder);
+  auto metrics = std::make_shared<std::string>("127.0.0.1:7471");
+  CLI::Option* asked = doctor
+                           ->add_option("--data-dir", *folder,
+                                        "The server's data folder, as its flag of this name has it")
+                           ->type_name("FOLDER")
+                           ->capture_default_str();
+  doctor
+      ->add_option("--metrics-listen", *metrics,
+                   "Where the server has its metrics, as its flag of this name has it")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  doctor->callback([&invocation, folder, metrics, asked] {
+    invocation.run_here = [&invocation, folder, metrics, asked]() -> absl::StatusOr<Report> {
+      Findings findings;
+      CheckServer(invocation.server, invocation.options, findings);
+      const bool answers = findings.front().status == Finding::Status::kOk;
+      CheckPort(invocation.server, "the server", answers, findings);
+      if (!answers) CheckPort(*metrics, "metrics", false, findings);
+      CheckGpus("", findings);
+      CheckMachine("/proc", findings);
+      CheckLimits("/proc", findings);
+      CheckDataFolder(*folder, asked->count() > 0, findings);
+      return Describe(findings);
+    };
+  });
+}
+
+}  // namespace sparsed::cli

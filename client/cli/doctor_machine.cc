@@ -1,0 +1,352 @@
+// What a server needs of the machine: a port, a folder, limits, memory.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "client/cli/doctor.h"
+#include "client/cli/machine.h"
+
+namespace sparsed::cli {
+namespace {
+
+using Status = Finding::Status;
+
+/// Descriptors that a server of many clients needs; the units of deploy/systemd ask for them.
+constexpr int64_t kDescriptors = 65536;
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+bool IsUnix(std::string_view address) { return address.starts_with("unix:"); }
+
+/// Tries to listen; the errno of what failed, 0 if it went well, none if the address makes no
+/// sense.
+std::optional<int> TryToListen(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return std::nullopt;
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) {
+    return std::nullopt;
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return errno;
+  const int yes = 1;
+  // As the server does, so that a connection that is going is no obstacle.
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  const bool listens = bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, 1) == 0;
+  const int error = listens ? 0 : errno;
+  close(fd);
+  return error;
+}
+
+/// The limit behind a name of /proc/PID/limits: soft and hard; -1: none.
+std::optional<std::pair<int64_t, int64_t>> LimitOf(std::string_view limits, std::string_view name) {
+  const size_t found = limits.find(name);
+  if (found == limits.npos) return std::nullopt;
+  std::string_view line = limits.substr(found + name.size());
+  line = line.substr(0, line.find('\n'));
+  const auto next = [&line]() -> int64_t {
+    const size_t begin = line.find_first_not_of(' ');
+    if (begin == line.npos) return -1;
+    const size_t end = std::min(line.find(' ', begin), line.size());
+    int64_t number = -1;
+    std::from_chars(line.data() + begin, line.data() + end, number);  // "unlimited" leaves -1
+    line.remove_prefix(end);
+    return number;
+  };
+  const int64_t soft = next();
+  return std::pair(soft, next());
+}
+
+/// Processes of that name.
+std::vector<std::string> Processes(const std::string& proc, std::string_view name) {
+  std::vector<std::string> pids;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(proc, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string pid = entry->path().filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (ReadSmallFile(entry->path().string() + "/comm") == fmt::format("{}\n", name)) {
+      pids.push_back(pid);
+    }
+  }
+  std::ranges::sort(pids);
+  return pids;
+}
+
+void CheckLimitsOf(const std::string& limits, const std::string& whose, Findings& findings) {
+  const auto files = LimitOf(limits, "Max open files");
+  if (files.has_value()) {
+    const int64_t hard = files->second;
+    const bool few = hard >= 0 && hard < kDescriptors;
+    findings.push_back(
+        {"limits", few ? Status::kWarning : Status::kOk,
+         fmt::format("{}: {} open files at most", whose,
+                     hard < 0 ? "any number of" : std::to_string(hard)),
+         few ? "each connection takes one: LimitNOFILE=65536 in the unit, `ulimit -n 65536`, or "
+               "--ulimit nofile=65536 of docker run"
+             : ""});
+  }
+  const auto locked = LimitOf(limits, "Max locked memory");
+  if (locked.has_value()) {
+    const bool little = locked->second >= 0 && locked->second < kGiB;
+    findings.push_back({"limits", little ? Status::kNote : Status::kOk,
+                        fmt::format("{}: {} of locked memory at most", whose,
+                                    locked->second < 0 ? "any amount" : Bytes(locked->second)),
+                        little ? "with a GPU, shared memory that cannot be pinned is copied once "
+                                 "more: LimitMEMLOCK=infinity, or --ulimit memlock=-1"
+                               : ""});
+  }
+  const auto memory = LimitOf(limits, "Max address space");
+  if (memory.has_value() && memory->second >= 0) {
+    findings.push_back({"limits", Status::kWarning,
+                        fmt::format("{}: {} of address space", whose, Bytes(memory->second)),
+                        "a GPU's driver maps all of its memory: `ulimit -v unlimited`, and limit "
+                        "memory by --host-memory or a cgroup"});
+  }
+}
+
+/// statfs's numbers of file systems that matter.
+std::string_view FileSystemName(int64_t type) {
+  switch (type) {
+    case 0x01021994:
+      return "tmpfs";
+    case 0x6969:
+      return "nfs";
+    case 0xFF534D42:
+    case 0xFE534D42:
+      return "smb";
+    case 0x65735546:
+      return "fuse";
+    default:
+      return "";
+  }
+}
+
+void CheckFileSystem(const std::string& path, Findings& findings) {
+  struct statfs disk {};
+  if (statfs(path.c_str(), &disk) != 0) return;
+  const auto block = static_cast<int64_t>(disk.f_bsize);
+  const int64_t free = static_cast<int64_t>(disk.f_bavail) * block;
+  const int64_t whole = static_cast<int64_t>(disk.f_blocks) * block;
+  const bool full = free < kGiB, little = free < whole / 20;
+  findings.push_back(
+      {"disk",
+       full     ? Status::kProblem
+       : little ? Status::kWarning
+                : Status::kOk,
+       fmt::format("{} of {} are free at {}", Bytes(free), Bytes(whole), path),
+       full || little
+           ? "uploads are refused when it is full: delete matrices (`sparsectl delete`), "
+             "or move the folder to a larger disk"
+           : ""});
+  if (disk.f_files > 0 && disk.f_ffree < 1000) {
+    findings.push_back({"disk", Status::kProblem,
+                        fmt::format("only {} files can still be made at {}", disk.f_ffree, path),
+                        "every array is a file: free inodes, or take another file system"});
+  }
+  const std::string_view name = FileSystemName(static_cast<int64_t>(disk.f_type) & 0xFFFFFFFF);
+  if (name == "tmpfs") {
+    findings.push_back({"disk", Status::kWarning, fmt::format("{} is in memory (tmpfs)", path),
+                        "uploads do not survive the machine's restart: take a folder on a disk"});
+  } else if (!name.empty()) {
+    findings.push_back({"disk", Status::kWarning,
+                        fmt::format("{} is on a network or in user space ({})", path, name),
+                        "what is acknowledged is as durable as its sync, and its locks must hold "
+                        "between machines: prefer a local disk"});
+  }
+}
+
+}  // namespace
+
+void CheckServer(const std::string& address, const ClientOptions& options, Findings& findings) {
+  ClientOptions soon = options;
+  soon.connect_timeout = std::min(soon.connect_timeout, std::chrono::milliseconds(3000));
+  const absl::StatusOr<Client> client = Client::Connect(address, soon);
+  if (!client.ok()) {
+    const bool none = absl::IsUnavailable(client.status());
+    findings.push_back(
+        {"server", none ? Status::kNote : Status::kProblem, std::string(client.status().message()),
+         none ? "start one (`sparsed --in-memory`, or `systemctl start sparsed`), or "
+                "say where it is by --server or SPARSED_SERVER"
+              : "docs/security.md says how a client shows who it is"});
+    return;
+  }
+  const absl::StatusOr<ServerInfo> info =
+      client->GetServerInfo({.timeout = std::chrono::seconds(5)});
+  if (!info.ok()) {
+    findings.push_back({"server", Status::kProblem, std::string(info.status().message()), ""});
+    return;
+  }
+  findings.push_back(
+      {"server", Status::kOk, fmt::format("sparsed {} answers at {}", info->version, address)});
+  for (const DeviceInfo& device : info->devices) {
+    const bool serves = device.unavailable.empty();
+    findings.push_back({"server", serves ? Status::kOk : Status::kProblem,
+                        serves
+                            ? fmt::format("{} serves: {}", device.name, device.description)
+                            : fmt::format("{} does not serve: {}", device.name, device.unavailable),
+                        serves ? "" : "the lines on gpu and driver below say more"});
+  }
+  if (!info->durable) {
+    findings.push_back({"server", Status::kNote, "it keeps everything in memory",
+                        "--data-dir=FOLDER keeps uploads over a restart"});
+  }
+  constexpr std::string_view kUnix = "unix:";
+  std::string socket = info->local_socket;
+  if (socket.starts_with(kUnix)) socket = socket.substr(kUnix.size());
+  struct stat there {};
+  if (socket.empty() || stat(socket.c_str(), &there) != 0) return;
+  const bool usable = access(socket.c_str(), R_OK | W_OK) == 0;
+  findings.push_back(
+      {"socket", usable ? Status::kOk : Status::kWarning,
+       fmt::format("{} {}", socket,
+                   usable ? "can be used: operands need not be copied"
+                          : "is not for this user: operands are copied"),
+       usable ? "" : "--socket-group= and --socket-mode= of the server say who may"});
+}
+
+void CheckPort(const std::string& address, std::string_view what, bool in_use, Findings& findings) {
+  if (in_use || IsUnix(address)) return;
+  const std::optional<int> error = TryToListen(address);
+  if (!error.has_value()) {
+    findings.push_back({"port", Status::kNote,
+                        fmt::format("{} ({}) is no address of this machine", address, what), ""});
+    return;
+  }
+  switch (*error) {
+    case 0:
+      findings.push_back({"port", Status::kOk, fmt::format("{} is free for {}", address, what)});
+      return;
+    case EADDRINUSE:
+      findings.push_back({"port", Status::kProblem,
+                          fmt::format("{} is taken, and not by a sparsed that answers; it is to be "
+                                      "{}'s",
+                                      address, what),
+                          fmt::format("`ss -ltnp 'sport = :{}'` says by whom; or give the server "
+                                      "another (--listen=, --metrics-listen=)",
+                                      address.substr(address.rfind(':') + 1))});
+      return;
+    case EADDRNOTAVAIL:
+      findings.push_back(
+          {"port", Status::kNote, fmt::format("{} ({}) is on another machine", address, what), ""});
+      return;
+    default:
+      findings.push_back({"port", Status::kWarning,
+                          fmt::format("cannot listen at {}: {}", address, std::strerror(*error)),
+                          "ports below 1024 need a capability: take one above"});
+  }
+}
+
+void CheckDataFolder(const std::string& path, bool asked_for, Findings& findings) {
+  struct stat folder {};
+  if (stat(path.c_str(), &folder) != 0) {
+    findings.push_back({"folder", asked_for ? Status::kProblem : Status::kNote,
+                        fmt::format("{}: {}", path, std::strerror(errno)),
+                        "the packages and the systemd unit make it; else `install -d -m 700 -o "
+                        "sparsed FOLDER`"});
+    return;
+  }
+  if (!S_ISDIR(folder.st_mode)) {
+    findings.push_back({"folder", Status::kProblem, fmt::format("{} is not a folder", path),
+                        "give --data-dir= a folder"});
+    return;
+  }
+  // Who looks need not be who serves: root sees all, others their own.
+  const bool mine = folder.st_uid == geteuid();
+  if (mine && access(path.c_str(), R_OK | W_OK | X_OK) != 0) {
+    findings.push_back({"folder", Status::kProblem,
+                        fmt::format("{} cannot be written by its owner", path),
+                        fmt::format("chmod u+rwx {}", path)});
+  } else if ((folder.st_mode & (S_IROTH | S_IWOTH)) != 0 && (folder.st_mode & S_ISVTX) == 0) {
+    findings.push_back({"folder", Status::kWarning,
+                        fmt::format("{} can be read or written by everybody", path),
+                        fmt::format("chmod 700 {}", path)});
+  } else {
+    findings.push_back({"folder", Status::kOk,
+                        fmt::format("{} is there, mode {:o}", path, folder.st_mode & 07777)});
+  }
+  CheckFileSystem(path, findings);
+}
+
+void CheckLimits(const std::string& proc, Findings& findings) {
+  const std::vector<std::string> servers = Processes(proc, "sparsed");
+  for (const std::string& pid : servers) {
+    const auto limits = ReadSmallFile(fmt::format("{}/{}/limits", proc, pid));
+    if (limits.has_value()) {
+      CheckLimitsOf(*limits, fmt::format("sparsed, process {}", pid), findings);
+    }
+  }
+  if (!servers.empty()) return;
+  const auto limits = ReadSmallFile(proc + "/self/limits");
+  if (limits.has_value()) CheckLimitsOf(*limits, "a server from this shell", findings);
+}
+
+void CheckMachine(const std::string& proc, Findings& findings) {
+  const std::string meminfo = ReadSmallFile(proc + "/meminfo").value_or("");
+  const int64_t total = MemoryInfo(meminfo, "MemTotal");
+  const int64_t available = MemoryInfo(meminfo, "MemAvailable");
+  const std::optional<int64_t> limit = CgroupMemoryLimit();
+  std::string memory = fmt::format("{} of memory, {} available", Bytes(total), Bytes(available));
+  if (limit.has_value() && *limit < total) {
+    memory += fmt::format("; this cgroup may have {}", Bytes(*limit));
+  }
+  const bool little = std::min(available, limit.value_or(available)) < kGiB;
+  findings.push_back({"memory", little ? Status::kWarning : Status::kOk, std::move(memory),
+                      little ? "a matrix needs its CSR and its layouts: free some, or raise the "
+                               "cgroup's limit (MemoryMax=, docker run --memory)"
+                             : ""});
+  if (ReadSmallFile(proc + "/sys/vm/overcommit_memory") == "2\n") {
+    findings.push_back(
+        {"memory", Status::kWarning,
+         "the kernel promises no memory beyond what is "
+         "there (vm.overcommit_memory=2)",
+         "a GPU's driver reserves much address space: sysctl vm.overcommit_memory=0"});
+  }
+  const std::string cpuinfo = ReadSmallFile(proc + "/cpuinfo").value_or("");
+  const bool x86 = cpuinfo.find("flags") != std::string::npos;
+  const bool avx2 = cpuinfo.find(" avx2") != std::string::npos;
+  const bool avx512 = cpuinfo.find(" avx512f") != std::string::npos;
+  findings.push_back(
+      {"cpu", x86 && !avx2 ? Status::kWarning : Status::kOk,
+       fmt::format("{} processors{}", std::thread::hardware_concurrency(),
+                   avx512 ? " with AVX-512"
+                   : avx2 ? " with AVX2"
+                          : ""),
+       x86 && !avx2
+           ? "products on the CPU are several times slower without AVX2: a virtual machine "
+             "may hide it (-cpu host)"
+           : ""});
+  const std::string quota = ReadSmallFile("/sys/fs/cgroup/cpu.max").value_or("max");
+  if (!quota.starts_with("max")) {
+    findings.push_back(
+        {"cpu", Status::kWarning,
+         fmt::format("this cgroup's time is limited (cpu.max: {})",
+                     quota.substr(0, quota.find('\n'))),
+         "threads that are stopped in the middle keep the others waiting: --threads= "
+         "of the server no higher than the limit"});
+  }
+}
+
+}  // namespace sparsed::cli

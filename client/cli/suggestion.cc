@@ -1,0 +1,63 @@
+#include "client/cli/suggestion.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace sparsed::cli {
+namespace {
+
+/// No name is longer, and nobody waits for what is.
+constexpr size_t kLongest = 255;
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  return lower;
+}
+
+}  // namespace
+
+size_t Distance(std::string_view a, std::string_view b) {
+  // Rows of the table of prefixes: of a's before the last, the last, and this one.
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    std::swap(before, last);
+    std::swap(last, row);
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+    }
+  }
+  return row[b.size()];
+}
+
+std::string Nearest(std::string_view word, std::span<const std::string> known) {
+  if (word.size() > kLongest) return "";
+  const std::string wanted = Lower(word);
+  const std::string* nearest = nullptr;
+  size_t least = std::min<size_t>(3, std::max<size_t>(1, word.size() / 3)) + 1;
+  for (const std::string& candidate : known) {
+    if (candidate.size() > kLongest) continue;
+    const size_t distance = Distance(wanted, Lower(candidate));
+    if (distance < least) {
+      least = distance;
+      nearest = &candidate;
+    }
+  }
+  return nearest == nullptr ? "" : *nearest;
+}
+
+std::string DidYouMean(std::string_view word, std::span<const std::string> known) {
+  const std::string nearest = Nearest(word, known);
+  return nearest.empty() ? "" : fmt::format("; did you mean \"{}\"?", nearest);
+}
+
+}  // namespace sparsed::cli

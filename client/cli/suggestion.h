@@ -1,0 +1,20 @@
+// "Did you mean": the nearest of what there is.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace sparsed::cli {
+
+/// Letters to insert, delete, replace or swap with their neighbour to make `a` of `b`.
+size_t Distance(std::string_view a, std::string_view b);
+
+/// The nearest of `known`; empty if none is near, a third of the word's letters and at most three.
+/// Upper and lower case are the same.
+std::string Nearest(std::string_view word, std::span<const std::string> known);
+
+/// "; did you mean \"list\"?", or nothing.
+std::string DidYouMean(std::string_view word, std::span<const std::string> known);
+
+}  // namespace sparsed::cli

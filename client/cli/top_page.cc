@@ -1,0 +1,195 @@
+#include "client/cli/top_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "client/cli/commands.h"
+#include "client/cli/report.h"
+
+namespace sparsed::cli {
+namespace {
+
+struct Requests {
+  int64_t total = 0, failed = 0;
+};
+
+std::map<std::string, Requests> ByOperation(const sparsed::Stats& stats) {
+  std::map<std::string, Requests> by_operation;
+  for (const RequestCount& count : stats.requests) {
+    Requests& of = by_operation[count.operation];
+    of.total += count.count;
+    if (count.code != "OK") of.failed += count.count;
+  }
+  return by_operation;
+}
+
+int64_t QuotaOf(const TenantInfo& tenant, std::string_view name) {
+  for (const QuotaInfo& quota : tenant.quotas) {
+    if (quota.quota == name) return quota.used;
+  }
+  return 0;
+}
+
+/// Of all devices together.
+std::map<std::string, double> TenantSeconds(const sparsed::Stats& stats) {
+  std::map<std::string, double> seconds;
+  for (const DeviceUse& device : stats.devices) {
+    for (const auto& [tenant, of] : device.tenant_seconds) seconds[tenant] += of;
+  }
+  return seconds;
+}
+
+/// Counters that went back belong to a server that began anew.
+double Rate(double now, double before, double seconds) {
+  return seconds > 0 ? std::max(0.0, now - before) / seconds : 0;
+}
+
+Json OperationsOf(const sparsed::Stats& before, const sparsed::Stats& now, double seconds) {
+  std::map<std::string, Requests> old = ByOperation(before);
+  std::map<std::string, std::vector<RequestsInFlight>> in_flight;
+  for (const RequestsInFlight& requests : now.in_flight) {
+    in_flight[requests.operation].push_back(requests);
+  }
+  std::map<std::string, Requests> operations = ByOperation(now);
+  for (const auto& [operation, requests] : in_flight) operations.try_emplace(operation);
+  Json json = Json::array();
+  for (const auto& [operation, requests] : operations) {
+    Json of = {{"operation", operation},
+               {"per_second", Rate(static_cast<double>(requests.total),
+                                   static_cast<double>(old[operation].total), seconds)},
+               {"failed_per_second", Rate(static_cast<double>(requests.failed),
+                                          static_cast<double>(old[operation].failed), seconds)},
+               {"total", requests.total},
+               {"failed", requests.failed},
+               {"in_flight", 0},
+               {"oldest_seconds", 0.0},
+               {"waits_for", ""}};
+    for (const RequestsInFlight& some : in_flight[operation]) {
+      of["in_flight"] = of["in_flight"].get<int64_t>() + some.count;
+      if (some.oldest_seconds < of["oldest_seconds"].get<double>()) continue;
+      of["oldest_seconds"] = some.oldest_seconds;
+      of["waits_for"] = WaitsFor(some.activity);
+    }
+    json.push_back(std::move(of));
+  }
+  std::stable_sort(json.begin(), json.end(), [](const Json& a, const Json& b) {
+    return a["per_second"].get<double>() > b["per_second"].get<double>();
+  });
+  return json;
+}
+
+Json DevicesOf(const sparsed::Stats& before, const sparsed::Stats& now, double seconds) {
+  Json json = Json::array();
+  for (const DeviceUse& device : now.devices) {
+    double old = 0;
+    for (const DeviceUse& was : before.devices) {
+      if (was.name == device.name) old = was.busy_seconds;
+    }
+    json.push_back({{"name", device.name},
+                    {"busy", Rate(device.busy_seconds, old, seconds)},
+                    {"waiting", device.waiting},
+                    {"memory_bytes", device.memory_bytes},
+                    {"memory_limit_bytes", device.memory_limit_bytes}});
+  }
+  return json;
+}
+
+Json TenantsOf(const Look& before, const Look& now, double seconds) {
+  const std::map<std::string, double> used = TenantSeconds(now.stats);
+  std::map<std::string, double> old = TenantSeconds(before.stats);
+  double total = 0;
+  std::map<std::string, double> rates;
+  for (const auto& [tenant, of] : used) {
+    total += rates[tenant] = Rate(of, old[tenant], seconds);
+  }
+  Json json = Json::array();
+  for (const TenantInfo& tenant : now.tenants) {
+    json.push_back({{"name", tenant.name},
+                    {"weight", tenant.weight},
+                    {"device_share", total > 0 ? rates[tenant.name] / total : 0.0},
+                    {"device_seconds", used.contains(tenant.name) ? used.at(tenant.name) : 0.0},
+                    {"requests", QuotaOf(tenant, "requests")},
+                    {"queued", QuotaOf(tenant, "queued")},
+                    {"matrices", QuotaOf(tenant, "matrices")},
+                    {"host_bytes", QuotaOf(tenant, "host_bytes")},
+                    {"device_bytes", QuotaOf(tenant, "device_bytes")}});
+  }
+  std::stable_sort(json.begin(), json.end(), [](const Json& a, const Json& b) {
+    return a["device_share"].get<double>() > b["device_share"].get<double>();
+  });
+  return json;
+}
+
+std::string Percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+
+}  // namespace
+
+Json TopJson(const ServerInfo& server, const Look* before, const Look& now) {
+  const Look none;
+  const Look& old = before == nullptr ? none : *before;
+  const double seconds = now.stats.uptime_seconds - old.stats.uptime_seconds;
+  return {{"version", server.version},
+          {"uptime_seconds", now.stats.uptime_seconds},
+          {"seconds", std::max(0.0, seconds)},
+          {"matrices", now.stats.matrices},
+          {"patterns", now.stats.patterns},
+          {"buffers", now.stats.dense_matrices},
+          {"preparations_pending", now.stats.preparations_pending},
+          {"requests_in_flight", now.stats.requests_in_flight},
+          {"operations", OperationsOf(old.stats, now.stats, seconds)},
+          {"devices", DevicesOf(old.stats, now.stats, seconds)},
+          {"tenants", TenantsOf(old, now, seconds)},
+          {"memory_bytes", now.stats.memory_bytes}};
+}
+
+std::string TopText(const Json& page) {
+  const auto uptime = std::chrono::duration<double>(page["uptime_seconds"].get<double>());
+  std::string text = fmt::format(
+      "sparsed {}, up {}; {} matrices of {} patterns, {} held dense matrices\n"
+      "{} requests in flight, {} preparations; rates of the last {:.1f} s\n",
+      page["version"].get<std::string>(),
+      Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(uptime)),
+      Count(page["matrices"]), Count(page["patterns"]), Count(page["buffers"]),
+      Count(page["requests_in_flight"]), Count(page["preparations_pending"]),
+      page["seconds"].get<double>());
+
+  Table devices({"DEVICE", "BUSY LANES", "WAITING", "MEMORY", "OF"});
+  for (const Json& device : page["devices"]) {
+    devices.Add({device["name"], fmt::format("{:.2f}", device["busy"].get<double>()),
+                 Count(device["waiting"]), Bytes(device["memory_bytes"]),
+                 Bytes(device["memory_limit_bytes"])});
+  }
+  if (!devices.empty()) text += "\n" + devices.Text();
+
+  Table operations(
+      {"OPERATION", "PER SECOND", "FAILED", "TOTAL", "IN FLIGHT", "OLDEST", "WAITS FOR"});
+  for (const Json& of : page["operations"]) {
+    const double oldest = of["oldest_seconds"];
+    operations.Add({of["operation"], fmt::format("{:.1f}", of["per_second"].get<double>()),
+                    fmt::format("{:.1f}", of["failed_per_second"].get<double>()),
+                    Count(of["total"]), Count(of["in_flight"]),
+                    oldest > 0 ? fmt::format("{:.1f} s", oldest) : "", of["waits_for"]});
+  }
+  if (!operations.empty()) text += "\n" + operations.Text();
+
+  Table tenants(
+      {"TENANT", "WEIGHT", "DEVICE TIME", "REQUESTS", "QUEUED", "MATRICES", "HOST MEMORY"});
+  for (const Json& tenant : page["tenants"]) {
+    tenants.Add({tenant["name"], fmt::format("{}", tenant["weight"].get<double>()),
+                 Percent(tenant["device_share"]), Count(tenant["requests"]),
+                 Count(tenant["queued"]), Count(tenant["matrices"]), Bytes(tenant["host_bytes"])});
+  }
+  if (!tenants.empty()) text += "\n" + tenants.Text();
+
+  Table memory({"HOST MEMORY FOR", "BYTES"});
+  for (const auto& [use, bytes] : page["memory_bytes"].items()) {
+    if (bytes.get<int64_t>() > 0) memory.Add({use, Bytes(bytes)});
+  }
+  if (!memory.empty()) text += "\n" + memory.Text();
+  return text;
+}
+
+}  // namespace sparsed::cli

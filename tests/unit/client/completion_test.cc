@@ -1,0 +1,107 @@
+// What shells offer, and manual pages: from the tree of commands.
+#include "client/cli/completion.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "client/cli/command_line.h"
+#include "client/cli/command_walk.h"
+#include "client/cli/man_page.h"
+
+namespace sparsed::cli {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+class Tree : public testing::Test {
+ protected:
+  Tree() : app_("Talks to sparsed.", "sparsectl") {
+    app_.add_option("-s,--server", invocation_.server, "host:port");
+    AddCommands(app_, invocation_);
+  }
+
+  Completions All(const std::vector<std::string>& words) {
+    return Complete(app_, words, [this](const std::string& type) -> std::vector<std::string> {
+      asked_ = type;
+      return type == "MATRIX" ? std::vector<std::string>{"cora", "core", "web"}
+                              : std::vector<std::string>{"weights"};
+    });
+  }
+  std::vector<std::string> Words(const std::vector<std::string>& words) {
+    std::vector<std::string> found;
+    for (const Completion& completion : All(words).words) found.push_back(completion.word);
+    return found;
+  }
+
+  CLI::App app_;
+  Invocation invocation_;
+  std::string asked_;
+};
+
+TEST_F(Tree, CommandsAndTheirCommands) {
+  EXPECT_THAT(Words({"sp"}), ElementsAre("spmm", "spgemm", "spy"));
+  EXPECT_THAT(Words({""}), AllOf(Contains("buffers"), Contains("list"), Not(Contains("manual"))));
+  EXPECT_THAT(Words({"buffers", ""}), ElementsAre("list", "put", "get", "renew", "delete"));
+  EXPECT_THAT(Words({"--server", "x:1", "buffers", "pu"}), ElementsAre("put"));
+  EXPECT_THAT(Words({"nonsense", "li"}), Contains("list"));
+  EXPECT_THAT(Words({}), Contains("list"));
+}
+
+TEST_F(Tree, FlagsAndTheirValues) {
+  EXPECT_THAT(Words({"spmm", "cora", "--oper"}), ElementsAre("--operand"));
+  EXPECT_THAT(Words({"spmm", "--serv"}), ElementsAre("--server")) << "those of all commands, too";
+  EXPECT_THAT(Words({"bench", "cora", "--op="}),
+              ElementsAre("--op=spmm", "--op=sddmm", "--op=spgemm"));
+  EXPECT_THAT(Words({"bench", "cora", "--op", "sd"}), ElementsAre("sddmm"));
+  EXPECT_THAT(Words({"bench", "cora", "--transport", ""}), ElementsAre("stream", "held", "shared"));
+  EXPECT_THAT(Words({"bench", "--csv", "co"}), ElementsAre("cora", "core"))
+      << "a flag without a value takes no word";
+  EXPECT_THAT(Words({"spmm", "cora", "--nonsense=x"}), IsEmpty());
+}
+
+TEST_F(Tree, NamesThatTheServerKnows) {
+  EXPECT_THAT(Words({"show", "co"}), ElementsAre("cora", "core"));
+  EXPECT_THAT(Words({"delete", "cora", "w"}), ElementsAre("web")) << "several names";
+  EXPECT_THAT(Words({"show", "cora", ""}), IsEmpty()) << "one name alone";
+  EXPECT_THAT(Words({"buffers", "get", ""}), ElementsAre("weights"));
+  EXPECT_EQ(asked_, "BUFFER");
+  EXPECT_THAT(Words({"spmm", "cora", "--operand=@w"}), ElementsAre("--operand=@weights"));
+}
+
+TEST_F(Tree, Files) {
+  EXPECT_TRUE(All({"upload", ""}).files);
+  EXPECT_TRUE(All({"spmm", "cora", "--operand=B"}).files);
+  EXPECT_FALSE(All({"show", ""}).files);
+  EXPECT_FALSE(All({"bench", "cora", "--k="}).files);
+  EXPECT_EQ(Lines({{{"list", "List them"}, {"x", ""}}, true}), "list\tList them\nx\n:files\n");
+}
+
+TEST_F(Tree, EveryCommandHasAPageThatSaysAllOfIt) {
+  const std::map<std::string, std::string> pages = ManPages(app_, "1.2.3");
+  EXPECT_EQ(pages.size(), 1 + CommandsIn(app_).size());
+  for (const CLI::App* command : CommandsIn(app_)) {
+    const auto page = pages.find("sparsectl-" + command->get_name() + ".1");
+    ASSERT_NE(page, pages.end()) << command->get_name();
+    EXPECT_THAT(page->second, HasSubstr(".SH NAME\nsparsectl\\-" + command->get_name() + " \\- "));
+    for (const CLI::Option* flag : FlagsIn(*command)) {
+      std::string name;
+      for (const char c : NamesOf(*flag).back()) name += c == '-' ? "\\-" : std::string(1, c);
+      EXPECT_THAT(page->second, HasSubstr(name));
+    }
+  }
+  EXPECT_THAT(pages.at("sparsectl-buffers.1"), HasSubstr(".SH \"COMMAND put\""));
+  EXPECT_THAT(pages.at("sparsectl-spmm.1"), HasSubstr(".SH \"EXAMPLES\""));
+  EXPECT_THAT(pages.at("sparsectl.1"), HasSubstr("sparsed 1.2.3"));
+}
+
+}  // namespace
+}  // namespace sparsed::cli

@@ -1,0 +1,139 @@
+// How reports are written: tables that fit, listings that are sorted, YAML, and what was meant.
+#include "client/cli/output.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "client/cli/report.h"
+#include "client/cli/suggestion.h"
+#include "client/cli/yaml.h"
+
+namespace sparsed::cli {
+namespace {
+
+using testing::HasSubstr;
+
+/// Styles are the process's: as they were again, afterwards.
+class Output : public testing::Test {
+ protected:
+  ~Output() override { Style() = TextStyle(); }
+};
+
+Listing Matrices() {
+  Listing listing(
+      "matrices", "no matrices",
+      {{"NAME", "name"}, {"TIME TO LIVE", "ttl"}, {"STATE", "state"}, {"PATTERN", "hash", true}});
+  listing.Add({{"name", "b"}, {"ttl", 9}, {"state", "ready"}, {"hash", "x"}},
+              {"b", "9 s", "ready", "x"});
+  listing.Add({{"name", "a"}, {"ttl", 10}, {"state", "queued"}, {"hash", "y"}},
+              {"a", "10 s", "queued", "y"});
+  listing.Add({{"name", "c"}, {"state", "ready"}, {"hash", "z"}}, {"c", "", "ready", "z"});
+  return listing;
+}
+
+std::string Order(Listing listing, const std::string& by) {
+  EXPECT_TRUE(listing.Sort(by).ok()) << by;
+  std::string names;
+  for (const Json& item : listing.ToJson()["matrices"]) names += item["name"].get<std::string>();
+  return names;
+}
+
+TEST_F(Output, ListingsAreSortedByWhatIsMeantNotByHowItIsWritten) {
+  EXPECT_EQ(Order(Matrices(), "name"), "abc");
+  EXPECT_EQ(Order(Matrices(), "-NAME"), "cba");
+  EXPECT_EQ(Order(Matrices(), "time-to-live"), "bac") << "9 is less than 10, nothing comes last";
+  EXPECT_EQ(Order(Matrices(), "ttl"), "bac");
+  EXPECT_EQ(Order(Matrices(), "state"), "abc") << "equal ones stay in their order: b before c";
+  Listing listing = Matrices();
+  const absl::Status unknown = listing.Sort("size");
+  EXPECT_TRUE(absl::IsInvalidArgument(unknown));
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("name, time-to-live, state, pattern"));
+}
+
+TEST_F(Output, WideListingsHaveAllColumns) {
+  EXPECT_EQ(Matrices().Text().find("PATTERN"), std::string::npos);
+  Style().wide = true;
+  EXPECT_THAT(Matrices().Text(), HasSubstr("PATTERN"));
+  EXPECT_EQ(Listing("x", "no matrices", {{"NAME", "name"}}).Text(), "no matrices\n");
+}
+
+TEST_F(Output, TablesFitTheTerminal) {
+  Table table({"NAME", "BYTES", "WHY"});
+  const std::string name(30, 'n');
+  table.Add({name, "12,345", "because it was so, and nobody asked why that is: ä, ö, ü"});
+  const std::string whole = table.Text();
+  Style().width = 60;
+  std::string narrow = table.Text();
+  EXPECT_THAT(narrow, HasSubstr(name + "  12,345  because it"));
+  EXPECT_THAT(narrow, HasSubstr("...\n"));
+  for (size_t begin = 0; begin < narrow.size(); begin = narrow.find('\n', begin) + 1) {
+    EXPECT_LE(narrow.find('\n', begin) - begin, 60u) << narrow;
+  }
+  Style().width = 10;  // names and numbers are never cut
+  EXPECT_THAT(table.Text(), HasSubstr(name + "  12,345  because i..."));
+  Style().wide = true;
+  EXPECT_EQ(table.Text(), whole);
+}
+
+TEST_F(Output, NumbersForProgramsHaveNoSeparators) {
+  EXPECT_EQ(Count(-1234567), "-1,234,567");
+  Style().separators = false;
+  EXPECT_EQ(Count(-1234567), "-1234567");
+}
+
+TEST_F(Output, ShortTimesHaveThreeDigits) {
+  EXPECT_EQ(ShortTime(std::chrono::nanoseconds(999)), "999 ns");
+  EXPECT_EQ(ShortTime(std::chrono::nanoseconds(1234)), "1.23 us");
+  EXPECT_EQ(ShortTime(std::chrono::nanoseconds(12'345'678)), "12.3 ms");
+  EXPECT_EQ(ShortTime(std::chrono::seconds(1234)), "1234 s");
+}
+
+TEST_F(Output, YamlSaysTheSameAsJson) {
+  const Json json = {{"name", "a/b"},
+                     {"empty", Json::array()},
+                     {"odd", {"true", "1.5", "no", "with space", "~x", "", "line\nbreak", "null"}},
+                     {"list", {{{"k", 1}, {"deep", {{"x", nullptr}}}}, {1, 2}, true}},
+                     {"yes", 2.5}};
+  EXPECT_EQ(ToYaml(json),
+            "name: a/b\n"
+            "empty: []\n"
+            "odd:\n"
+            "  - \"true\"\n"
+            "  - \"1.5\"\n"
+            "  - \"no\"\n"
+            "  - \"with space\"\n"
+            "  - \"~x\"\n"
+            "  - \"\"\n"
+            "  - \"line\\nbreak\"\n"
+            "  - \"null\"\n"
+            "list:\n"
+            "  - k: 1\n"
+            "    deep:\n"
+            "      x: null\n"
+            "  - - 1\n"
+            "    - 2\n"
+            "  - true\n"
+            "\"yes\": 2.5\n");
+  EXPECT_EQ(ToYaml(Json::object()), "{}\n");
+}
+
+TEST_F(Output, TheNearestWordIsMeant) {
+  EXPECT_EQ(Distance("list", "lsit"), 1u);
+  EXPECT_EQ(Distance("", "abc"), 3u);
+  EXPECT_EQ(Distance("kitten", "sitting"), 3u);
+  const std::vector<std::string> known = {"list", "show", "spmm", "sddmm", "wait", "watch"};
+  EXPECT_EQ(Nearest("lst", known), "list");
+  EXPECT_EQ(Nearest("SPMN", known), "spmm");
+  EXPECT_EQ(Nearest("wach", known), "watch");
+  EXPECT_EQ(Nearest("multiply", known), "");
+  EXPECT_EQ(Nearest("x", known), "") << "one letter is as near to anything";
+  EXPECT_EQ(Nearest(std::string(1'000'000, 'a'), known), "");
+  EXPECT_EQ(DidYouMean("shwo", known), "; did you mean \"show\"?");
+  EXPECT_EQ(DidYouMean("multiply", known), "");
+}
+
+}  // namespace
+}  // namespace sparsed::cli
