@@ -18,6 +18,7 @@ namespace sparsed::cli {
 struct Invocation {
   std::string server = "127.0.0.1:7470";
   bool json = false;
+  bool verbose = false;
   ClientOptions options;
   std::function<absl::StatusOr<Report>(const Client&)> run;
   std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
@@ -53,5 +54,6 @@ void CheckOutput(const OutputArguments& output);
 void AddUpload(CLI::App& app, Invocation& invocation);
 void AddDownload(CLI::App& app, Invocation& invocation);
 void AddSpgemm(CLI::App& app, Invocation& invocation);
+void AddSlow(CLI::App& app, Invocation& invocation);
 
 }  // namespace sparsed::cli

@@ -375,12 +375,16 @@ void AddToken(CLI::App& app, Invocation& invocation) {
 }
 
 /// Prints what a program or a person wants to know of a failure.
-int Fail(bool json, std::string_view code, std::string_view message, int exit_code) {
+int Fail(bool json, std::string_view code, std::string_view message, int exit_code,
+         std::string_view request_id = "") {
   if (json) {
-    fmt::print("{}\n",
-               ErrorJson(code, message).dump(-1, ' ', false, Json::error_handler_t::replace));
-  } else {
+    Json error = ErrorJson(code, message);
+    if (!request_id.empty()) error["error"]["request_id"] = std::string(request_id);
+    fmt::print("{}\n", error.dump(-1, ' ', false, Json::error_handler_t::replace));
+  } else if (request_id.empty()) {
     fmt::print(stderr, "sparsectl: {}\n", message);
+  } else {
+    fmt::print(stderr, "sparsectl: {} (request {})\n", message, request_id);
   }
   return exit_code;
 }
@@ -430,7 +434,13 @@ std::string Sentence(const CLI::App& app, const CLI::ParseError& error) {
   return text;
 }
 
-int Run(const Invocation& invocation) {
+/// For --verbose. From several threads.
+void PrintRequest(const std::string& method, const std::string& id) {
+  fmt::print(stderr, "request {}  {}\n", id, method.substr(method.rfind('/') + 1));
+}
+
+int Run(Invocation& invocation) {
+  if (invocation.verbose) invocation.options.on_request = PrintRequest;
   absl::StatusOr<Report> report = [&invocation]() -> absl::StatusOr<Report> {
     if (invocation.run_here) return invocation.run_here();
     const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);
@@ -439,7 +449,8 @@ int Run(const Invocation& invocation) {
   }();
   if (!report.ok()) {
     return Fail(invocation.json, absl::StatusCodeToString(report.status().code()),
-                std::string(report.status().message()), ExitCode(report.status()));
+                std::string(report.status().message()), ExitCode(report.status()),
+                RequestId(report.status()).value_or(""));
   }
   if (invocation.json) {
     report->text = report->json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -485,6 +496,8 @@ int Main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_flag("--json", invocation.json,
                "Print one JSON object on standard output, also for failures");
+  app.add_flag("-v,--verbose", invocation.verbose,
+               "Say on standard error by which id the server's log knows each request");
   app.set_version_flag("--version", "sparsectl " SPARSED_VERSION, "Print the version and exit");
   app.require_subcommand(1);
   app.fallthrough();
@@ -496,6 +509,7 @@ int Main(int argc, char** argv) {
   AddGenerate(app, invocation);
   AddExplain(app, invocation);
   AddServerCommands(app, invocation);
+  AddSlow(app, invocation);
   AddToken(app, invocation);
 
   const std::span<char* const> words(argv, static_cast<size_t>(argc));

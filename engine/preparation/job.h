@@ -10,6 +10,7 @@
 
 #include "engine/catalog/pattern.h"
 #include "engine/preparation/pattern_job.h"
+#include "engine/requester.h"
 #include "kernels/problem.h"
 
 namespace sparsed::engine {
@@ -28,6 +29,7 @@ struct PreparationJob {
   std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
   AskedOf asked = {};            ///< what is to be tried for some, whatever the rules say
   TenantHold hold = {};          ///< as one of the preparations of who pays for the pattern
+  Requester requester = {};      ///< who asked first
 
   bool wants_nothing() const { return classes.empty() && pairs.empty(); }
   /// Nonzeros that it works on, over all classes.

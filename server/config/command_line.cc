@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -16,6 +17,7 @@
 #include "server/config/access_flags.h"
 #include "server/config/config_file.h"
 #include "server/config/machine.h"
+#include "server/config/otlp_endpoint.h"
 
 namespace sparsed::server {
 namespace {
@@ -90,6 +92,37 @@ CLI::Validator Seconds(double least, double most) {
         return fmt::format("'{}' is not a number of seconds from {} to {}", text, least, most);
       },
       "SECONDS");
+}
+
+/// A time with its unit, of seconds without one; becomes the number of seconds.
+CLI::Validator Duration(double most) {
+  return CLI::Validator(
+      [most](std::string& text) -> std::string {
+        constexpr std::pair<std::string_view, double> kUnits[] = {
+            {"ms", 1e-3}, {"us", 1e-6}, {"s", 1}, {"m", 60}, {"h", 3600}};
+        std::string number = text;
+        double unit = 1;
+        for (const auto& [name, seconds] : kUnits) {
+          if (!number.ends_with(name)) continue;
+          number.resize(number.size() - name.size());
+          unit = seconds;
+          break;
+        }
+        double count = 0;
+        if (CLI::detail::lexical_cast(number, count) && count >= 0 && count * unit <= most) {
+          text = fmt::format("{}", count * unit);
+          return {};
+        }
+        return fmt::format("'{}' is not a time such as 100ms, 1.5s or 2m, of at most {} s", text,
+                           most);
+      },
+      "TIME");
+}
+
+CLI::Validator Endpoint() {
+  return CLI::Validator(
+      [](std::string& url) { return std::string(ParseOtlpEndpoint(url).status().message()); },
+      "URL");
 }
 
 void DefineFlags(CLI::App& app, Flags& flags) {
@@ -287,6 +320,17 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->transform(OneOf<LogFormat>({{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
       ->type_name("FORMAT")
       ->default_str("text")
+      ->group("Log");
+  app.add_option("--slow-request", config.slow_request_seconds,
+                 "Log requests that take so long or longer, such as 100ms, with all that is known "
+                 "of them; 0: none")
+      ->transform(Duration(86400))
+      ->default_str("0")
+      ->group("Log");
+  app.add_option("--otlp-endpoint", config.otlp_endpoint,
+                 "Send a span for each request and its phases to this collector by OTLP over plain "
+                 "HTTP, such as http://127.0.0.1:4318 (default: none)")
+      ->check(Endpoint())
       ->group("Log");
 }
 
