@@ -249,8 +249,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
                                     *engine->budget_, *engine->executor_, observer);
   Preparation& preparation = *engine->preparation_;
   engine->catalog_->on_published = [&preparation](MatrixLease matrix,
-                                                  const std::vector<ProblemClass>& classes) {
-    preparation.Prepare(std::move(matrix), classes);
+                                                  const std::vector<ProblemClass>& classes,
+                                                  const Requester& requester) {
+    preparation.Prepare(std::move(matrix), classes, requester);
   };
   engine->catalog_->on_changed = [executor = engine->executor_.get()](std::string_view tenant,
                                                                       std::string_view name) {

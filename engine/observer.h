@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "engine/requester.h"
 #include "kernels/problem.h"
 
 namespace sparsed::engine {
@@ -22,6 +24,17 @@ struct KernelRun {
   double seconds = 0;
   double flops = 0;          ///< useful floating point operations
   double floor_seconds = 0;  ///< bytes that it had to move, over the device's measured rate
+};
+
+/// A preparation that ended.
+struct PreparationReport {
+  std::string state;     ///< "ready", "failed", "cancelled"
+  std::string pattern;   ///< its hash
+  std::string sentence;  ///< why it failed, or what came of it
+  double seconds = 0;
+  bool asked_for =
+      false;  ///< by an upload or a client; else it restored, or tried a product's class
+  Requester requester = {};
 };
 
 /// Called from lanes and workers: implementations are thread-safe and do not block.
@@ -53,8 +66,8 @@ class Observer {
   virtual void OnRecipe(std::string_view /*outcome*/) {}
   /// "ready", "failed", "cancelled".
   virtual void OnPreparationEnd(std::string_view /*state*/) {}
-  /// A preparation of the pattern with that hash failed; `sentence` says why.
-  virtual void OnPreparationFailed(std::string_view /*pattern*/, std::string_view /*sentence*/) {}
+  /// Likewise, after it, with all that there is to say.
+  virtual void OnPreparationReport(const PreparationReport& /*report*/) {}
 };
 
 }  // namespace sparsed::engine

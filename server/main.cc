@@ -156,8 +156,13 @@ int Run(const Config& config) {
     alarm(kLastSeconds);  // whatever is stuck, this ends the process
   });
   if (!server.ok()) {
+    if (config.log_format == LogFormat::kJson) {
+      Log(LogLevel::kError, "not started", {{"message", std::string(server.status().message())}});
+    }
     StopLog();
-    std::cerr << "sparsed: " << server.status().message() << "\n";
+    if (config.log_format != LogFormat::kJson) {
+      std::cerr << "sparsed: " << server.status().message() << "\n";
+    }
     return 1;
   }
   LogStart(config, **server);

@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "kernels/device_id.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/config/otlp_endpoint.h"
 #include "server/listener/descriptor.h"
 #include "server/listener/front_door.h"
 #include "server/listener/self_probe.h"
@@ -41,6 +42,7 @@
 #include "server/telemetry/engine_gauges.h"
 #include "server/telemetry/http_port.h"
 #include "server/telemetry/in_flight.h"
+#include "server/telemetry/otlp_exporter.h"
 #include "server/telemetry/queue_watch.h"
 #include "server/telemetry/status_page.h"
 #include "server/telemetry/telemetry.h"
@@ -233,6 +235,14 @@ class Server::Impl {
       auto audit = AuditLog::Open(config_.audit_log);
       if (!audit.ok()) return audit.status();
       telemetry_.SetAudit(*std::move(audit));
+    }
+    telemetry_.SetSlow(std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(config_.slow_request_seconds)));
+    if (!config_.otlp_endpoint.empty()) {
+      const absl::StatusOr<OtlpEndpoint> endpoint = ParseOtlpEndpoint(config_.otlp_endpoint);
+      if (!endpoint.ok()) return endpoint.status();
+      telemetry_.SetExporter(std::make_unique<OtlpExporter>(
+          OtlpExporter::Options{.endpoint = *endpoint, .instance = server_id_}));
     }
     live_streams_.emplace(config_, *access_);
     if (!config_.tls_certificate.empty()) {
@@ -506,6 +516,7 @@ class Server::Impl {
                                                  : std::optional(telemetry_.audit()->counts()))) {
              families.push_back(std::move(family));
            }
+           families.push_back(SpanMetric(telemetry_.spans()));
            const LocalDoor::Counts local =
                local_door_ == nullptr ? LocalDoor::Counts() : local_door_->counts();
            for (auto& family : LocalMetrics(local.connections, local.turned_away, regions_.count(),

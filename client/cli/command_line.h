@@ -20,6 +20,7 @@ struct Invocation {
   std::string server = "127.0.0.1:7470";
   OutputFormat output = OutputFormat::kText;
   std::string sort;  ///< of listings: a column; empty: as they come
+  bool verbose = false;
   ClientOptions options;
   std::function<absl::StatusOr<Report>(const Client&)> run;
   std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
@@ -80,5 +81,6 @@ void AddUpload(CLI::App& app, Invocation& invocation);
 void AddWatch(CLI::App& app, Invocation& invocation);
 void AddDownload(CLI::App& app, Invocation& invocation);
 void AddSpgemm(CLI::App& app, Invocation& invocation);
+void AddSlow(CLI::App& app, Invocation& invocation);
 
 }  // namespace sparsed::cli

@@ -267,6 +267,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddGenerate(app, invocation);
   AddExplain(app, invocation);
   AddServerCommands(app, invocation);
+  AddSlow(app, invocation);
   AddWatch(app, invocation);
   AddTop(app, invocation);
   AddBench(app, invocation);

@@ -111,6 +111,12 @@ absl::StatusOr<Report> Share(const Client& client, const ShareArguments& argumen
 /// Of the caller's tenant, and of all.
 absl::StatusOr<Report> Quota(const Client& client);
 absl::StatusOr<Report> Tenants(const Client& client);
+
+struct SlowArguments {
+  bool all = false;  ///< tenants
+  int limit = 20;
+};
+absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments);
 absl::StatusOr<Report> Info(const Client& client);
 
 struct Extent {

@@ -24,17 +24,22 @@ namespace sparsed::cli {
 namespace {
 
 /// Prints what a program or a person wants to know of a failure.
-int Fail(OutputFormat format, std::string_view code, std::string_view message, int exit_code) {
-  if (ForPrograms(format) && WriteOut(Formatted(ErrorJson(code, message), format)).ok()) {
-    return exit_code;
+int Fail(OutputFormat format, std::string_view code, std::string_view message, int exit_code,
+         std::string_view request_id = "") {
+  Json error = ErrorJson(code, message);
+  if (!request_id.empty()) error["error"]["request_id"] = std::string(request_id);
+  if (ForPrograms(format) && WriteOut(Formatted(error, format)).ok()) return exit_code;
+  if (request_id.empty()) {
+    fmt::print(stderr, "sparsectl: {}\n", message);
+  } else {
+    fmt::print(stderr, "sparsectl: {} (request {})\n", message, request_id);
   }
-  fmt::print(stderr, "sparsectl: {}\n", message);
   return exit_code;
 }
 
 int Fail(OutputFormat format, const absl::Status& status) {
   return Fail(format, absl::StatusCodeToString(status.code()), std::string(status.message()),
-              ExitCode(status));
+              ExitCode(status), RequestId(status).value_or(""));
 }
 
 int FailUsage(OutputFormat format, const std::string& what) {
@@ -68,7 +73,13 @@ absl::Status Suggested(const Client& client, absl::Status status) {
   if (end == message.npos) return status;
   const std::string meant =
       DidYouMean(message.substr(begin + 1, end - begin - 1), NamesLike(client, message));
-  return meant.empty() ? status : absl::NotFoundError(fmt::format("{}{}", message, meant));
+  if (meant.empty()) return status;
+  absl::Status suggested = absl::NotFoundError(fmt::format("{}{}", message, meant));
+  // With the id of the request.
+  status.ForEachPayload([&suggested](absl::string_view type, const absl::Cord& payload) {
+    suggested.SetPayload(type, payload);
+  });
+  return suggested;
 }
 
 absl::StatusOr<Report> RunCommand(const Invocation& invocation) {
@@ -80,7 +91,13 @@ absl::StatusOr<Report> RunCommand(const Invocation& invocation) {
   return report;
 }
 
-int Run(const Invocation& invocation) {
+/// For --verbose. From several threads.
+void PrintRequest(const std::string& method, const std::string& id) {
+  fmt::print(stderr, "request {}  {}\n", id, method.substr(method.rfind('/') + 1));
+}
+
+int Run(Invocation& invocation) {
+  if (invocation.verbose) invocation.options.on_request = PrintRequest;
   FitOutput(invocation.output);
   absl::StatusOr<Report> report = RunCommand(invocation);
   if (!report.ok()) return Fail(invocation.output, report.status());
@@ -137,6 +154,8 @@ void AddOutputOptions(CLI::App& app, Invocation& invocation) {
          "--json", [&invocation] { invocation.output = OutputFormat::kJson; },
          "The same as -o json")
       ->excludes(output);
+  app.add_flag("-v,--verbose", invocation.verbose,
+               "Say on standard error by which id the server's log knows each request");
   app.add_option("--sort", invocation.sort,
                  "Sort what is listed by this column; -COLUMN from the greatest down")
       ->type_name("COLUMN");

@@ -14,6 +14,8 @@ Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
 Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options);
 Call<std::vector<TenantInfo>> ListTenants(const std::shared_ptr<Connection>& connection, bool all,
                                           const CallOptions& options);
+Call<std::vector<SlowRequest>> ListSlow(const std::shared_ptr<Connection>& connection, bool all,
+                                        int limit, const CallOptions& options);
 
 }  // namespace client
 }  // namespace sparsed

@@ -143,6 +143,15 @@ Call<std::vector<TenantInfo>> Client::ListTenantsAsync(bool all, const CallOptio
   return client::ListTenants(connection_, all, options);
 }
 
+absl::StatusOr<std::vector<SlowRequest>> Client::ListSlow(bool all, int limit,
+                                                          const CallOptions& options) const {
+  return ListSlowAsync(all, limit, options).Wait();
+}
+Call<std::vector<SlowRequest>> Client::ListSlowAsync(bool all, int limit,
+                                                     const CallOptions& options) const {
+  return client::ListSlow(connection_, all, limit, options);
+}
+
 absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {
   auto matrices = client::ListDense(connection_, name_, options).Wait();
   if (!matrices.ok()) return matrices.status();

@@ -123,12 +123,14 @@ class RequestBuilder {
     request_.message_bytes = std::max(start.ByteSizeLong() + kEnvelopeBytes, reply_bytes);
     request_.encode_start = [start = std::move(start)](uint64_t id, uint64_t timeout_ns,
                                                        uint32_t priority,
-                                                       const std::vector<std::string>& carriers) {
+                                                       const std::vector<std::string>& carriers,
+                                                       const TraceHeaders& trace) {
       Request request;
       *request.mutable_start() = start;
       request.mutable_start()->set_request_id(id);
       request.mutable_start()->set_timeout_ns(timeout_ns);
       request.mutable_start()->set_priority(priority);
+      SetTrace(trace, *request.mutable_start());
       for (const std::string& name : carriers) request.mutable_start()->add_carriers(name);
       return wire::Encode(request);
     };

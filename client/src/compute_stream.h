@@ -30,6 +30,7 @@ class ComputeStream {
 
   /// Sends an attempt of `call`; the session tells it what comes back.
   void Submit(const std::shared_ptr<DenseCall>& call);
+  const std::string& method() const { return method_; }
 
  private:
   /// Null before the first.

@@ -92,6 +92,18 @@ std::optional<std::chrono::milliseconds> RetryDelay(const absl::Status& status) 
          std::chrono::milliseconds(std::clamp(delay.nanos(), 0, 999'999'999) / 1'000'000);
 }
 
+absl::Status WithRequestId(absl::Status status, std::string_view id) {
+  if (!status.ok() && !id.empty())
+    status.SetPayload(kRequestIdPayload, absl::Cord(std::string(id)));
+  return status;
+}
+
+std::optional<std::string> RequestId(const absl::Status& status) {
+  const auto payload = status.GetPayload(kRequestIdPayload);
+  if (!payload) return std::nullopt;
+  return std::string(*payload);
+}
+
 Timings FromProto(const v1::Timings& t) {
   const auto ns = [](uint64_t count) { return std::chrono::nanoseconds(count); };
   return {.queue = ns(t.queue_ns()),
@@ -148,6 +160,25 @@ TenantInfo FromProto(const v1::TenantInfo& proto) {
     of.warned = quota.warned();
   }
   return info;
+}
+
+SlowRequest FromProto(const v1::SlowRequest& proto) {
+  return {.request_id = proto.request_id(),
+          .ended = FromUnixNs(proto.ended_unix_ns()),
+          .tenant = proto.tenant(),
+          .caller = proto.caller(),
+          .operation = proto.operation(),
+          .subject = proto.subject(),
+          .code = proto.code(),
+          .message = proto.message(),
+          .timings = FromProto(proto.timings()),
+          .plan = proto.plan(),
+          .k = proto.k(),
+          .parameters = proto.parameters(),
+          .transport = proto.transport(),
+          .bytes_in = proto.bytes_in(),
+          .bytes_out = proto.bytes_out(),
+          .trace_id = proto.trace_id()};
 }
 
 MatrixInfo FromProto(const v1::MatrixInfo& proto) {

@@ -36,6 +36,10 @@ v1::ProblemClass ToProto(const ProblemClass& problem_class);
 
 /// Details become payloads, by their type URL.
 absl::Status FromProto(const v1::Status& proto);
+/// Where a status has RequestId().
+inline constexpr char kRequestIdPayload[] = "sparsed.request_id";
+/// A failure with the id, if there is one.
+absl::Status WithRequestId(absl::Status status, std::string_view id);
 Timings FromProto(const v1::Timings& timings);
 Measurement FromProto(const v1::Measurement& measurement);
 PatternMeasurements FromProto(const v1::PatternMeasurements& pattern);
@@ -45,6 +49,7 @@ Progress FromProto(const v1::WatchReply& reply);
 DenseInfo FromProto(const v1::BufferInfo& info);
 ServerInfo FromProto(const v1::ServerInfo& info);
 Stats FromProto(const v1::Stats& stats);
+SlowRequest FromProto(const v1::SlowRequest& proto);
 TenantInfo FromProto(const v1::TenantInfo& info);
 std::vector<MatrixShare> FromProto(
     const google::protobuf::RepeatedPtrField<v1::MatrixShare>& shares);

@@ -117,7 +117,7 @@ grpc::ByteBuffer DenseCall::EncodeStart(uint64_t id, const std::vector<std::stri
     const std::chrono::nanoseconds left = deadline() - std::chrono::system_clock::now();
     timeout_ns = static_cast<uint64_t>(std::max<int64_t>(1, left.count()));
   }
-  return request().encode_start(id, timeout_ns, priority_, carriers);
+  return request().encode_start(id, timeout_ns, priority_, carriers, trace_);
 }
 
 std::vector<OutgoingArray> DenseCall::LendOperands() {
@@ -203,9 +203,14 @@ bool DenseCall::CompleteLocked() const {
 }
 
 std::optional<absl::Status> DenseCall::OnEnd(const v1::End& end) {
-  absl::Status status = FromProto(end.status());
+  const std::string& id_there = end.timings().request_id();
+  absl::Status status = WithRequestId(FromProto(end.status()), id_there);
   if (status.ok() && end.has_begin()) status = OnBegin(end.begin());
+  if (const auto& told = connection().options().on_request; told && !id_there.empty()) {
+    told(stream_.method(), id_there);
+  }
   const MutexLock lock(mutex_);
+  result_.request_id = id_there;
   result_.timings = FromProto(end.timings());
   result_.version = end.version();
   for (const v1::StepReport& step : end.steps()) {

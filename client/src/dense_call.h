@@ -27,10 +27,11 @@ class Ring;
 
 /// What a dense request sends and where its result goes.
 struct DenseRequest {
-  /// The message that opens it, for an id, the nanoseconds that are left (0: no limit), a priority
-  /// and the names of its carriers.
+  /// The message that opens it, for an id, the nanoseconds that are left (0: no limit), a priority,
+  /// the names of its carriers and the trace that it belongs to.
   std::function<grpc::ByteBuffer(uint64_t id, uint64_t timeout_ns, uint32_t priority,
-                                 const std::vector<std::string>& carriers)>
+                                 const std::vector<std::string>& carriers,
+                                 const TraceHeaders& trace)>
       encode_start;
   /// Operands in the caller's memory, by array index.
   std::vector<StridedBytes> operands;
@@ -66,6 +67,7 @@ class DenseCall final : public RemoteCall {
       : RemoteCall(connection, options, request.repeatable ? Repeat::kSafe : Repeat::kNever),
         stream_(stream),
         priority_(connection.PriorityOf(options)),
+        trace_(TraceOf(options)),
         first_(std::move(request)),
         streamed_(std::move(streamed)),
         state_(std::move(state)) {}
@@ -79,7 +81,7 @@ class DenseCall final : public RemoteCall {
   /// The attempt goes through a ring; null: it does not.
   void Through(std::shared_ptr<Ring> ring);
   wire::RingMessage message() const { return request().message; }
-  size_t message_bytes() const { return request().message_bytes; }
+  size_t message_bytes() const { return request().message_bytes + trace_.message_bytes(); }
 
   /// The attempt is on `session` now.
   void Joined(std::shared_ptr<ComputeSession> session, uint64_t id);
@@ -118,6 +120,7 @@ class DenseCall final : public RemoteCall {
 
   ComputeStream& stream_;
   const uint32_t priority_;
+  const TraceHeaders trace_;
   const DenseRequest first_;
   const std::optional<DenseRequest> streamed_;
   std::atomic<const DenseRequest*> request_ = &first_;

@@ -25,7 +25,7 @@ void Exchange::StartAttempt() {
   const auto self = std::static_pointer_cast<Exchange>(shared_from_this());
   const std::shared_ptr<Stream> stream =
       Stream::Create(connection().stub(), method_, deadline(), connection().chunk_bytes(), self,
-                     connection().Token());
+                     connection().Token(), trace_);
   {
     const MutexLock lock(mutex_);
     stream_ = stream;
@@ -46,6 +46,10 @@ Stream::Handler::Next Exchange::OnMessage(const grpc::ByteBuffer& bytes) {
   error_ = next.status();
   stream->Cancel();
   return Next::kRead;
+}
+
+void Exchange::OnRequestId(const std::string& id) {
+  if (connection().options().on_request) connection().options().on_request(method_, id);
 }
 
 void Exchange::OnClosed(const absl::Status& status) {

@@ -22,7 +22,9 @@ inline namespace client {
 class Exchange : public RemoteCall, public Stream::Handler {
  protected:
   Exchange(Connection& connection, std::string method, const CallOptions& options, Repeat repeat)
-      : RemoteCall(connection, options, repeat), method_(std::move(method)) {}
+      : RemoteCall(connection, options, repeat),
+        method_(std::move(method)),
+        trace_(TraceOf(options)) {}
 
   /// Sends what begins an attempt, and forgets what an earlier one brought.
   virtual void Open(Stream& stream) = 0;
@@ -41,14 +43,17 @@ class Exchange : public RemoteCall, public Stream::Handler {
   void Fail(absl::Status error) { Cancel(std::move(error)); }
   /// Of the attempt under way.
   std::shared_ptr<Stream> stream() const;
+  const TraceHeaders& trace() const { return trace_; }
 
  private:
   void StartAttempt() final;
   void StopAttempt() final;
   Next OnMessage(const grpc::ByteBuffer& bytes) final;
+  void OnRequestId(const std::string& id) final;
   void OnClosed(const absl::Status& status) final;
 
   const std::string method_;
+  const TraceHeaders trace_;
   mutable Mutex mutex_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   absl::Status error_;  // found in a reply of this attempt; only touched by the reading side

@@ -172,7 +172,9 @@ class SpgemmCall final : public Exchange {
 
   absl::Status Complete() override {
     if (!end_) return absl::InternalError("the server did not say how the product ended");
-    if (absl::Status status = FromProto(end_->status()); !status.ok()) return status;
+    const std::string& id = end_->timings().request_id();
+    if (absl::Status s = WithRequestId(FromProto(end_->status()), id); !s.ok()) return s;
+    result_.request_id = id;
     if (!begun_ || block_ ||
         (!kept() && (next_row_ != result_.rows || next_nonzero_ != end_->nnz()))) {
       return absl::InternalError("the server did not send the whole product");

@@ -12,6 +12,9 @@ inline namespace client {
 
 namespace {
 
+/// A server's are shorter.
+constexpr size_t kMostRequestId = 256;
+
 /// What gRPC says of a connection that broke, in words for who reads its logs.
 bool IsTransports(std::string_view message) {
   return message == "Socket closed" || message == "Connection reset by peer" ||
@@ -83,11 +86,13 @@ std::optional<OutgoingArrays::Chunk> OutgoingArrays::Next(size_t chunk_bytes) {
 std::shared_ptr<Stream> Stream::Create(grpc::GenericStub& stub, const std::string& method,
                                        std::chrono::system_clock::time_point deadline,
                                        size_t chunk_bytes, std::shared_ptr<Handler> handler,
-                                       const std::string& token) {
+                                       const std::string& token, const TraceHeaders& trace) {
   std::shared_ptr<Stream> stream(new Stream(chunk_bytes, std::move(handler)));
   stream->self_ = stream;
   stream->context_.set_deadline(deadline);
   if (!token.empty()) stream->context_.AddMetadata("authorization", "Bearer " + token);
+  if (!trace.empty()) stream->context_.AddMetadata("traceparent", trace.parent);
+  if (!trace.state.empty()) stream->context_.AddMetadata("tracestate", trace.state);
   stub.PrepareBidiStreamingCall(&stream->context_, method, grpc::StubOptions(), stream.get());
   return stream;
 }
@@ -211,8 +216,14 @@ void Stream::OnWriteDone(bool ok) {
 
 void Stream::OnDone(const grpc::Status& status) {
   const std::shared_ptr<Handler> handler = std::move(handler_);
+  std::string id;
+  const auto& metadata = context_.GetServerTrailingMetadata();
+  if (const auto found = metadata.find("x-request-id"); found != metadata.end()) {
+    id.assign(found->second.data(), std::min(found->second.size(), kMostRequestId));
+  }
   self_.reset();  // usually the last reference
-  handler->OnClosed(FromGrpc(status));
+  if (!id.empty()) handler->OnRequestId(id);
+  handler->OnClosed(WithRequestId(FromGrpc(status), id));
 }
 
 void Stream::WriteNextLocked() {

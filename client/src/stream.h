@@ -19,6 +19,7 @@
 #include "client/src/compute_channel.h"
 #include "client/src/shared_memory.h"
 #include "client/src/strided_bytes.h"
+#include "client/src/trace_headers.h"
 
 namespace sparsed {
 inline namespace client {
@@ -84,6 +85,8 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
     virtual Next OnMessage(const grpc::ByteBuffer& bytes) = 0;
     /// A chunk of that many bytes of array data was handed to the transport.
     virtual void OnSent(size_t /*bytes*/) {}
+    /// By which the server's log knows the call; before OnClosed, if it says so.
+    virtual void OnRequestId(const std::string& /*id*/) {}
     /// The last call.
     virtual void OnClosed(const absl::Status& status) = 0;
   };
@@ -92,7 +95,7 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   static std::shared_ptr<Stream> Create(grpc::GenericStub& stub, const std::string& method,
                                         std::chrono::system_clock::time_point deadline,
                                         size_t chunk_bytes, std::shared_ptr<Handler> handler,
-                                        const std::string& token);
+                                        const std::string& token, const TraceHeaders& trace = {});
 
   void Start();
   /// Queues a message, and arrays behind it whose chunks bear `request_id`. Arrays of different

@@ -353,7 +353,7 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     gone = Publish(matrix);
   }
   if (gone != nullptr && on_pattern_gone) on_pattern_gone(gone);
-  if (on_published) on_published(matrix, header.expected);
+  if (on_published) on_published(matrix, header.expected, header.requester);
   return matrix;
 }
 

@@ -22,6 +22,7 @@
 #include "engine/catalog/shares.h"
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
+#include "engine/requester.h"
 #include "engine/store/store.h"
 #include "kernels/problem.h"
 
@@ -61,6 +62,7 @@ struct UploadHeader {
   std::vector<ProblemClass> expected;
   /// For which nothing needs to use it before it is forgotten; 0: it stays.
   std::chrono::nanoseconds time_to_live{0};
+  Requester requester = {};  ///< for who is told of it
 };
 
 /// No matrix, sparse or held, may ask for a longer time to live: what a job left behind goes some
@@ -220,7 +222,7 @@ class Catalog {
 
   /// Called, outside any lock, after a matrix was published by an upload (with the classes that it
   /// expects) and after the last matrix of a pattern was deleted. Set before the first upload.
-  std::function<void(MatrixLease, const std::vector<ProblemClass>&)> on_published;
+  std::function<void(MatrixLease, const std::vector<ProblemClass>&, const Requester&)> on_published;
   std::function<void(const std::shared_ptr<Pattern>&)> on_pattern_gone;
   /// Called as the name comes to stand for other values or another matrix, or for none, or is shared
   /// no more: with the catalog's lock, so that nobody sees the change before. Must not block, nor

@@ -12,6 +12,7 @@
 #include "engine/catalog/pattern.h"
 #include "engine/memory/budget.h"
 #include "engine/preparation/pattern_job.h"
+#include "engine/requester.h"
 #include "kernels/problem.h"
 
 namespace sparsed::engine {
@@ -30,6 +31,7 @@ struct PreparationJob {
   std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
   AskedOf asked = {};            ///< what is to be tried for some, whatever the rules say
   TenantHold hold = {};          ///< as one of the preparations of who pays for the pattern
+  Requester requester = {};      ///< who asked first
 
   /// Who pays for the pattern; empty: it belongs to all.
   std::string_view tenant() const {

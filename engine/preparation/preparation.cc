@@ -79,9 +79,11 @@ class Preparation::Impl {
     time_.SetWeights(weights);
   }
 
-  void Prepare(const MatrixLease& matrix, const std::vector<ProblemClass>& classes) {
+  void Prepare(const MatrixLease& matrix, const std::vector<ProblemClass>& classes,
+               Requester requester) {
     const std::shared_ptr<Pattern>& pattern = matrix->pattern();
     Job job = JobFor(pattern, ClassesOf(*matrix, classes), /*all_again=*/{}, std::nullopt);
+    job.requester = std::move(requester);
     if (job.wants_nothing() && pattern->features() != nullptr) return;
     Want(*pattern, job);
     if (!options_.enabled) return Skip(*pattern);
@@ -90,7 +92,7 @@ class Preparation::Impl {
   }
 
   absl::Status Request(const MatrixLease& matrix, const std::vector<ProblemClass>& named,
-                       bool again, const std::optional<Asked>& asked) {
+                       bool again, const std::optional<Asked>& asked, Requester requester) {
     if (!options_.enabled) {
       return absl::FailedPreconditionError("the server prepares nothing (--preparation-workers=0)");
     }
@@ -102,6 +104,7 @@ class Preparation::Impl {
       if (absl::Status s = KeepServed(*pattern, *asked, !named.empty(), classes); !s.ok()) return s;
     }
     Job job = JobFor(pattern, classes, again ? classes : std::set<ProblemClass>(), asked);
+    job.requester = std::move(requester);
     if (asked && job.pairs.empty() && std::ranges::all_of(classes, [](const ProblemClass& c) {
           return c.operation == Operation::kSpgemm;
         })) {
@@ -138,6 +141,7 @@ class Preparation::Impl {
   }
 
   void Forget(const std::shared_ptr<Pattern>& pattern) {
+    std::optional<Job> waited;
     {
       const MutexLock lock(mutex_);
       // An upload may have brought it back meanwhile.
@@ -145,9 +149,12 @@ class Preparation::Impl {
       if (const auto running = running_.find(pattern.get()); running != running_.end()) {
         running->second->stop = true;
       }
-      if (queued_.erase(pattern.get()) == 0) return;
+      const auto queued = queued_.find(pattern.get());
+      if (queued == queued_.end()) return;
+      waited = std::move(queued->second);
+      queued_.erase(queued);
     }
-    rooms_.observer.OnPreparationEnd("cancelled");
+    Tell(*waited, "cancelled", "its last matrix was deleted", 0);
   }
 
   int64_t pending() const {
@@ -156,6 +163,13 @@ class Preparation::Impl {
   }
 
  private:
+  /// The observer hears how it ended.
+  void Tell(const Job& job, const char* state, std::string_view sentence, double seconds) {
+    rooms_.observer.OnPreparationEnd(state);
+    rooms_.observer.OnPreparationReport({state, job.pattern->hash(), std::string(sentence), seconds,
+                                         job.priority == Priority::kClient, job.requester});
+  }
+
   bool IsWorthATrial(const PatternProduct& product) const {
     if (product.left->nnz() + product.right->nnz() < kLeastPairNonzeros) return false;
     // A matrix that meets a new one each time is better off without trials.
@@ -395,6 +409,9 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
                         waits[c].size(), ToString(c)));
       }
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
+      if (waiting->second.requester.request_id.empty()) {
+        waiting->second.requester = std::move(job.requester);
+      }
       waiting->second.classes.merge(job.classes);
       waiting->second.again.merge(job.again);
       for (auto& [c, asked] : job.asked) waits[c].merge(asked);
@@ -414,9 +431,9 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
   }
   changed_.NotifyAll();  // one of them may be light, or not
   if (!excess) return absl::OkStatus();
-  rooms_.observer.OnPreparationEnd("cancelled");
   const absl::Status why =
       absl::ResourceExhaustedError(fmt::format("{} preparations are waiting", options_.max_queued));
+  Tell(*excess, "cancelled", std::string(why.message()), 0);
   const absl::Status rejected = Reject(*excess, why);
   return excess->pattern == pattern ? rejected : absl::OkStatus();
 }
@@ -565,7 +582,7 @@ bool Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::at
         ready ? detail : std::string(status.message()));
     return true;
   }
-  rooms_.observer.OnPreparationEnd("cancelled");
+  Tell(job, "cancelled", "it was stopped", work.seconds());
   pattern.progress().Update(
       [](PreparationStatus& s) { s.message = "the preparation was cancelled"; });
   return true;
@@ -587,10 +604,8 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
     stored =
         rooms_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
   }
-  rooms_.observer.OnPreparationEnd(state == PreparationState::kReady ? "ready" : "failed");
-  if (state == PreparationState::kFailed) {
-    rooms_.observer.OnPreparationFailed(pattern.hash(), detail);
-  }
+  const bool ready = state == PreparationState::kReady;
+  Tell(job, ready ? "ready" : "failed", ready ? work.Outcome() : detail, seconds);
   const MutexLock lock(mutex_);
   const auto waiting = queued_.find(job.pattern.get());
   const bool more = waiting != queued_.end() && waiting->second.priority == Priority::kClient;
@@ -614,13 +629,14 @@ Preparation::~Preparation() = default;
 
 void Preparation::SetWeights(const TenantWeights& weights) { impl_->SetWeights(weights); }
 
-void Preparation::Prepare(MatrixLease matrix, std::vector<ProblemClass> classes) {
-  impl_->Prepare(matrix, classes);
+void Preparation::Prepare(MatrixLease matrix, std::vector<ProblemClass> classes,
+                          Requester requester) {
+  impl_->Prepare(matrix, classes, std::move(requester));
 }
 
 absl::Status Preparation::Request(MatrixLease matrix, std::vector<ProblemClass> classes, bool again,
-                                  const std::optional<Asked>& asked) {
-  return impl_->Request(matrix, classes, again, asked);
+                                  const std::optional<Asked>& asked, Requester requester) {
+  return impl_->Request(matrix, classes, again, asked, std::move(requester));
 }
 
 void Preparation::Restore(const StoreContents& contents) { impl_->Restore(contents); }

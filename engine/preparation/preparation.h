@@ -12,6 +12,7 @@
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
 #include "engine/planning/asked.h"
+#include "engine/requester.h"
 #include "engine/store/store.h"
 #include "kernels/problem.h"
 
@@ -49,7 +50,7 @@ class Preparation {
 
   /// After an upload: features, candidate recipes, layouts, trials for each class, plans. The
   /// classes' type is the matrix's.
-  void Prepare(MatrixLease matrix, std::vector<ProblemClass> classes);
+  void Prepare(MatrixLease matrix, std::vector<ProblemClass> classes, Requester requester = {});
   /// A client asks for further classes; if it names none, for those that there are plans for or
   /// that are on their way, else for the default ones. `again`: what was measured for them is
   /// forgotten and every candidate is timed anew, while the present plans serve; one that finds no
@@ -60,7 +61,7 @@ class Preparation {
   /// on is known), INVALID_ARGUMENT (it does not serve a class), RESOURCE_EXHAUSTED (too many jobs
   /// wait).
   absl::Status Request(MatrixLease matrix, std::vector<ProblemClass> classes, bool again,
-                       const std::optional<Asked>& asked = std::nullopt);
+                       const std::optional<Asked>& asked = std::nullopt, Requester requester = {});
   /// After a restart, once: reads back the layouts that plans use, then activates the plans, for
   /// every pattern in the catalog. What had not been finished is prepared again.
   void Restore(const StoreContents& contents);

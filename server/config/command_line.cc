@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -15,6 +16,7 @@
 #include "server/config/access_flags.h"
 #include "server/config/complete.h"
 #include "server/config/config_file.h"
+#include "server/config/otlp_endpoint.h"
 #include "server/config/problems.h"
 #include "server/config/values.h"
 
@@ -48,6 +50,37 @@ CLI::Validator Device() {
         return fmt::format("'{}' is not a device (auto, cpu, cuda:0, cuda:1, ...)", device);
       },
       "DEVICE");
+}
+
+/// A time with its unit, of seconds without one; becomes the number of seconds.
+CLI::Validator Duration(double most) {
+  return CLI::Validator(
+      [most](std::string& text) -> std::string {
+        constexpr std::pair<std::string_view, double> kUnits[] = {
+            {"ms", 1e-3}, {"us", 1e-6}, {"s", 1}, {"m", 60}, {"h", 3600}};
+        std::string number = text;
+        double unit = 1;
+        for (const auto& [name, seconds] : kUnits) {
+          if (!number.ends_with(name)) continue;
+          number.resize(number.size() - name.size());
+          unit = seconds;
+          break;
+        }
+        double count = 0;
+        if (CLI::detail::lexical_cast(number, count) && count >= 0 && count * unit <= most) {
+          text = fmt::format("{}", count * unit);
+          return {};
+        }
+        return fmt::format("'{}' is not a time such as 100ms, 1.5s or 2m, of at most {} s", text,
+                           most);
+      },
+      "TIME");
+}
+
+CLI::Validator Endpoint() {
+  return CLI::Validator(
+      [](std::string& url) { return std::string(ParseOtlpEndpoint(url).status().message()); },
+      "URL");
 }
 
 void DefineFlags(CLI::App& app, Flags& flags) {
@@ -243,6 +276,17 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->transform(OneOf<LogFormat>({{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
       ->type_name("FORMAT")
       ->default_str("text")
+      ->group("Log");
+  app.add_option("--slow-request", config.slow_request_seconds,
+                 "Log requests that take so long or longer, such as 100ms, with all that is known "
+                 "of them; 0: none")
+      ->transform(Duration(86400))
+      ->default_str("0")
+      ->group("Log");
+  app.add_option("--otlp-endpoint", config.otlp_endpoint,
+                 "Send a span for each request and its phases to this collector by OTLP over plain "
+                 "HTTP, such as http://127.0.0.1:4318 (default: none)")
+      ->check(Endpoint())
       ->group("Log");
 }
 

@@ -123,6 +123,10 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "log_level" << YAML::Value << Name(config.log_level);
   out << YAML::Key << "log_format" << YAML::Value
       << (config.log_format == LogFormat::kJson ? "json" : "text");
+  out << YAML::Key << "slow_request" << YAML::Value << config.slow_request_seconds;
+  if (!config.otlp_endpoint.empty()) {
+    out << YAML::Key << "otlp_endpoint" << YAML::Value << config.otlp_endpoint;
+  }
   out << YAML::EndMap;
   return std::string(out.c_str()) + "\n";
 }

@@ -66,6 +66,8 @@ struct Config {
 
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
+  double slow_request_seconds = 0;  ///< from which on a request is logged as slow; 0: none
+  std::string otlp_endpoint;        ///< where spans go, as ParseOtlpEndpoint has it; empty: nowhere
 
   /// What the engine may use.
   int64_t engine_memory_bytes() const { return host_memory_bytes - wire_memory_bytes; }

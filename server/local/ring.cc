@@ -15,6 +15,7 @@
 #include "server/rpc/connection_share.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/service.h"
+#include "server/telemetry/call_origin.h"
 
 namespace sparsed::server {
 namespace {
@@ -233,7 +234,9 @@ absl::StatusOr<std::shared_ptr<Ring>> Rings::Open(const Caller& caller, const v1
     }
     ++count_;
   }
-  auto ring = std::make_shared<ComputeRing>(service_, caller, size, std::move(memory));
+  Caller of_ring = caller;
+  of_ring.origin = std::make_shared<CallOrigin>(CallOrigin{NewRequestId()});
+  auto ring = std::make_shared<ComputeRing>(service_, of_ring, size, std::move(memory));
   const auto end = [this] {
     const MutexLock lock(mutex_);
     --count_;

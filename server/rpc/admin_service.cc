@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "engine/engine.h"
@@ -10,9 +12,11 @@
 namespace sparsed::server {
 namespace {
 
-using Service =
-    v1::Admin::WithRawCallbackMethod_GetServerInfo<v1::Admin::WithRawCallbackMethod_GetStats<
-        v1::Admin::WithRawCallbackMethod_ListTenants<v1::Admin::Service>>>;
+using Service = v1::Admin::WithRawCallbackMethod_GetServerInfo<
+    v1::Admin::WithRawCallbackMethod_GetStats<v1::Admin::WithRawCallbackMethod_ListTenants<
+        v1::Admin::WithRawCallbackMethod_ListSlow<v1::Admin::Service>>>>;
+
+constexpr int kListedSlow = 20;  ///< unless the caller says how many
 
 class AdminService final : public Service {
  public:
@@ -64,6 +68,32 @@ class AdminService final : public Service {
               break;
             }
             *reply.add_tenants() = std::move(info);
+          }
+          return absl::OkStatus();
+        });
+  }
+
+  grpc::ServerUnaryReactor* ListSlow(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* bytes,
+                                     grpc::ByteBuffer* response) override {
+    return Answer<v1::ListSlowRequest, v1::ListSlowReply>(
+        Op::kListSlow, service_, context, bytes, response,
+        [this](const auto& request, const Caller& caller, v1::ListSlowReply& reply) {
+          constexpr auto kMost = static_cast<int>(SlowRequests::kMostListed);
+          if (request.limit() < 0 || request.limit() > kMost) {
+            return absl::InvalidArgumentError(fmt::format(
+                "limit is {}, expected 1 to {}, or 0 for {}", request.limit(), kMost, kListedSlow));
+          }
+          if (request.all()) {
+            absl::Status allowed =
+                service_.access.Require(caller, Role::kOperator, "the requests of all tenants");
+            if (!allowed.ok()) return allowed;
+          }
+          const int limit = request.limit() > 0 ? request.limit() : kListedSlow;
+          for (const EndedRequest& slow :
+               service_.telemetry.slow().List(request.all() ? nullptr : &caller.tenant)) {
+            if (reply.requests_size() == limit) break;
+            *reply.add_requests() = ToSlowRequest(slow);
           }
           return absl::OkStatus();
         });

@@ -35,6 +35,7 @@ Rule RuleOf(Op op) {
     case Op::kListBuffers:
     case Op::kGetServerInfo:
     case Op::kListTenants:
+    case Op::kListSlow:
     case Op::kExplain:
       return {Role::kReadOnly, "looking"};
     case Op::kUpload:
@@ -85,6 +86,27 @@ bool IsStream(Op op) {
   }
 }
 
+/// The only value of that name; empty: there is none, or there are several.
+std::string_view Metadata(const grpc::ServerContextBase& context, const char* name) {
+  const auto [begin, end] = context.client_metadata().equal_range(name);
+  return begin != end && std::next(begin) == end ? View(begin->second) : std::string_view();
+}
+
+/// What the call is known by, which its caller is told at once and, with an error, at the end.
+std::shared_ptr<const CallOrigin> OriginOf(grpc::ServerContextBase& context) {
+  auto origin = std::make_shared<CallOrigin>();
+  const std::string_view id = Metadata(context, kRequestIdKey);
+  origin->request_id = IsRequestId(id) ? std::string(id) : NewRequestId();
+  const std::string_view parent = Metadata(context, "traceparent");
+  if (!parent.empty()) {
+    origin->trace =
+        ParseTraceContext(parent, Metadata(context, "tracestate")).value_or(TraceContext());
+  }
+  context.AddInitialMetadata(kRequestIdKey, origin->request_id);
+  context.AddTrailingMetadata(kRequestIdKey, origin->request_id);
+  return origin;
+}
+
 absl::StatusOr<Caller> Identify(const ServiceContext& service,
                                 const grpc::ServerContextBase& context) {
   const std::string peer = context.peer();
@@ -129,18 +151,21 @@ absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {
 
 }  // namespace
 
-absl::StatusOr<Caller> Admit(const ServiceContext& service,
-                             const grpc::ServerContextBase& context) {
+absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context) {
+  std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
   if (!caller.ok()) return caller;
+  caller->origin = std::move(origin);
   absl::Status counted = Count(engine::Quota::kStreams, service, context, *caller);
   if (!counted.ok()) return counted;
   return caller;
 }
 
 absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
-                             const grpc::ServerContextBase& context) {
+                             grpc::ServerContextBase& context) {
+  std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
+  if (caller.ok()) caller->origin = std::move(origin);
   absl::Status status = caller.status();
   if (status.ok()) status = MayDo(op, service, *caller);
   if (status.ok()) {

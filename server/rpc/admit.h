@@ -15,10 +15,11 @@ namespace sparsed::server {
 
 /// The caller of a call that is to do `op`, which counts as long as it is there. UNAUTHENTICATED,
 /// PERMISSION_DENIED; RESOURCE_EXHAUSTED.
+/// Its request id goes into its metadata, whatever comes of it.
 absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
-                             const grpc::ServerContextBase& context);
+                             grpc::ServerContextBase& context);
 /// Likewise, of a call that is part of another.
-absl::StatusOr<Caller> Admit(const ServiceContext& service, const grpc::ServerContextBase& context);
+absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context);
 /// PERMISSION_DENIED if results of his must not stay on the server.
 absl::Status MayKeepResults(const ServiceContext& service, const Caller& caller);
 
@@ -32,7 +33,7 @@ class RefusedCall final : public Reactor {
 
 /// What `start(caller)` makes, or a call that is refused.
 template <typename Reactor, typename Start>
-Reactor* ForCaller(Op op, const ServiceContext& service, const grpc::ServerContextBase& context,
+Reactor* ForCaller(Op op, const ServiceContext& service, grpc::ServerContextBase& context,
                    const Start& start) {
   absl::StatusOr<Caller> caller = Admit(op, service, context);
   if (!caller.ok()) return new RefusedCall<Reactor>(caller.status());

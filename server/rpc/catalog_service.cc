@@ -8,6 +8,7 @@
 #include "server/rpc/page.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/unary.h"
+#include "server/telemetry/call_origin.h"
 #include "sparsed/v1/catalog.grpc.pb.h"
 
 namespace sparsed::server {
@@ -22,6 +23,11 @@ using Service = v1::Catalog::WithRawCallbackMethod_Get<
         v1::Catalog::WithRawCallbackMethod_Delete<v1::Catalog::WithRawCallbackMethod_Share<
             v1::Catalog::WithRawCallbackMethod_Rename<v1::Catalog::WithRawCallbackMethod_Copy<
                 v1::Catalog::WithRawCallbackMethod_Explain<Streams>>>>>>>>;
+
+engine::Requester RequesterOf(const Caller& caller, const std::string& matrix) {
+  return {caller.tenant, caller.name, caller.origin == nullptr ? "" : caller.origin->request_id,
+          matrix};
+}
 
 class CatalogService final : public Service {
  public:
@@ -105,7 +111,8 @@ class CatalogService final : public Service {
             asked = *std::move(parsed);
           }
           return service_.engine.preparation().Request(*matrix, *std::move(classes),
-                                                       request.again(), asked);
+                                                       request.again(), asked,
+                                                       RequesterOf(caller, request.name()));
         });
   }
 

@@ -422,6 +422,12 @@ std::vector<std::string> CarriersOf(const Start& start) {
 }
 std::vector<std::string> CarriersOf(const v1::SpgemmStart& /*start*/) { return {}; }
 
+template <typename Start>
+std::optional<TraceContext> TraceOf(const Start& start) {
+  if (!start.has_trace()) return std::nullopt;
+  return ParseTraceContext(start.trace().traceparent(), start.trace().tracestate());
+}
+
 template <typename Request>
 absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const SharedRegions& regions,
                                       const grpc::ByteBuffer& bytes) {
@@ -432,7 +438,8 @@ absl::StatusOr<ComputeMessage> Decode(const std::string& tenant, const SharedReg
   switch (request.part_case()) {
     case Request::kStart:
       return ComputeStart{request.start().request_id(), Subject(request.start()),
-                          ToSpec(tenant, regions, request.start()), CarriersOf(request.start())};
+                          ToSpec(tenant, regions, request.start()), CarriersOf(request.start()),
+                          TraceOf(request.start())};
     case Request::kCancel:
       return ComputeCancel{request.cancel().request_id()};
     default:

@@ -4,6 +4,7 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "engine/execution/call.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/shared_regions.h"
+#include "server/telemetry/call_origin.h"
 #include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {
@@ -24,6 +26,7 @@ struct ComputeStart {
   std::string subject;               ///< S's name; of a chain, the first that it names
   absl::StatusOr<ComputeSpec> spec;  ///< or what is wrong with this request
   std::vector<std::string> carriers;
+  std::optional<TraceContext> trace = {};  ///< if it is in one by itself
 };
 struct ComputeCancel {
   uint64_t request_id = 0;

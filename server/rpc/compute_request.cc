@@ -43,6 +43,7 @@ void ComputeRequest::QueueBegin(engine::CallBegin begin) {
   v1::Begin& message = *reply.mutable_begin();
   message.set_request_id(id_);
   message.set_plan(begin.plan);
+  record_.plan = std::move(begin.plan);
   message.set_nnz(begin.nnz);
   message.set_rows(begin.rows);
   message.set_cols(begin.cols);
@@ -196,15 +197,7 @@ grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
   v1::End& message = *reply.mutable_end();
   message.set_request_id(id_);
   ToProto(end.status, *message.mutable_status());
-  v1::Timings& timings = *message.mutable_timings();
-  timings.set_queue_ns(record_[Phase::kQueue]);
-  timings.set_receive_ns(record_[Phase::kReceive]);
-  timings.set_setup_ns(record_[Phase::kSetup]);
-  timings.set_to_device_ns(record_[Phase::kToDevice]);
-  timings.set_kernel_ns(record_[Phase::kKernel]);
-  timings.set_from_device_ns(record_[Phase::kFromDevice]);
-  timings.set_send_ns(record_[Phase::kSend]);
-  timings.set_total_ns(record_.total_ns);
+  ToProto(record_, *message.mutable_timings());
   message.set_nnz(end.nnz);
   message.set_version(end.version);
   for (const engine::StepEnd& step : end.steps) {

@@ -92,6 +92,45 @@ std::string KeptResult(const ComputeSpec& spec) {
   return spgemm == nullptr ? kept : spgemm->keep_as;
 }
 
+/// Columns of an operand; 0: nobody knows any of that name.
+int64_t ColumnsOf(engine::Engine& engine, const std::string& tenant,
+                  const engine::OperandSpec& operand) {
+  if (operand.shape.has_value()) return operand.shape->cols;
+  const auto held = engine.dense().Find(tenant, operand.held);
+  return held.ok() ? (*held)->shape.cols : 0;
+}
+
+/// What the record has of the request, for who looks at slow ones.
+void Describe(engine::Engine& engine, const ComputeSpec& spec, StageRecord& record) {
+  std::string& text = record.parameters;
+  const auto add = [&text](bool there, std::string_view word) {
+    if (there) text += fmt::format("{}{}", text.empty() ? "" : " ", word);
+  };
+  if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
+    record.k = ColumnsOf(engine, record.tenant, spmm->b);
+    add(spmm->transpose, "transpose");
+    if (spmm->alpha != 1) add(true, fmt::format("alpha={}", spmm->alpha));
+    if (spmm->beta != 0) add(true, fmt::format("beta={}", spmm->beta));
+    add(spmm->allow_tf32, "allow_tf32");
+    add(spmm->values.has_value(), "values");
+  } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
+    record.k = ColumnsOf(engine, record.tenant, sddmm->b);
+    add(sddmm->unscaled, "unscaled");
+    add(sddmm->values.has_value(), "values");
+  } else if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec)) {
+    text = fmt::format("right={}", spgemm->right);
+    add(spgemm->transpose_left, "transpose_left");
+    add(spgemm->transpose_right, "transpose_right");
+    if (!spgemm->mask.empty()) add(true, fmt::format("mask={}", spgemm->mask));
+    add(spgemm->count_first, "count_first");
+  } else if (const auto* chain = std::get_if<engine::ChainSpec>(&spec)) {
+    text = fmt::format("{} steps", chain->steps.size());
+    if (!chain->operands.empty()) {
+      record.k = ColumnsOf(engine, record.tenant, chain->operands.front());
+    }
+  }
+}
+
 uint64_t TimeoutOf(const ComputeSpec& spec) {
   return std::visit([](const auto& of_an_operation) { return of_an_operation.timeout_ns; }, spec);
 }
@@ -359,6 +398,8 @@ void ComputeStream::Open(Op op, ComputeStart start) {
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
   request->record().ring = transport_.is_ring();
   request->record().request_id = start.request_id;
+  request->record().id += fmt::format("/{}", start.request_id);
+  if (start.trace.has_value()) request->record().trace = *std::move(start.trace);
   Todo todo;
   absl::Status admitted;
   {
@@ -374,6 +415,7 @@ void ComputeStream::Open(Op op, ComputeStart start) {
   }
   if (!admitted.ok()) return Do(std::move(todo));
   CountBytes(service_.engine, *start.spec, request->record());
+  Describe(service_.engine, *start.spec, request->record());
   if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&*start.spec)) {
     request->publishes = spgemm->keep_as;
   }

@@ -182,6 +182,43 @@ void ToProto(const absl::Status& status, v1::Status& message) {
   detail.set_value(retry.SerializeAsString());
 }
 
+void ToProto(const StageRecord& record, v1::Timings& message) {
+  message.set_queue_ns(record[Phase::kQueue]);
+  message.set_receive_ns(record[Phase::kReceive]);
+  message.set_setup_ns(record[Phase::kSetup]);
+  message.set_to_device_ns(record[Phase::kToDevice]);
+  message.set_kernel_ns(record[Phase::kKernel]);
+  message.set_from_device_ns(record[Phase::kFromDevice]);
+  message.set_send_ns(record[Phase::kSend]);
+  message.set_total_ns(record.total_ns);
+  message.set_request_id(record.id);
+}
+
+v1::SlowRequest ToSlowRequest(const EndedRequest& request) {
+  const StageRecord& record = request.record;
+  v1::SlowRequest message;
+  message.set_request_id(record.id);
+  message.set_ended_unix_ns(std::chrono::nanoseconds(request.ended.time_since_epoch()).count());
+  message.set_tenant(record.tenant);
+  message.set_caller(record.caller);
+  message.set_operation(std::string(Name(record.op)));
+  // Names that were refused may be anything.
+  message.set_subject(ForClients(record.subject));
+  message.set_code(absl::StatusCodeToString(record.status.code()));
+  message.set_message(ForClients(std::string(record.status.message())));
+  ToProto(record, *message.mutable_timings());
+  message.set_plan(record.plan);
+  message.set_k(record.k);
+  message.set_parameters(ForClients(record.parameters));
+  message.set_transport(std::string(TransportOf(record)));
+  message.set_bytes_in(record.stream_bytes_in + record.held_bytes_in + record.shared_bytes_in +
+                       record.gpu_bytes_in);
+  message.set_bytes_out(record.stream_bytes_out + record.held_bytes_out + record.shared_bytes_out +
+                        record.gpu_bytes_out);
+  message.set_trace_id(record.trace.trace_id);
+  return message;
+}
+
 absl::StatusOr<ElementType> ToElementType(std::string_view what, v1::ElementType type) {
   switch (type) {
     case v1::ELEMENT_TYPE_I32:

@@ -12,6 +12,9 @@
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/call.h"
+#include "server/telemetry/slow_requests.h"
+#include "server/telemetry/stage_record.h"
+#include "sparsed/v1/admin.pb.h"
 #include "sparsed/v1/buffers.pb.h"
 #include "sparsed/v1/catalog.pb.h"
 #include "sparsed/v1/compute.pb.h"
@@ -22,6 +25,8 @@ namespace sparsed::server {
 /// google.rpc.RetryInfo among the details.
 grpc::Status ToGrpc(const absl::Status& status);
 void ToProto(const absl::Status& status, v1::Status& message);
+void ToProto(const StageRecord& record, v1::Timings& message);
+v1::SlowRequest ToSlowRequest(const EndedRequest& request);
 
 /// `what` is the field's name, for the sentence.
 absl::StatusOr<ElementType> ToElementType(std::string_view what, v1::ElementType type);

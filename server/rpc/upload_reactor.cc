@@ -97,8 +97,10 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   absl::Status Open(const v1::UploadHeader& message) {
     if (upload_ != nullptr) return absl::InvalidArgumentError("the upload has two headers");
     record_.subject = message.name();
+    record_.parameters = fmt::format("{}x{} nnz={}", message.rows(), message.cols(), message.nnz());
     auto header = ToUploadHeader(record_.tenant, message);
     if (!header.ok()) return header.status();
+    header->requester = {record_.tenant, record_.caller, record_.id, message.name()};
     auto upload = service_.engine.catalog().BeginUpload(*std::move(header));
     if (!upload.ok()) return upload.status();
     upload_ = *std::move(upload);

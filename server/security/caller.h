@@ -11,6 +11,8 @@
 
 namespace sparsed::server {
 
+struct CallOrigin;
+
 /// The tenant of a server without an access file.
 inline constexpr std::string_view kDefaultTenant = "default";
 
@@ -55,6 +57,8 @@ struct Caller {
   std::shared_ptr<const Identity> identity;  ///< null: the server asks nobody who he is
   /// Counts his call in his tenant's quotas while a copy is there. Null before it is admitted.
   std::shared_ptr<const void> counted = nullptr;
+  /// Of the call that he makes. Null before it is admitted.
+  std::shared_ptr<const CallOrigin> origin = nullptr;
 };
 
 }  // namespace sparsed::server

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 
 #include "engine/execution/derived_patterns.h"
 #include "kernels/cuda/driver.h"
@@ -217,6 +219,20 @@ void AddBuffers(Families& families, engine::Engine& engine, TenantLabels& labels
   }
 }
 
+/// Of the file system that the data directory is on; nothing while it cannot be asked.
+void AddDisk(Families& families, engine::Engine& engine) {
+  const std::string& folder = engine.options().data_dir;
+  if (folder.empty()) return;
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(folder, error);
+  if (error) return;
+  families.Single(MetricType::Gauge, "sparsed_disk_free_bytes",
+                  "Room on the data directory's file system for the server's user",
+                  static_cast<double>(space.available));
+  families.Single(MetricType::Gauge, "sparsed_disk_size_bytes",
+                  "Size of the data directory's file system", static_cast<double>(space.capacity));
+}
+
 double ResidentSetBytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t size = 0, resident = 0;
@@ -242,6 +258,7 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
     families.Single(MetricType::Gauge, "sparsed_store_up",
                     "1 while the data directory is where it was, 0 once it is gone", *up ? 1 : 0);
   }
+  AddDisk(families, engine_);
   families.Single(MetricType::Gauge, "sparsed_preparations_pending",
                   "Preparations waiting or under way",
                   static_cast<double>(engine_.preparation().pending()));

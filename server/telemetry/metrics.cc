@@ -1,5 +1,7 @@
 #include "server/telemetry/metrics.h"
 
+#include <fmt/format.h>
+
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "server/log/log.h"
@@ -39,6 +41,9 @@ double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) *
 Metrics::Metrics()
     : requests_(CounterFamily(registry_, "sparsed_requests_total",
                               "Requests that ended, by operation, tenant and google.rpc code")),
+      errors_(CounterFamily(registry_, "sparsed_request_errors_total",
+                            "Requests that failed, by whose doing it was: the caller's, for want "
+                            "of room or time, or the server's")),
       in_flight_family_(BuildGauge()
                             .Name("sparsed_requests_in_flight")
                             .Help("Requests that began and have not ended")
@@ -138,6 +143,13 @@ void Metrics::End(const StageRecord& record) {
             {"tenant", tenant_labels_.Of(record.tenant)},
             {"code", absl::StatusCodeToString(record.status.code())}})
       .Increment();
+  if (const ErrorCause cause = CauseOf(record.status.code()); cause != ErrorCause::kNone) {
+    errors_
+        .Add({{"op", std::string(Name(record.op))},
+              {"tenant", tenant_labels_.Of(record.tenant)},
+              {"cause", std::string(Name(cause))}})
+        .Increment();
+  }
   RequestSeconds(record.op).Observe(Seconds(record.total_ns));
   for (size_t phase = 0; phase < kPhases; ++phase) {
     if (record.phase_ns[phase] > 0) {
@@ -214,9 +226,22 @@ void Metrics::OnPreparationEnd(std::string_view state) {
   preparations_ended_.Add({{"state", std::string(state)}}).Increment();
 }
 
-void Metrics::OnPreparationFailed(std::string_view pattern, std::string_view sentence) {
-  Log(LogLevel::kWarn, "preparation failed",
-      {{"pattern", std::string(pattern)}, {"message", std::string(sentence)}});
+void Metrics::OnPreparationReport(const engine::PreparationReport& report) {
+  const bool failed = report.state == "failed";
+  // A start may bring back thousands.
+  const LogLevel level = failed              ? LogLevel::kWarn
+                         : !report.asked_for ? LogLevel::kDebug
+                                             : LogLevel::kInfo;
+  if (!LogEnabled(level)) return;
+  const std::optional<int64_t> not_logged = preparation_log_.Admit();
+  if (!not_logged.has_value()) return;
+  std::vector<Field> fields = {
+      {"pattern", report.pattern},         {"seconds", report.seconds},
+      {"matrix", report.requester.matrix}, {"tenant", report.requester.tenant},
+      {"caller", report.requester.caller}, {"request_id", report.requester.request_id},
+      {"message", report.sentence}};
+  if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
+  Log(level, fmt::format("preparation {}", report.state), fields);
 }
 
 void Metrics::OnDamage(std::string_view sentence) {

@@ -49,7 +49,7 @@ class Metrics : public engine::Observer {
   void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override;
   void OnRecipe(std::string_view outcome) override;
   void OnPreparationEnd(std::string_view state) override;
-  void OnPreparationFailed(std::string_view pattern, std::string_view sentence) override;
+  void OnPreparationReport(const engine::PreparationReport& report) override;
   void OnDamage(std::string_view sentence) override;
   void OnDeviceLost(std::string_view sentence) override;
   void OnStore(const absl::Status& status) override;
@@ -98,6 +98,7 @@ class Metrics : public engine::Observer {
 
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Family<prometheus::Counter>& errors_;
   prometheus::Family<prometheus::Gauge>& in_flight_family_;
   prometheus::Family<prometheus::Histogram>& request_seconds_family_;
   prometheus::Family<prometheus::Histogram>& phase_seconds_family_;
@@ -120,7 +121,8 @@ class Metrics : public engine::Observer {
       *attached_out_;
   prometheus::Counter *damages_, *ring_requests_;
   TenantLabels tenant_labels_;
-  LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20}, soft_log_{/*per_second=*/1, /*burst=*/20};
+  LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20}, soft_log_{/*per_second=*/1, /*burst=*/20},
+      preparation_log_{/*per_second=*/5, /*burst=*/50};
 
   Mutex kernels_mutex_;
   std::map<std::tuple<Operation, std::string, std::string>, OfKernel> kernels_

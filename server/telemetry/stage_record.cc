@@ -29,6 +29,7 @@ std::string_view Name(Op op) {
       "list_tenants",
       "rename",
       "copy",
+      "list_slow",
   };
   return kNames[static_cast<size_t>(op)];
 }
@@ -37,6 +38,37 @@ std::string_view Name(Phase phase) {
   constexpr std::array<std::string_view, kPhases> kNames = {
       "queue", "receive", "setup", "to_device", "kernel", "from_device", "send"};
   return kNames[static_cast<size_t>(phase)];
+}
+
+ErrorCause CauseOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return ErrorCause::kNone;
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kDeadlineExceeded:
+      return ErrorCause::kCapacity;
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDataLoss:
+      return ErrorCause::kServer;
+    default:
+      return ErrorCause::kCaller;
+  }
+}
+
+std::string_view Name(ErrorCause cause) {
+  constexpr std::array<std::string_view, 4> kNames = {"", "caller", "capacity", "server"};
+  return kNames[static_cast<size_t>(cause)];
+}
+
+std::string_view TransportOf(const StageRecord& record) {
+  if (record.ring) return "ring";
+  if (record.gpu_bytes_in + record.gpu_bytes_out > 0) return "shared_device";
+  if (record.shared_bytes_in + record.shared_bytes_out > 0) return "shared_host";
+  if (record.stream_bytes_in + record.stream_bytes_out > 0) return "stream";
+  if (record.held_bytes_in + record.held_bytes_out > 0) return "held";
+  return "";
 }
 
 }  // namespace sparsed::server

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "server/telemetry/call_origin.h"
 
 namespace sparsed::server {
 
@@ -39,8 +40,9 @@ enum class Op : uint8_t {
   kListTenants,
   kRename,
   kCopy,
+  kListSlow,
 };
-inline constexpr int kOps = 25;
+inline constexpr int kOps = 26;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 
@@ -54,10 +56,17 @@ struct StageRecord {
 
   Op op = Op::kSpmm;
   std::string tenant;
-  std::string caller;                       ///< as Caller::name; for the audit log only
+  std::string caller;                       ///< as Caller::name; for logs only
   std::optional<uint64_t> request_id = {};  ///< of a compute stream's
+  /// What its caller knows it by: CallOrigin's, of a compute stream's with "/" and its own id.
+  std::string id;
+  TraceContext trace;
   std::string keeps;    ///< what its result is called, if that stays on the server
   std::string subject;  ///< the matrix or buffer that it is about; for log and status page only
+  std::string plan;     ///< of a product: "<recipe> / <kernel>"
+  int64_t k = 0;        ///< columns of the dense operand; 0: it has none
+  /// What else tells it from others of its operation: "transpose beta=1", "right=T", "7 steps".
+  std::string parameters;
   Clock::time_point begun = Clock::now();
   std::array<uint64_t, kPhases> phase_ns = {};
   uint64_t total_ns = 0;
@@ -73,6 +82,21 @@ struct StageRecord {
   uint64_t& operator[](Phase phase) { return phase_ns[static_cast<size_t>(phase)]; }
   uint64_t operator[](Phase phase) const { return phase_ns[static_cast<size_t>(phase)]; }
 };
+
+/// Whose doing it is that a request failed.
+enum class ErrorCause : uint8_t {
+  kNone,      ///< it did not
+  kCaller,    ///< it asked for what is not there, not allowed or malformed, or left
+  kCapacity,  ///< there was no room, or not enough time
+  kServer,
+};
+ErrorCause CauseOf(absl::StatusCode code);
+/// "caller", "capacity", "server": the metrics' label `cause`; "" of none.
+std::string_view Name(ErrorCause cause);
+
+/// How most of its bytes came and went: "ring", "shared_device", "shared_host", "stream" or "held";
+/// empty: it had none.
+std::string_view TransportOf(const StageRecord& record);
 
 /// Nanoseconds since `begin`.
 inline uint64_t NanosecondsSince(StageRecord::Clock::time_point begin) {

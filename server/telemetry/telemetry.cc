@@ -39,8 +39,10 @@ bool Changes(Op op) {
 }
 
 /// The server's own failures are worth a look; what a caller did wrong is the caller's to see.
-LogLevel LevelOf(absl::StatusCode code) {
-  switch (code) {
+LogLevel LevelOf(const StageRecord& record) {
+  switch (record.status.code()) {
+    case absl::StatusCode::kOk:
+      return Changes(record.op) ? LogLevel::kInfo : LogLevel::kDebug;
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:
@@ -53,15 +55,27 @@ LogLevel LevelOf(absl::StatusCode code) {
   }
 }
 
-/// `suppressed`: requests that ended with this code and were not logged.
-void LogRequest(const StageRecord& record, LogLevel level, int64_t suppressed) {
+/// `suppressed`: requests like it that were not logged.
+void LogRequest(LogLevel level, std::string_view event, const StageRecord& record,
+                int64_t suppressed) {
   std::vector<Field> fields = {
       {"op", std::string(Name(record.op))},
       {"tenant", record.tenant},
+      {"caller", record.caller},
+      {"request_id", record.id},
       {"subject", record.subject},
       {"code", absl::StatusCodeToString(record.status.code())},
       {"total_ms", static_cast<double>(record.total_ns) * 1e-6},
   };
+  const auto text = [&fields](std::string_view key, std::string_view value) {
+    if (!value.empty()) fields.push_back({key, std::string(value)});
+  };
+  text("trace_id", record.trace.trace_id);
+  text("result", record.keeps);
+  if (record.k > 0) fields.push_back({"k", record.k});
+  text("parameters", record.parameters);
+  text("plan", record.plan);
+  text("transport", TransportOf(record));
   for (size_t phase = 0; phase < kPhases; ++phase) {
     if (record.phase_ns[phase] == 0) continue;
     static constexpr std::array<std::string_view, kPhases> kKeys = {
@@ -84,7 +98,7 @@ void LogRequest(const StageRecord& record, LogLevel level, int64_t suppressed) {
   bytes("shared_gpu_bytes_out", record.gpu_bytes_out);
   if (!record.status.ok()) fields.push_back({"message", std::string(record.status.message())});
   if (suppressed > 0) fields.push_back({"not_logged", suppressed});
-  Log(level, "request", fields);
+  Log(level, event, fields);
 }
 
 }  // namespace
@@ -94,6 +108,15 @@ StageRecord Telemetry::Begin(Op op, const Caller& caller, std::string subject) {
   record.op = op;
   record.tenant = caller.tenant;
   record.caller = caller.name;
+  if (caller.origin != nullptr) {
+    record.id = caller.origin->request_id;
+    record.trace = caller.origin->trace;
+  } else {
+    record.id = NewRequestId();
+  }
+  if (exporter_ != nullptr && !record.trace.traced()) {
+    record.trace = {.trace_id = NewTraceId(), .parent_id = "", .state = "", .sampled = true};
+  }
   Cut(subject, kMaxSubject);
   record.subject = std::move(subject);
   ++in_flight_;
@@ -112,7 +135,10 @@ void Telemetry::End(StageRecord record) {
   --in_flight_;
   metrics_.End(record);
   LogEnd(record);
+  LogSlow(record);
   Audit(record);
+  slow_.Add(record);
+  if (exporter_ != nullptr) exporter_->Add(record);
   const MutexLock lock(mutex_);
   recent_.push_front({std::chrono::system_clock::now(), std::move(record)});
   if (recent_.size() > kRecent) recent_.pop_back();
@@ -125,7 +151,8 @@ void Telemetry::Audit(const StageRecord& record) {
                  .operation = std::string(Name(record.op)),
                  .name = record.keeps.empty() ? record.subject : record.keeps,
                  .status = record.status,
-                 .request_id = record.request_id});
+                 .request_id = record.request_id,
+                 .id = record.id});
 }
 
 void Telemetry::Refused(Op op, const Caller* caller, std::string from, const absl::Status& why) {
@@ -149,21 +176,36 @@ Telemetry::~Telemetry() {
         {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
          {"count", suppressed}});
   }
+  for (int op = 0; op < kOps; ++op) {
+    const int64_t suppressed = change_limits_[static_cast<size_t>(op)].suppressed();
+    if (suppressed == 0) continue;
+    Log(LogLevel::kInfo, "requests not logged",
+        {{"op", std::string(Name(static_cast<Op>(op)))}, {"code", "OK"}, {"count", suppressed}});
+  }
 }
 
 /// Whoever asked for debugging gets every request; else a client that is refused a thousand times a
 /// second does not fill the disk, nor hide what else went wrong.
 void Telemetry::LogEnd(const StageRecord& record) {
-  const LogLevel level = LevelOf(record.status.code());
+  const LogLevel level = LevelOf(record);
   if (!LogEnabled(level)) return;
   int64_t suppressed = 0;
   if (level != LogLevel::kDebug) {
     const auto code = std::min(static_cast<int>(record.status.code()), kCodes - 1);
-    const std::optional<int64_t> admitted = limits_[static_cast<size_t>(code)].Admit();
+    // Who replaces values a thousand times a second hides no upload.
+    LogLimit& limit = record.status.ok() ? change_limits_[static_cast<size_t>(record.op)]
+                                         : limits_[static_cast<size_t>(code)];
+    const std::optional<int64_t> admitted = limit.Admit();
     if (!admitted.has_value()) return;
     suppressed = *admitted;
   }
-  LogRequest(record, level, suppressed);
+  LogRequest(level, "request", record, suppressed);
+}
+
+void Telemetry::LogSlow(const StageRecord& record) {
+  if (slow_ns_ == 0 || record.total_ns < slow_ns_ || !SlowRequests::Counts(record.op)) return;
+  const std::optional<int64_t> admitted = slow_limit_.Admit();
+  if (admitted.has_value()) LogRequest(LogLevel::kWarn, "slow request", record, *admitted);
 }
 
 std::vector<RecentRequest> Telemetry::Recent() const {

@@ -15,15 +15,14 @@
 #include "server/security/caller.h"
 #include "server/telemetry/audit_log.h"
 #include "server/telemetry/metrics.h"
+#include "server/telemetry/otlp_exporter.h"
+#include "server/telemetry/slow_requests.h"
 #include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {
 
-/// A request that ended, for the status page.
-struct RecentRequest {
-  std::chrono::system_clock::time_point ended;
-  StageRecord record;
-};
+/// For the status page.
+using RecentRequest = EndedRequest;
 
 /// Thread-safe.
 class Telemetry {
@@ -35,6 +34,14 @@ class Telemetry {
   /// Where to say who changed what; null: nowhere. Before the first request.
   void SetAudit(std::unique_ptr<AuditLog> audit) { audit_ = std::move(audit); }
   const AuditLog* audit() const { return audit_.get(); }
+  /// Requests that take so long or longer are logged with all that is known of them; 0: none.
+  /// Before the first request.
+  void SetSlow(std::chrono::nanoseconds slow) { slow_ns_ = static_cast<uint64_t>(slow.count()); }
+  /// Where spans go; null: nowhere. Before the first request.
+  void SetExporter(std::unique_ptr<OtlpExporter> exporter) { exporter_ = std::move(exporter); }
+  OtlpExporter::Counts spans() const {
+    return exporter_ == nullptr ? OtlpExporter::Counts() : exporter_->counts();
+  }
   /// `op` was refused before it began; `caller` is null if nobody knows who it was.
   void Refused(Op op, const Caller* caller, std::string from, const absl::Status& why);
 
@@ -49,6 +56,7 @@ class Telemetry {
   int64_t in_flight() const { return in_flight_; }
   /// Newest first, at most 50.
   std::vector<RecentRequest> Recent() const;
+  const SlowRequests& slow() const { return slow_; }
 
  private:
   static constexpr int kCodes = 17;  ///< of google.rpc
@@ -58,11 +66,17 @@ class Telemetry {
   };
 
   void LogEnd(const StageRecord& record);
+  void LogSlow(const StageRecord& record);
   void Audit(const StageRecord& record);
 
   Metrics metrics_;
   std::unique_ptr<AuditLog> audit_;
   std::array<CodeLimit, kCodes> limits_;
+  std::array<CodeLimit, kOps> change_limits_;  ///< of what changed something
+  CodeLimit slow_limit_;
+  uint64_t slow_ns_ = 0;
+  SlowRequests slow_;
+  std::unique_ptr<OtlpExporter> exporter_;
   std::atomic<int64_t> in_flight_ = 0;
   mutable Mutex mutex_;
   std::deque<RecentRequest> recent_ ABSL_GUARDED_BY(mutex_);

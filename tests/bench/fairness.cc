@@ -65,7 +65,7 @@ struct Product {
 struct Service {
   Service(int lanes, int threads)
       : executor({.lanes = lanes, .threads_per_lane = threads}, catalog, dense, budget, observer) {
-    catalog.on_published = [](engine::MatrixLease, const std::vector<ProblemClass>&) {};
+    catalog.on_published = [](auto&&...) {};
     catalog.on_pattern_gone = [](const std::shared_ptr<engine::Pattern>&) {};
   }
   Product Upload(const std::string& tenant, const std::string& name, const Pattern& pattern,

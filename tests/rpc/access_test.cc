@@ -108,6 +108,7 @@ const std::map<std::string, Role> kLeast = {{"Catalog/Upload", Role::kUser},
                                             {"Compute/Carry", Role::kReadOnly},
                                             {"Admin/GetServerInfo", Role::kReadOnly},
                                             {"Admin/ListTenants", Role::kReadOnly},
+                                            {"Admin/ListSlow", Role::kReadOnly},
                                             {"Admin/GetStats", Role::kOperator}};
 
 TEST_F(AccessTest, EveryMethodKnowsItsCallers) {

@@ -162,6 +162,7 @@ TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
            "sparsed_memory_evictable_bytes{device=\"cpu\"} ",
            "sparsed_disk_read_bytes_total{read=\"again\"} 0",
            "sparsed_matrices 1",
+           "sparsed_spans_total{result=\"dropped\"} 0",
            "sparsed_build_info{version=\"" SPARSED_VERSION "\"",
        }) {
     EXPECT_NE(page.find(sample), std::string::npos) << sample << " is missing in\n" << page;

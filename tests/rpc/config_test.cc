@@ -84,12 +84,27 @@ TEST(CommandLine, SalvageNeedsADirectory) {
 }
 
 TEST(CommandLine, FlagsAreRead) {
-  const Parsed parsed = Parse(
-      {"--listen=[::1]:0", "--listen=unix:/run/s", "--metrics-listen=off", "--data-dir=/d",
-       "--devices=auto", "--host-memory=4GiB", "--preparation-memory=512MiB", "--threads=6",
-       "--lanes=2", "--max-chunk=1MiB", "--preparation-seconds=90", "--scrub-interval=3600",
-       "--log-level=debug", "--log-format=json", "--connection-memory=1GiB", "--receive-idle=5",
-       "--send-idle=0.5", "--buffer-memory=2GiB", "--buffer-time-to-live=90"});
+  const Parsed parsed = Parse({"--listen=[::1]:0",
+                               "--listen=unix:/run/s",
+                               "--metrics-listen=off",
+                               "--data-dir=/d",
+                               "--devices=auto",
+                               "--host-memory=4GiB",
+                               "--preparation-memory=512MiB",
+                               "--threads=6",
+                               "--lanes=2",
+                               "--max-chunk=1MiB",
+                               "--preparation-seconds=90",
+                               "--scrub-interval=3600",
+                               "--log-level=debug",
+                               "--log-format=json",
+                               "--connection-memory=1GiB",
+                               "--receive-idle=5",
+                               "--send-idle=0.5",
+                               "--buffer-memory=2GiB",
+                               "--buffer-time-to-live=90",
+                               "--slow-request=100ms",
+                               "--otlp-endpoint=http://127.0.0.1:4318"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
   const Config& config = parsed.config();
   EXPECT_EQ(config.listen, (std::vector<std::string>{"[::1]:0", "unix:/run/s"}));
@@ -108,6 +123,28 @@ TEST(CommandLine, FlagsAreRead) {
   EXPECT_EQ(config.scrub_interval_seconds, 3600);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(config.log_format, LogFormat::kJson);
+  EXPECT_EQ(config.slow_request_seconds, 0.1);
+  EXPECT_EQ(config.otlp_endpoint, "http://127.0.0.1:4318");
+}
+
+TEST(CommandLine, TimesHaveUnits) {
+  const auto seconds = [](const char* flag) {
+    return Parse({"--in-memory", flag}).config().slow_request_seconds;
+  };
+  EXPECT_EQ(Parse({"--in-memory"}).config().slow_request_seconds, 0);
+  EXPECT_EQ(seconds("--slow-request=0"), 0);
+  EXPECT_EQ(seconds("--slow-request=2"), 2);
+  EXPECT_EQ(seconds("--slow-request=1.5s"), 1.5);
+  EXPECT_EQ(seconds("--slow-request=2m"), 120);
+  EXPECT_DOUBLE_EQ(seconds("--slow-request=250us"), 250e-6);
+  const std::string file = WriteFile("slow.yaml", "in_memory: true\nslow_request: 100ms\n");
+  EXPECT_EQ(Parse({("--config=" + file).c_str()}).config().slow_request_seconds, 0.1);
+  for (const char* wrong : {"--slow-request=soon", "--slow-request=-1", "--slow-request=ms",
+                            "--slow-request=100d", "--slow-request=25h", "--slow-request=nan"}) {
+    ExpectWrong({"--in-memory", wrong}, "is not a time such as 100ms");
+  }
+  ExpectWrong({"--in-memory", "--otlp-endpoint=https://c:4318"}, "plain text");
+  ExpectWrong({"--in-memory", "--otlp-endpoint=c:4318"}, "http://HOST:PORT");
 }
 
 TEST(CommandLine, WrongUse) {

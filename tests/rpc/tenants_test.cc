@@ -201,6 +201,33 @@ TEST_F(TenantsTest, AnOperatorSeesAllTenantsAndOthersThemselvesAlone) {
   EXPECT_THAT(names, testing::ElementsAre("one", "ops"));
 }
 
+TEST_F(TenantsTest, SlowRequestsAreTheTenantsOwn) {
+  Start("");
+  ASSERT_TRUE(Put("one", "secret").ok());
+  ASSERT_TRUE(Put("two", "mine").ok());
+  const auto slow = [this](const std::string& token, bool all, std::string* told) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ListSlowRequest request;
+    request.set_all(all);
+    v1::ListSlowReply reply;
+    const grpc::Status status = server().admin().ListSlow(&context, request, &reply);
+    *told = reply.DebugString();
+    return status;
+  };
+  std::string told;
+  ASSERT_TRUE(slow("two", false, &told).ok());
+  EXPECT_THAT(told, HasSubstr("mine"));
+  EXPECT_THAT(told, testing::Not(HasSubstr("secret")));
+  EXPECT_THAT(told, testing::Not(HasSubstr("one")));
+  EXPECT_EQ(slow("two", true, &told).error_code(), Code::PERMISSION_DENIED);
+  EXPECT_EQ(told, "");
+  ASSERT_TRUE(slow("ops", false, &told).ok());
+  EXPECT_THAT(told, testing::Not(HasSubstr("secret")));
+  ASSERT_TRUE(slow("ops", true, &told).ok());
+  EXPECT_THAT(told, AllOf(HasSubstr("mine"), HasSubstr("secret")));
+}
+
 TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
   Start("tenants:\n  one: {quotas: {requests_per_second: 3}}\n");
   grpc::Status refused;
@@ -569,6 +596,7 @@ std::string Transcript(grpc::Channel& channel, const google::protobuf::MethodDes
   const std::string path =
       "/" + std::string(method.service()->full_name()) + "/" + std::string(method.name());
   const grpc::internal::RpcMethod rpc(path.c_str(), grpc::internal::RpcMethod::BIDI_STREAMING);
+  context.AddMetadata("x-request-id", "the-same-each-time");
   const std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream(
       grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
           &channel, rpc, &context));

@@ -159,7 +159,7 @@ class ExecutorTest : public ::testing::Test {
   }
 
   void SetUp() override {
-    catalog_.on_published = [](MatrixLease, const std::vector<ProblemClass>&) {};
+    catalog_.on_published = [](auto&&...) {};
     catalog_.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
     executor_ = std::make_unique<Executor>(ExecutorOptions{.lanes = 1, .threads_per_lane = 2},
                                            catalog_, dense_, budget_, observer_);

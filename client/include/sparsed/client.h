@@ -40,6 +40,10 @@ class SharedBlock;
 /// None: it fails again until somebody deletes something, or the server's limits change.
 std::optional<std::chrono::milliseconds> RetryDelay(const absl::Status& status);
 
+/// By which the server's log knows the call that failed; none where it never reached a server, or
+/// an older one.
+std::optional<std::string> RequestId(const absl::Status& status);
+
 /// PEM files for TLS. It is used over TCP if `ca` or `certificate` is given.
 struct TlsOptions {
   /// Authorities that may vouch for the server's certificate; "system": the machine's.
@@ -93,6 +97,10 @@ struct ClientOptions {
   /// A file whose first line is the token; refused if others can read it, read again when it
   /// changes.
   std::string token_file{};
+  /// Called as each call or request ends that reached the server, with the method
+  /// ("/sparsed.v1.Catalog/Upload") and the id by which the server's log knows it. From threads of
+  /// gRPC's: it must be quick, and safe to call from several at once.
+  std::function<void(const std::string& method, const std::string& request_id)> on_request{};
 };
 
 struct CallOptions {
@@ -100,6 +108,11 @@ struct CallOptions {
   std::optional<std::chrono::nanoseconds> timeout{};
   /// As ClientOptions has it; the higher of both counts.
   uint32_t priority = 0;
+  /// The trace that the call belongs to, as W3C's Trace Context has it in the headers of these
+  /// names: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01". Where it is empty, the
+  /// environment's TRACEPARENT and TRACESTATE count. What is malformed is not sent.
+  std::string traceparent{};
+  std::string tracestate{};
 };
 
 struct UploadOptions {
@@ -485,6 +498,13 @@ class Client {
                                                       const CallOptions& options = {}) const;
   Call<std::vector<TenantInfo>> ListTenantsAsync(bool all = false,
                                                  const CallOptions& options = {}) const;
+
+  /// The slowest requests of the last hour of the caller's tenant, the slowest first; of `all`
+  /// tenants for operators. At most `limit`, 1 to 100.
+  absl::StatusOr<std::vector<SlowRequest>> ListSlow(bool all = false, int limit = 20,
+                                                    const CallOptions& options = {}) const;
+  Call<std::vector<SlowRequest>> ListSlowAsync(bool all = false, int limit = 20,
+                                               const CallOptions& options = {}) const;
 
  private:
   friend class AttachedMatrix;

@@ -388,6 +388,7 @@ struct ComputeResult {
   /// The slowest way that an operand or a result took, in the order above; kRing of a request that
   /// went through the ring.
   Transport transport = Transport::kStream;
+  std::string request_id{};  ///< by which the server's log knows it; empty: an older server
 };
 
 /// How an SpGEMM was done.
@@ -398,6 +399,7 @@ struct SpgemmResult {
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t nnz = 0;
+  std::string request_id{};  ///< as ComputeResult's
 };
 
 struct DeviceInfo {
@@ -462,6 +464,26 @@ struct DeviceUse {
   int64_t memory_bytes = 0;
   int64_t memory_limit_bytes = 0;
   std::map<std::string, double> tenant_seconds;  ///< of busy_seconds
+};
+
+/// A request that took long.
+struct SlowRequest {
+  std::string request_id;  ///< what its caller and the server's log know it by
+  std::chrono::system_clock::time_point ended;
+  std::string tenant;
+  std::string caller;     ///< "token training-1", "user alice", ...
+  std::string operation;  ///< "spmm", "upload", ...
+  std::string subject;    ///< the matrix or dense matrix that it was about
+  std::string code;       ///< how it ended, by name: "OK", ...
+  std::string message;    ///< of an error
+  Timings timings;
+  std::string plan;        ///< of a product
+  int64_t k = 0;           ///< columns of the dense operand; 0: it has none
+  std::string parameters;  ///< "transpose beta=1", "right=T", "7 steps", ...
+  std::string transport;   ///< "stream", "ring", ...; empty: no array moved
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+  std::string trace_id;  ///< if it was in a trace
 };
 
 struct Stats {

@@ -108,7 +108,7 @@ struct Begun {
 /// One lane, which joins what waits for it.
 struct Service {
   explicit Service(std::chrono::microseconds wait = 1us) {
-    rooms.catalog.on_published = [](MatrixLease, const std::vector<ProblemClass>&) {};
+    rooms.catalog.on_published = [](auto&&...) {};
     rooms.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
     executor = std::make_unique<Executor>(
         ExecutorOptions{.lanes = 1, .threads_per_lane = 2, .batch_wait = wait}, rooms.catalog,

@@ -20,7 +20,7 @@ class FairnessTest : public testing::Test {
   static constexpr int64_t kWide = 96;
 
   FairnessTest() {
-    rooms_.catalog.on_published = [](MatrixLease, const std::vector<ProblemClass>&) {};
+    rooms_.catalog.on_published = [](auto&&...) {};
     rooms_.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
     executor_ = std::make_unique<Executor>(ExecutorOptions{.lanes = 1, .threads_per_lane = 1},
                                            rooms_.catalog, rooms_.dense, rooms_.budget, observer_);

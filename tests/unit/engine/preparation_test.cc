@@ -57,9 +57,16 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     ++recipes_[std::string(outcome)];
   }
-  void OnPreparationFailed(std::string_view pattern, std::string_view sentence) override {
+  void OnPreparationReport(const PreparationReport& report) override {
     std::lock_guard lock(mutex_);
-    failures_.push_back(fmt::format("{}: {}", pattern, sentence));
+    reports_.push_back(report);
+    if (report.state == "failed") {
+      failures_.push_back(fmt::format("{}: {}", report.pattern, report.sentence));
+    }
+  }
+  std::vector<PreparationReport> reports() {
+    std::lock_guard lock(mutex_);
+    return reports_;
   }
   std::vector<std::string> failures() {
     std::lock_guard lock(mutex_);
@@ -95,6 +102,7 @@ class Listener final : public Observer {
   std::mutex mutex_;
   std::map<std::string, int> stages_, ends_, recipes_;
   std::set<std::string> built_;
+  std::vector<PreparationReport> reports_;
   std::vector<std::string> failures_;
 };
 
@@ -112,8 +120,9 @@ struct Site : Rooms {
       : Rooms(directory, memory, preparation_memory),
         executor(ExecutorOptions(), catalog, dense, budget, listener),
         preparation(options, catalog, *store, budget, executor, listener) {
-    catalog.on_published = [this](MatrixLease matrix, const std::vector<ProblemClass>& classes) {
-      preparation.Prepare(std::move(matrix), classes);
+    catalog.on_published = [this](MatrixLease matrix, const std::vector<ProblemClass>& classes,
+                                  const Requester& requester) {
+      preparation.Prepare(std::move(matrix), classes, requester);
     };
     catalog.on_pattern_gone = [this](const std::shared_ptr<Pattern>& pattern) {
       preparation.Forget(pattern);
@@ -250,6 +259,31 @@ TEST(Preparation, PlansForTheMatrixsOwnType) {
     EXPECT_FALSE(active->plan.problem_class.allow_tf32);
     EXPECT_GT(active->plan.plan_ms, 0);
   }
+}
+
+TEST(Preparation, ItsEndSaysWhoAskedForIt) {
+  Site site;
+  const test::Pattern s = test::Rmat(8, 8, 3);
+  UploadHeader header = HeaderOf("m", s);
+  header.requester = {"tenant", "token t", "request-1", "m"};
+  auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  ASSERT_TRUE(site.Idle());
+  ASSERT_EQ(site.listener.reports().size(), 1u);
+  const PreparationReport report = site.listener.reports().front();
+  EXPECT_EQ(report.state, "ready");
+  EXPECT_EQ(report.pattern, (*matrix)->pattern()->hash());
+  EXPECT_TRUE(report.asked_for);
+  EXPECT_EQ(report.requester.request_id, "request-1");
+  EXPECT_EQ(report.requester.caller, "token t");
+  EXPECT_EQ(report.requester.matrix, "m");
+  ASSERT_TRUE(site.preparation
+                  .Request(*matrix, {Class(Operation::kSddmm)}, /*again=*/false, std::nullopt,
+                           {"tenant", "token t", "request-2", "m"})
+                  .ok());
+  ASSERT_TRUE(site.Idle());
+  ASSERT_EQ(site.listener.reports().size(), 2u);
+  EXPECT_EQ(site.listener.reports().back().requester.request_id, "request-2");
 }
 
 TEST(Preparation, TriesReorderingOnShuffledClusters) {
@@ -1842,7 +1876,8 @@ TEST(Preparation, ASmallOneDoesNotWaitForALongOne) {
   Rooms rooms("", kPlenty, kPlenty);
   Executor executor(ExecutorOptions(), rooms.catalog, rooms.dense, rooms.budget, observer);
   Preparation preparation(options, rooms.catalog, *rooms.store, rooms.budget, executor, observer);
-  rooms.catalog.on_published = [&](MatrixLease matrix, const std::vector<ProblemClass>& classes) {
+  rooms.catalog.on_published = [&](MatrixLease matrix, const std::vector<ProblemClass>& classes,
+                                   const Requester&) {
     preparation.Prepare(std::move(matrix), classes);
   };
   rooms.catalog.on_pattern_gone = [&](const std::shared_ptr<Pattern>& pattern) {
@@ -1873,7 +1908,7 @@ TEST(Preparation, ASmallOneDoesNotWaitForALongOne) {
 TEST(PreparationJob, GivesWayToShorterOnesForAsLongAsItTakesItself) {
   using Clock = PreparationJob::Clock;
   Rooms rooms;
-  rooms.catalog.on_published = [](MatrixLease, const std::vector<ProblemClass>&) {};
+  rooms.catalog.on_published = [](auto&&...) {};
   rooms.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
   const auto job_of = [&](const std::string& name, int64_t row_nnz, double seconds) {
     PreparationJob job;

@@ -538,7 +538,9 @@ TEST(Catalog, DeleteForgetsTheNameNotTheLease) {
 TEST(Catalog, InsertsArrays) {
   Rooms rooms;
   std::vector<ProblemClass> expected;
-  rooms.catalog.on_published = [&](const MatrixLease&, const auto& classes) { expected = classes; };
+  rooms.catalog.on_published = [&](const MatrixLease&, const auto& classes, const Requester&) {
+    expected = classes;
+  };
   UploadHeader header = Small();
   header.expected = {ClassOf({Operation::kSpgemm})};
   auto matrix = rooms.catalog.Insert(header, test::MakeArray("row_offsets", kSmallOffsets),

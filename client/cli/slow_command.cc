@@ -1,0 +1,90 @@
+// slow.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+#include "client/cli/command_line.h"
+#include "client/cli/commands.h"
+
+namespace sparsed::cli {
+namespace {
+
+double InMilliseconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+Json ToJson(const SlowRequest& slow) {
+  const Timings& t = slow.timings;
+  Json json = {{"request_id", slow.request_id},
+               {"ended_unix_ms",
+                std::chrono::duration_cast<std::chrono::milliseconds>(slow.ended.time_since_epoch())
+                    .count()},
+               {"tenant", slow.tenant},
+               {"caller", slow.caller},
+               {"operation", slow.operation},
+               {"subject", slow.subject},
+               {"code", slow.code},
+               {"message", slow.message},
+               {"timings_ms",
+                {{"total", InMilliseconds(t.total)},
+                 {"queue", InMilliseconds(t.queue)},
+                 {"receive", InMilliseconds(t.receive)},
+                 {"setup", InMilliseconds(t.setup)},
+                 {"to_device", InMilliseconds(t.to_device)},
+                 {"kernel", InMilliseconds(t.kernel)},
+                 {"from_device", InMilliseconds(t.from_device)},
+                 {"send", InMilliseconds(t.send)}}},
+               {"plan", slow.plan},
+               {"k", slow.k},
+               {"parameters", slow.parameters},
+               {"transport", slow.transport},
+               {"bytes_in", slow.bytes_in},
+               {"bytes_out", slow.bytes_out}};
+  if (!slow.trace_id.empty()) json["trace_id"] = slow.trace_id;
+  return json;
+}
+
+/// What it was about, and how: "cora K=64 transpose".
+std::string What(const SlowRequest& slow) {
+  std::string what = slow.subject;
+  if (slow.k > 0) what += fmt::format(" K={}", slow.k);
+  if (!slow.parameters.empty()) what += fmt::format(" {}", slow.parameters);
+  return what;
+}
+
+}  // namespace
+
+absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments) {
+  const auto slow = client.ListSlow(arguments.all, arguments.limit);
+  if (!slow.ok()) return slow.status();
+  Report report{{{"requests", Json::array()}}, ""};
+  Table table({"TOTAL", "OPERATION", "WHAT", "PLAN", "BY", "CODE", "ENDED", "TENANT", "REQUEST"});
+  std::string phases;
+  for (const SlowRequest& request : *slow) {
+    report.json["requests"].push_back(ToJson(request));
+    table.Add({Milliseconds(request.timings.total), request.operation, What(request), request.plan,
+               request.transport, request.code, Time(request.ended), request.tenant,
+               request.request_id});
+    phases += fmt::format("{}  {}\n", request.request_id, Text(request.timings));
+  }
+  report.text = table.empty() ? "no requests of the last hour\n"
+                              : fmt::format("{}\nwhere the time went\n{}", table.Text(), phases);
+  return report;
+}
+
+void AddSlow(CLI::App& app, Invocation& invocation) {
+  CLI::App* slow = AddCommand(
+      app, "slow", "The slowest requests of the last hour, with their parameters and phases",
+      {"slow", "slow --limit=5 --json"});
+  auto arguments = std::make_shared<SlowArguments>();
+  slow->add_flag("--all", arguments->all, "Of all tenants; for operators");
+  slow->add_option("--limit", arguments->limit, "How many at most, 1 to 100")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  slow->callback([&invocation, arguments] {
+    invocation.run = [arguments](const Client& client) { return Slow(client, *arguments); };
+  });
+}
+
+}  // namespace sparsed::cli

@@ -1,0 +1,80 @@
+#include "server/telemetry/call_origin.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+namespace sparsed::server {
+namespace {
+
+constexpr size_t kVersionDigits = 2, kTraceDigits = 32, kSpanDigits = 16, kFlagDigits = 2;
+/// Of version 00: those four and three dashes.
+constexpr size_t kParentSize = kVersionDigits + kTraceDigits + kSpanDigits + kFlagDigits + 3;
+constexpr size_t kMostState = 512;
+constexpr size_t kMostRequestId = 64;
+
+bool IsHex(std::string_view text) {
+  return std::ranges::all_of(
+      text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+bool IsZero(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c == '0'; });
+}
+bool IsPrintable(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+uint64_t Random() {
+  static thread_local std::mt19937_64 generator = [] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  uint64_t number = 0;
+  while (number == 0) number = generator();
+  return number;
+}
+
+}  // namespace
+
+std::optional<TraceContext> ParseTraceContext(std::string_view traceparent,
+                                              std::string_view tracestate) {
+  if (traceparent.size() < kParentSize || traceparent[2] != '-' || traceparent[35] != '-' ||
+      traceparent[52] != '-') {
+    return std::nullopt;
+  }
+  const std::string_view version = traceparent.substr(0, kVersionDigits);
+  const std::string_view trace = traceparent.substr(3, kTraceDigits);
+  const std::string_view span = traceparent.substr(36, kSpanDigits);
+  const std::string_view flags = traceparent.substr(53, kFlagDigits);
+  if (!IsHex(version) || !IsHex(trace) || !IsHex(span) || !IsHex(flags)) return std::nullopt;
+  if (version == "ff" || IsZero(trace) || IsZero(span)) return std::nullopt;
+  // Later versions may have more behind.
+  const bool more = traceparent.size() > kParentSize;
+  if (more && (version == "00" || traceparent[kParentSize] != '-')) return std::nullopt;
+  TraceContext context{std::string(trace), std::string(span), "", false};
+  const char low = flags[1];
+  context.sampled = ((low <= '9' ? low - '0' : low - 'a' + 10) & 1) != 0;
+  if (tracestate.size() <= kMostState && IsPrintable(tracestate)) context.state = tracestate;
+  return context;
+}
+
+std::string NewSpanId() { return fmt::format("{:016x}", Random()); }
+std::string NewTraceId() { return fmt::format("{:016x}{:016x}", Random(), Random()); }
+
+bool IsRequestId(std::string_view text) {
+  return !text.empty() && text.size() <= kMostRequestId && std::ranges::all_of(text, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+           c == '_' || c == ':' || c == '-';
+  });
+}
+
+std::string NewRequestId() {
+  static const auto process = static_cast<uint32_t>(Random());
+  static std::atomic<uint64_t> count = 0;
+  return fmt::format("{:08x}-{:x}", process, ++count);
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,46 @@
+// What a call is known by: its request id, and the trace that its caller has it in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace sparsed::server {
+
+/// A place in a trace, as W3C's Trace Context has it. Ids are lower-case hexadecimal.
+struct TraceContext {
+  std::string trace_id;   ///< 32 digits; empty: the call is in no trace
+  std::string parent_id;  ///< 16 digits: the caller's span; empty: it has none
+  std::string state;      ///< `tracestate`, as it came
+  bool sampled = false;   ///< the caller records this trace
+
+  bool traced() const { return !trace_id.empty(); }
+};
+
+/// The context that the two headers say; nothing if `traceparent` is malformed or of no version
+/// that is known, as if there were none. A `tracestate` that is too long or no text is left out.
+std::optional<TraceContext> ParseTraceContext(std::string_view traceparent,
+                                              std::string_view tracestate);
+
+/// 16 random hexadecimal digits, never all zero. Not for secrets.
+std::string NewSpanId();
+/// 32 of them.
+std::string NewTraceId();
+
+/// What one call of a client, or one ring, is known by.
+struct CallOrigin {
+  std::string request_id;  ///< "5e0c2a71-1f": of this server's making, or the caller's own
+  TraceContext trace = {};
+};
+
+/// The name of the metadata, in both directions.
+inline constexpr char kRequestIdKey[] = "x-request-id";
+
+/// Whether a caller's own request id is one: 1 to 64 of [A-Za-z0-9._:-].
+bool IsRequestId(std::string_view text);
+/// One that no other call has, of this process or of another.
+std::string NewRequestId();
+
+}  // namespace sparsed::server

@@ -1,0 +1,66 @@
+#include "server/telemetry/slow_requests.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sparsed::server {
+
+bool SlowRequests::Counts(Op op) {
+  switch (op) {
+    case Op::kWatch:
+    case Op::kGetServerInfo:
+    case Op::kGetStats:
+    case Op::kListTenants:
+    case Op::kListSlow:
+      return false;
+    default:
+      return true;
+  }
+}
+
+void SlowRequests::Add(const StageRecord& record, Clock::time_point now) {
+  if (!Counts(record.op)) return;
+  const MutexLock lock(mutex_);
+  auto found = tenants_.find(record.tenant);
+  if (found == tenants_.end()) {
+    if (tenants_.size() >= kMostTenants) ForgetOneLocked();
+    found = tenants_.emplace(record.tenant, OfTenant()).first;
+  }
+  OfTenant& tenant = found->second;
+  tenant.last = now;
+  const auto total = [](const Kept& kept) { return kept.request.record.total_ns; };
+  if (tenant.kept.size() >= kMostOfTenant) {
+    std::erase_if(tenant.kept, [now](const Kept& kept) { return now - kept.at > kKept; });
+  }
+  if (tenant.kept.size() >= kMostOfTenant) {
+    const auto fastest = std::ranges::min_element(tenant.kept, {}, total);
+    if (total(*fastest) >= record.total_ns) return;
+    tenant.kept.erase(fastest);
+  }
+  tenant.kept.push_back({now, {std::chrono::system_clock::now(), record}});
+}
+
+void SlowRequests::ForgetOneLocked() {
+  tenants_.erase(
+      std::ranges::min_element(tenants_, {}, [](const auto& entry) { return entry.second.last; }));
+}
+
+std::vector<EndedRequest> SlowRequests::List(const std::string* tenant,
+                                             Clock::time_point now) const {
+  std::vector<EndedRequest> requests;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [name, of] : tenants_) {
+      if (tenant != nullptr && name != *tenant) continue;
+      for (const Kept& kept : of.kept) {
+        if (now - kept.at <= kKept) requests.push_back(kept.request);
+      }
+    }
+  }
+  std::ranges::sort(requests, std::greater<>(),
+                    [](const EndedRequest& request) { return request.record.total_ns; });
+  if (requests.size() > kMostListed) requests.resize(kMostListed);
+  return requests;
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,57 @@
+// The slowest requests of the last hour, for whoever asks why something is slow.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mutex.h"
+#include "server/telemetry/stage_record.h"
+
+namespace sparsed::server {
+
+/// A request that ended.
+struct EndedRequest {
+  std::chrono::system_clock::time_point ended;
+  StageRecord record;
+};
+
+/// Each tenant's own, so that nobody's slow requests hide another's. What a slower one took the
+/// place of is not remembered. Thread-safe.
+class SlowRequests {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kMostOfTenant = 32;
+  /// Of more, those whose last request is longest ago are forgotten.
+  static constexpr size_t kMostTenants = 64;
+  static constexpr size_t kMostListed = 100;
+  static constexpr std::chrono::hours kKept{1};
+
+  /// Whether a request of that kind belongs among them: one that waits for events, or asks the
+  /// server for its own state, does not.
+  static bool Counts(Op op);
+
+  void Add(const StageRecord& record, Clock::time_point now = Clock::now());
+  /// The slowest first, at most kMostListed; `tenant` null: of all.
+  std::vector<EndedRequest> List(const std::string* tenant,
+                                 Clock::time_point now = Clock::now()) const;
+
+ private:
+  struct Kept {
+    Clock::time_point at;
+    EndedRequest request;
+  };
+  struct OfTenant {
+    std::vector<Kept> kept;
+    Clock::time_point last;
+  };
+  void ForgetOneLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
+  std::map<std::string, OfTenant, std::less<>> tenants_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sparsed::server
