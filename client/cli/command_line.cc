@@ -28,16 +28,24 @@ CLI::Option* AddName(CLI::App* command, std::string& name) {
   return command->add_option("NAME", name, "The matrix")->required();
 }
 
-void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard) {
-  command
-      ->add_option(
-          "--expect", expect,
-          fmt::format("What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where "
-                      "TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K is "
-                      "rounded up to 1, 8, 16, 32, 64, 128, 256, 512 or 1024: widths in "
-                      "between share a plan",
-                      standard))
-      ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
+void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char* standard) {
+  const auto add = [&](const char* name, const std::string& what) {
+    return command->add_option(name, classes, what)->check([](const std::string& text) {
+      return Refusal(ParseClass(text));
+    });
+  };
+  CLI::Option* option =
+      add("--tune-for",
+          fmt::format("The problem signatures to tune it for: spmm:K, spmm^T:K (with :tf32 behind "
+                      "where TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K, the "
+                      "columns of the dense operand, is rounded up to 1, 8, 16, 32, 64, 128, 256, "
+                      "512 or 1024: widths in between share a plan",
+                      standard));
+  AddAlias(option, add("--expect", ""));
+}
+
+void AddAlias(CLI::Option* option, CLI::Option* former) {
+  former->group("")->excludes(option);  // no group: --help does not list it
 }
 
 CLI::Option* AddOut(CLI::App* group, OutputArguments& output) {

@@ -41,8 +41,11 @@ CLI::App* AddCommand(CLI::App& app, const char* name, const char* description,
 std::string ExampleLines(std::initializer_list<const char*> lines);
 
 CLI::Option* AddName(CLI::App* command, std::string& name);
-/// `standard` is what is expected where nothing is said.
-void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard);
+/// --tune-for, formerly --expect. `standard` is what is tuned for where nothing is said.
+void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char* standard);
+/// `former`, which sets the same variable, is what `option` was called before: it is still taken,
+/// but not together with `option`, and help does not mention it.
+void AddAlias(CLI::Option* option, CLI::Option* former);
 
 /// --format, which needs `out`, the option of the path.
 void AddOutputFormat(CLI::App* command, CLI::Option* out, OutputArguments& output);
