@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Runs the shell commands of the documents, each page's against a server of its own.
+
+  docs_test.py SPARSED SPARSECTL [--python] [PAGE...]
+
+Without pages: README.md, CONTRIBUTING.md, SECURITY.md and docs/*.md. The blocks of a page that are
+marked as `sh` run one after the other in one shell, in an empty folder that looks like the root of the
+repository. Comments of HTML before a block change that:
+
+  <!-- not run: REASON -->    it cannot run here, and why: a GPU, root, a network, an hour
+  <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
+  <!-- before: COMMANDS -->   commands that make what the block takes for granted
+
+Addresses and folders that documents name, such as 127.0.0.1:7470 and /var/lib/sparsed, are replaced by
+free ones. `sparsed` in the background is waited for; in the foreground it is stopped once it serves. A
+page that starts none has one in memory. Exits with 1 if a command failed, or a reason is missing.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 240  # that a page may take
+
+PRELUDE = r"""
+set -eEo pipefail
+trap 'echo "failed: the block at line $block"; exit 1' ERR
+# sparsed in the background, once it serves. Its address, unless it says one, is this page's.
+serve() {
+  local more=() log pid i
+  [[ " $* " == *" --listen="* || " $* " == *" --config="* ]] || more+=(--listen="$SPARSED_SERVER")
+  [[ " $* " == *" --metrics-listen="* || " $* " == *" --config="* ]] ||
+    more+=(--metrics-listen="$METRICS")
+  log="$WORK/server.$RANDOM$RANDOM.log"
+  SPARSED_SERVER='' "$SPARSED_PROGRAM" "$@" "${more[@]}" >"$log" 2>&1 &
+  pid=$!
+  echo "$pid" >>"$WORK/pids"
+  for ((i = 0; i < 600; i++)); do
+    if grep -q ' serving ' "$log"; then return 0; fi
+    if ! kill -0 "$pid" 2>/dev/null; then break; fi
+    sleep 0.1
+  done
+  echo "sparsed $* does not serve:"
+  cat "$log"
+  return 1
+}
+serve_for_a_moment() {
+  serve "$@"
+  local pid
+  pid=$(tail -n 1 "$WORK/pids")
+  kill "$pid"
+  wait "$pid"
+}
+"""
+
+
+class Block:
+    """Commands between ```sh and ```, and what the comments before them say."""
+
+    def __init__(self, line, text, reason, needs, before):
+        self.line, self.text, self.reason, self.needs, self.before = line, text, reason, needs, before
+
+
+def blocks_of(page):
+    """The page's blocks; comments belong to the next one, with nothing but blank lines between."""
+    found, before, reason, needs = [], "", None, None
+    lines = page.read_text().splitlines()
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        comment = re.match(r"<!-- (not run|needs|before): *(.*?) *(-->|$)", line)
+        if comment:
+            text = comment[2]
+            while not lines[at].rstrip().endswith("-->"):
+                at += 1
+                text += "\n" + lines[at].rstrip().removesuffix("-->").rstrip()
+            if comment[1] == "not run":
+                reason = text
+            elif comment[1] == "needs":
+                needs = text
+            else:
+                before += text + "\n"
+        elif re.match(r" *```", line):
+            first = at + 1
+            at += 1
+            while at < len(lines) and lines[at].strip() != "```":
+                at += 1
+            if line.strip() == "```sh":
+                indent = len(line) - len(line.lstrip())
+                text = "\n".join(part[indent:] for part in lines[first:at])
+                found.append(Block(first, text, reason, needs, before))
+            before, reason, needs = "", None, None
+        elif line.strip():
+            before, reason, needs = "", None, None
+        at += 1
+    return found
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def as_functions(commands):
+    """Starts of servers as calls of the prelude's functions."""
+    joined = re.sub(r"\\\n\s*", "", commands)  # continued lines are one
+    lines = []
+    for line in joined.splitlines():
+        start = re.match(r"sparsed (?!.*--(help|version|print-config|salvage))(.*?)( &)?\s*(#.*)?$", line)
+        if start:
+            line = f"{'serve' if start[3] else 'serve_for_a_moment'} {start[2]}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def starts_server(blocks):
+    return any(re.search(r"^sparsed .*&", block.text, re.M) for block in blocks)
+
+
+class Page:
+    def __init__(self, path, programs, python):
+        self.path, self.programs, self.python = path, programs, python
+        self.problems, self.left_out, self.ran = [], [], 0
+
+    def run(self):
+        runnable = []
+        for block in blocks_of(self.path):
+            where = f"{self.path.relative_to(ROOT)}:{block.line}"
+            if block.reason is not None:
+                if len(block.reason) < 5:
+                    self.problems.append(f"{where}: a reason is missing")
+                self.left_out.append(f"{where}: {block.reason}")
+            elif block.needs not in (None, "python"):
+                self.problems.append(f"{where}: needs what? {block.needs}")
+            elif block.needs and not self.python:
+                self.left_out.append(f"{where}: the Python package; tests/python runs it")
+            else:
+                runnable.append(block)
+        if runnable:
+            self.execute(runnable)
+        self.ran = len(runnable)
+
+    def execute(self, blocks):
+        work = Path(tempfile.mkdtemp(prefix="sparsed-docs-"))
+        try:
+            self.execute_in(work, blocks)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def execute_in(self, work, blocks):
+        folder = work / "repository"
+        folder.mkdir()
+        for entry in ROOT.iterdir():
+            if entry.name not in ("build", ".git"):
+                (folder / entry.name).symlink_to(entry)
+        programs = work / "bin"
+        programs.mkdir()
+        for name, program in zip(("sparsed", "sparsectl"), self.programs):
+            (programs / name).symlink_to(program)
+        for name in ("run", "etc", "tmp"):
+            (work / name).mkdir()
+        port, metrics = free_port(), free_port()
+        replaced = {
+            "127.0.0.1:7470": f"127.0.0.1:{port}", "127.0.0.1:7471": f"127.0.0.1:{metrics}",
+            "localhost:7471": f"127.0.0.1:{metrics}", "/var/lib/sparsed": f"{work}/data",
+            "/run/sparsed": f"{work}/run", "/etc/sparsed": f"{work}/etc", "/tmp/": f"{work}/tmp/",
+        }
+
+        script = PRELUDE
+        if not starts_server(blocks):
+            script += "block=0\nserve --in-memory\n"
+        for block in blocks:
+            commands = as_functions(block.before + block.text)
+            for said, used in replaced.items():
+                commands = commands.replace(said, used)
+            script += f"block={block.line}\n{commands}\n"
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SPARSED_")},
+            "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(work), "WORK": str(work),
+            "SPARSED_SERVER": f"127.0.0.1:{port}", "METRICS": f"127.0.0.1:{metrics}",
+            "SPARSED_PROGRAM": str(self.programs[0]), "LC_ALL": "C.UTF-8",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        output = work / "output"
+        with open(output, "wb") as out:
+            process = subprocess.Popen(["bash", "-c", script], cwd=folder, env=environment, stdout=out,
+                                       stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+            try:
+                status = process.wait(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                status = f"none after {SECONDS} s"
+            finally:
+                try:  # the servers, and what else the page left in the background
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                process.wait()
+        if status != 0:
+            said = output.read_text(errors="replace")[-4000:]
+            self.problems.append(f"{self.path.relative_to(ROOT)}: exit status {status}\n{said}")
+
+
+def main(sparsed, sparsectl, *arguments):
+    python = "--python" in arguments
+    pages = [Path(page).resolve() for page in arguments if not page.startswith("--")]
+    if not pages:
+        pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+        pages += sorted((ROOT / "docs").glob("*.md"))
+    problems = 0
+    for path in pages:
+        page = Page(path, (Path(sparsed).resolve(), Path(sparsectl).resolve()), python)
+        page.run()
+        if page.ran or page.left_out:
+            print(f"{path.relative_to(ROOT)}: {page.ran} blocks ran, {len(page.left_out)} did not",
+                  flush=True)
+        for line in page.left_out:
+            print(f"  {line}")
+        for line in page.problems:
+            print(f"PROBLEM {line}", flush=True)
+        problems += len(page.problems)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
+    sys.exit(main(*sys.argv[1:]))
