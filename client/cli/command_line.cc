@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
 #include "client/cli/commands.h"
 #include "client/cli/matrix_writer.h"
 
@@ -29,23 +34,29 @@ CLI::Option* AddName(CLI::App* command, std::string& name) {
 }
 
 void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char* standard) {
-  const auto add = [&](const char* name, const std::string& what) {
-    return command->add_option(name, classes, what)->check([](const std::string& text) {
-      return Refusal(ParseClass(text));
-    });
-  };
-  CLI::Option* option =
-      add("--tune-for",
+  command
+      ->add_option(
+          "--tune-for", classes,
           fmt::format("The problem signatures to tune it for: spmm:K, spmm^T:K (with :tf32 behind "
                       "where TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K, the "
                       "columns of the dense operand, is rounded up to 1, 8, 16, 32, 64, 128, 256, "
                       "512 or 1024: widths in between share a plan",
-                      standard));
-  AddAlias(option, add("--expect", ""));
+                      standard))
+      ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
 }
 
-void AddAlias(CLI::Option* option, CLI::Option* former) {
-  former->group("")->excludes(option);  // no group: --help does not list it
+std::vector<std::string> WithPresentNames(std::span<char* const> words) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kFormer = {
+      {{"--expect", "--tune-for"}, {"--again", "--retune"}}};
+  std::vector<std::string> present;
+  for (const std::string_view word : words) {
+    const std::string_view flag = word.substr(0, word.find('='));
+    const auto* former = std::ranges::find(kFormer, flag, &decltype(kFormer)::value_type::first);
+    present.push_back(former == kFormer.end()
+                          ? std::string(word)
+                          : fmt::format("{}{}", former->second, word.substr(flag.size())));
+  }
+  return present;
 }
 
 CLI::Option* AddOut(CLI::App* group, OutputArguments& output) {

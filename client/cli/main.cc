@@ -117,11 +117,9 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   auto prepared = std::make_shared<PrepareArguments>();
   AddName(prepare, prepared->name);
   AddTuneFor(prepare, prepared->expect, "what there are plans for, or spmm:128");
-  CLI::Option* retune = prepare->add_flag(
-      "--retune", prepared->again,
-      "Discard what was measured for that and time every candidate anew; meanwhile the present "
-      "plans serve");
-  AddAlias(retune, prepare->add_flag("--again", prepared->again, ""));
+  prepare->add_flag("--retune", prepared->again,
+                    "Discard what was measured for that and time every candidate anew; meanwhile "
+                    "the present plans serve");
   prepare->add_option("--recipe", prepared->recipe,
                       "Build this and time it beside plain CSR for that, whatever the rules say; "
                       "the fastest serves, as usual. As `show` writes recipes, parameters may be "
@@ -500,8 +498,9 @@ int Main(int argc, char** argv) {
   AddServerCommands(app, invocation);
   AddToken(app, invocation);
 
-  const std::span<char* const> words(argv, static_cast<size_t>(argc));
-  const bool json = std::ranges::find(words, std::string_view("--json")) != words.end();
+  std::vector<std::string> words =
+      WithPresentNames(std::span(argv, static_cast<size_t>(argc)).subspan(argc > 0 ? 1 : 0));
+  const bool json = std::ranges::find(words, "--json") != words.end();
   // CLI11 would take the next word for it: a script's --name=$EMPTY --discard names what it makes
   // "--discard".
   for (const std::string_view word : words) {
@@ -511,7 +510,8 @@ int Main(int argc, char** argv) {
     }
   }
   try {
-    app.parse(argc, argv);
+    std::ranges::reverse(words);  // as CLI11 takes them
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     const std::string what = Sentence(app, error);

@@ -38,7 +38,7 @@ serve() {
   [[ " $* " == *" --listen="* || " $* " == *" --config="* ]] || more+=(--listen="$SPARSED_SERVER")
   [[ " $* " == *" --metrics-listen="* || " $* " == *" --config="* ]] ||
     more+=(--metrics-listen="$METRICS")
-  log="$WORK/server.$RANDOM$RANDOM.log"
+  log=$(mktemp "$WORK/server.XXXXXX")
   SPARSED_SERVER='' "$SPARSED_PROGRAM" "$@" "${more[@]}" >"$log" 2>&1 &
   pid=$!
   echo "$pid" >>"$WORK/pids"
@@ -51,8 +51,9 @@ serve() {
   cat "$log"
   return 1
 }
+# In the foreground: beside the page's server, if it has one.
 serve_for_a_moment() {
-  serve "$@"
+  SPARSED_SERVER=127.0.0.1:0 METRICS=127.0.0.1:0 serve "$@"
   local pid
   pid=$(tail -n 1 "$WORK/pids")
   kill "$pid"
@@ -179,8 +180,7 @@ class Page:
             script += "block=0\nserve --in-memory\n"
         for block in blocks:
             commands = as_functions(block.before + block.text)
-            for said, used in replaced.items():
-                commands = commands.replace(said, used)
+            commands = re.sub("|".join(map(re.escape, replaced)), lambda found: replaced[found[0]], commands)
             script += f"block={block.line}\n{commands}\n"
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("SPARSED_")},

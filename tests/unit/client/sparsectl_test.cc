@@ -226,9 +226,9 @@ TEST_F(Sparsectl, FormerFlagsAreTakenAndNotShown) {
   ExpectSays("upload s.mtx --wait --expect=spmm:60 --expect=sddmm:8", 0, "sddmm K=8");
   ExpectSays("prepare s --expect=spmm:8 --again --wait", 0, "spmm K=8");
   ExpectSays("upload s.mtx --expect=spgemm:8", 2, "spgemm:8 is none of spmm:K");
-  ExpectSays("upload s.mtx --expect=spmm:8 --tune-for=spmm:8", 2,
-             "--expect does not go with --tune-for");
-  ExpectSays("prepare s --again --retune", 2, "--again does not go with --retune");
+  const Said both = Run("prepare s --expect spmm:16 --tune-for=spmm:32 --wait");
+  EXPECT_THAT(both.text, HasSubstr("spmm K=16"));
+  EXPECT_THAT(both.text, HasSubstr("spmm K=32"));
   for (const char* command : {"upload", "prepare"}) {
     const Said help = Run(std::string(command) + " --help");
     EXPECT_THAT(help.text, HasSubstr("--tune-for"));
