@@ -11,6 +11,8 @@ repository. Comments of HTML before a block change that:
   <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
   <!-- before: COMMANDS -->   commands that make what the block takes for granted
 
+Links to files, and to headings of pages, have to lead somewhere.
+
 Addresses and folders that documents name, such as 127.0.0.1:7470 and /var/lib/sparsed, are replaced by
 free ones. `sparsed` in the background is waited for; in the foreground it is stopped once it serves. A
 page that starts none has one in memory. Exits with 1 if a command failed, or a reason is missing.
@@ -183,7 +185,8 @@ class Page:
             commands = re.sub("|".join(map(re.escape, replaced)), lambda found: replaced[found[0]], commands)
             script += f"block={block.line}\n{commands}\n"
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("SPARSED_")},
+            **{name: value for name, value in os.environ.items()
+               if not name.startswith("SPARSED_") or name == "SPARSED_LIBRARY"},
             "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(work), "WORK": str(work),
             "SPARSED_SERVER": f"127.0.0.1:{port}", "METRICS": f"127.0.0.1:{metrics}",
             "SPARSED_PROGRAM": str(self.programs[0]), "LC_ALL": "C.UTF-8",
@@ -208,6 +211,35 @@ class Page:
             self.problems.append(f"{self.path.relative_to(ROOT)}: exit status {status}\n{said}")
 
 
+def anchors_of(page):
+    """What links may name behind #, as GitHub makes them of headings."""
+    anchors, fenced = set(), False
+    for line in page.read_text().splitlines():
+        if line.strip().startswith("```"):
+            fenced = not fenced
+        heading = None if fenced else re.match(r"#+ (.*)", line)
+        if heading:
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).strip().lower()
+            text = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+            again = sum(1 for one in anchors if re.fullmatch(re.escape(text) + r"(-\d+)?", one))
+            anchors.add(f"{text}-{again}" if again else text)
+    return anchors
+
+
+def broken_links(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists():
+            yield f"{page.relative_to(ROOT)}: {link} leads nowhere"
+        elif anchor and target.suffix == ".md" and anchor not in anchors_of(target):
+            yield f"{page.relative_to(ROOT)}: {link}: there is no such heading"
+
+
 def main(sparsed, sparsectl, *arguments):
     python = "--python" in arguments
     pages = [Path(page).resolve() for page in arguments if not page.startswith("--")]
@@ -218,6 +250,7 @@ def main(sparsed, sparsectl, *arguments):
     for path in pages:
         page = Page(path, (Path(sparsed).resolve(), Path(sparsectl).resolve()), python)
         page.run()
+        page.problems += broken_links(path)
         if page.ran or page.left_out:
             print(f"{path.relative_to(ROOT)}: {page.ran} blocks ran, {len(page.left_out)} did not",
                   flush=True)
