@@ -11,7 +11,8 @@ repository. Comments of HTML before a block change that:
   <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
   <!-- before: COMMANDS -->   commands that make what the block takes for granted
 
-Links to files, and to headings of pages, have to lead somewhere.
+Links to files, and to headings of pages, have to lead somewhere. docs/reference-metrics.md, which is made from
+sources, has to have what a server serves.
 
 Addresses and folders that documents name, such as 127.0.0.1:7470 and /var/lib/sparsed, are replaced by
 free ones. `sparsed` in the background is waited for; in the foreground it is stopped once it serves. A
@@ -26,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -240,6 +242,30 @@ def broken_links(page):
             yield f"{page.relative_to(ROOT)}: {link}: there is no such heading"
 
 
+def metrics_problems(sparsed):
+    """What a scrape has and the reference has not."""
+    process = subprocess.Popen([sparsed, "--in-memory", "--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0",
+                                "--devices=cpu"], stderr=subprocess.PIPE, text=True)
+    try:
+        address = None
+        while address is None:
+            line = process.stderr.readline()
+            if not line:
+                return ["a server for its metrics does not start"]
+            address = re.search(r" serving .* metrics=(\S+)", line)
+        page = urllib.request.urlopen(f"http://{address[1]}/metrics", timeout=60).read().decode()
+    finally:
+        process.terminate()
+        process.communicate()
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)", page, re.M))
+    helps = re.findall(r"^# HELP (\S+) (.*)", page, re.M)
+    reference = (ROOT / "docs/reference-metrics.md").read_text()
+    if len(helps) < 20:
+        return [f"a server has {len(helps)} metrics"]
+    lines = [f"| `{name}` | {kinds[name]} | {text} |" for name, text in helps]
+    return [f"docs/reference-metrics.md has not: {line}" for line in lines if line not in reference]
+
+
 def main(sparsed, sparsectl, *arguments):
     python = "--python" in arguments
     pages = [Path(page).resolve() for page in arguments if not page.startswith("--")]
@@ -247,6 +273,10 @@ def main(sparsed, sparsectl, *arguments):
         pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
         pages += sorted((ROOT / "docs").glob("*.md"))
     problems = 0
+    if ROOT / "docs/reference-metrics.md" in pages:
+        for line in metrics_problems(sparsed):
+            print(f"PROBLEM {line}")
+            problems += 1
     for path in pages:
         page = Page(path, (Path(sparsed).resolve(), Path(sparsectl).resolve()), python)
         page.run()

@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import sparsed
@@ -162,6 +163,16 @@ def test_examples_of_the_documentation(own_server, page, needs):
     # Inductor would call a C++ compiler for a minute; the program that it gets is the same.
     program = program.replace("fullgraph=True)", 'fullgraph=True, backend="aot_eager")')
     assert "attached" in run(program)
+
+
+def test_example_of_the_readme(server):
+    sparse = pytest.importorskip("scipy.sparse")
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = block.replace('"127.0.0.1:7470"', repr(server.address)).replace("cora", "readme")
+    a = sparse.random_array((20, 10), density=0.2, dtype=np.float32)
+    given = {"A": a, "x": np.ones((10, 3), np.float32)}
+    exec(program, given)
+    assert np.allclose(given["y"], a @ given["x"], atol=1e-5)
 
 
 @pytest.mark.parametrize("page", ["graph-network", "recommender", "solver"])
