@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
@@ -498,9 +499,8 @@ int Main(int argc, char** argv) {
   AddServerCommands(app, invocation);
   AddToken(app, invocation);
 
-  std::vector<std::string> words =
-      WithPresentNames(std::span(argv, static_cast<size_t>(argc)).subspan(argc > 0 ? 1 : 0));
-  const bool json = std::ranges::find(words, "--json") != words.end();
+  const std::span<char* const> words(argv, static_cast<size_t>(argc));
+  const bool json = std::ranges::find(words, std::string_view("--json")) != words.end();
   // CLI11 would take the next word for it: a script's --name=$EMPTY --discard names what it makes
   // "--discard".
   for (const std::string_view word : words) {
@@ -510,8 +510,7 @@ int Main(int argc, char** argv) {
     }
   }
   try {
-    std::ranges::reverse(words);  // as CLI11 takes them
-    app.parse(std::move(words));
+    app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     const std::string what = Sentence(app, error);
@@ -524,4 +523,12 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sparsed::cli
 
-int main(int argc, char** argv) { return sparsed::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  std::vector<std::string> words =
+      sparsed::cli::WithPresentNames({argv, static_cast<size_t>(argc)});
+  std::vector<char*> present;
+  present.reserve(words.size() + 1);
+  for (std::string& word : words) present.push_back(word.data());
+  present.push_back(nullptr);
+  return sparsed::cli::Main(argc, present.data());
+}

@@ -139,7 +139,7 @@ def cpu():
     service = tables.lines(RESULTS / "cpu/service.jsonl")
     matrices = len({p["matrix"] for p in plans})
     lines = table(HEADERS, cpu_rows()) + [
-        f"f32, two threads. {matrices} matrices for the dense products, real ones and generated ones; {slower} of {len(plans)} plans and "
+        f"f32, two threads; K is the number of columns of the dense operand. {matrices} matrices for the dense products, real ones and generated ones; {slower} of {len(plans)} plans and "
         f"{lost} of {len(products)} sparse products were slower than the baseline.", ""]
     if service:
         lines += ["What the service adds to a kernel, latency and many clients: [over the wire](#over-the-wire). "
