@@ -49,14 +49,23 @@ def spgemm_ratios():
             and "right_matrix" not in line and "ratio" in line}
 
 
-def epoch_ratios(model, ours):
-    """The time of an epoch with PyG's fastest form of the graph over ours, for large graphs."""
+def epoch_ratios(model, ours, least=LARGE):
+    """The time of an epoch with PyG's fastest form of the graph over ours, for graphs of so many nonzeros."""
     epochs = {}
     for line in read_lines(RESULTS / "h100/epochs.jsonl"):
-        if line["model"] == model and "epoch_ms" in line and line["nnz"] >= LARGE:
+        if line["model"] == model and "epoch_ms" in line and line["nnz"] >= least:
             epochs.setdefault(line["matrix"], {})[line["way"]] = line["epoch_ms"]
     return {matrix: min(ways[peer] for peer in PEERS if peer in ways) / ways[ours]
             for matrix, ways in epochs.items() if ours in ways}
+
+
+def training_note():
+    """What the rows of training leave out."""
+    small = {(model, matrix): ratio for model in MODELS for matrix, ratio in epoch_ratios(model, "sparsed", 0).items()}
+    model, matrix = min(small, key=small.get)
+    return (f"Training: graphs of {LARGE:,} nonzeros and more, all of the graph at once; on small graphs the Python between the products "
+            f"takes most of the time, and the least of all is {small[model, matrix]:.2f} ({MODELS[model].split(',')[0]} on {matrix}), unless the epoch "
+            "is captured as a CUDA graph.")
 
 
 def gpu_rows(classes):
@@ -96,7 +105,7 @@ def readme():
     spmm, product = cpu["SpMM, K = 128"], cpu["SpGEMM, S * S"]
     return table(HEADERS, gpu_rows(gpu_classes())) + [
         "f32 on an NVIDIA H100; a speed-up is the baseline's time over that of the plan that the server chose by itself. "
-        "\"Least\" is the matrix where it gained the least. "
+        "\"Least\" is the matrix with the least speed-up. " + training_note() + " "
         f"On two CPU cores SpMM is {spmm} times as fast as Eigen, SpGEMM {product} times as fast as SuiteSparse:GraphBLAS.",
         "[All results](docs/results-h100.md), [on the CPU](docs/results-cpu.md), [training](docs/results/h100/epochs.md)."]
 
@@ -116,7 +125,7 @@ def gpu():
             means = [geomean(list(ratios.values())) for (o, t, _), ratios in served.items() if (o, t) == (op, kind)]
             cells.append(f"{min(means):.2f} to {max(means):.2f}" if means else "no baseline")
         by_type.append(cells)
-    return table(HEADERS, rows) + [
+    return table(HEADERS, rows) + [training_note(), "",
         "Speed-ups of other types: geometric means, from the least to the greatest over all widths that were measured. In f16 the "
         "baseline of transposed SpMM is cuSPARSE on a transposed copy, as it has no such product, nor SDDMM:", ""] + table(["type", *OPERATIONS.values()], by_type) + [
         f"Of {sum(map(len, served.values())):,} pairs of a matrix and a problem signature, {len(slower)} are served more than 2 % slower "
