@@ -1,5 +1,5 @@
-"""Solves sparse symmetric positive definite systems by conjugate gradients: several right-hand sides
-in step, so that each product reads the matrix once for all of them.
+"""Solves sparse symmetric positive definite systems by conjugate gradients: several right-hand
+sides in step, so that each product reads the matrix once for all of them.
 
 python conjugate_gradient.py --server unix:/run/sparsed/sparsed.sock --matrix bcsstk16.mtx.gz
 """
