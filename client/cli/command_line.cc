@@ -10,6 +10,11 @@
 #include <system_error>
 #include <utility>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
 #include "client/cli/commands.h"
 #include "client/cli/matrix_writer.h"
 
@@ -73,16 +78,30 @@ CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words) {
   return option->type_name(fmt::format("{}", fmt::join(words, "|")))->check(check);
 }
 
-void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard) {
+void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char* standard) {
   command
       ->add_option(
-          "--expect", expect,
-          fmt::format("What to prepare it for: spmm:K, spmm^T:K (with :tf32 behind where "
-                      "TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K is "
-                      "rounded up to 1, 8, 16, 32, 64, 128, 256, 512 or 1024: widths in "
-                      "between share a plan",
+          "--tune-for", classes,
+          fmt::format("The problem signatures to tune it for: spmm:K, spmm^T:K (with :tf32 behind "
+                      "where TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K, the "
+                      "columns of the dense operand, is rounded up to 1, 8, 16, 32, 64, 128, 256, "
+                      "512 or 1024: widths in between share a plan",
                       standard))
       ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
+}
+
+std::vector<std::string> WithPresentNames(std::span<char* const> words) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kFormer = {
+      {{"--expect", "--tune-for"}, {"--again", "--retune"}}};
+  std::vector<std::string> present;
+  for (const std::string_view word : words) {
+    const std::string_view flag = word.substr(0, word.find('='));
+    const auto* former = std::ranges::find(kFormer, flag, &decltype(kFormer)::value_type::first);
+    present.push_back(former == kFormer.end()
+                          ? std::string(word)
+                          : fmt::format("{}{}", former->second, word.substr(flag.size())));
+  }
+  return present;
 }
 
 CLI::Option* AddOut(CLI::App* group, OutputArguments& output) {

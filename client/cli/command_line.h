@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,11 @@ CLI::App* AddCommand(CLI::App& app, const char* name, const char* description,
 std::string ExampleLines(std::initializer_list<const char*> lines);
 
 CLI::Option* AddName(CLI::App* command, std::string& name);
-/// `standard` is what is expected where nothing is said.
-void AddExpect(CLI::App* command, std::vector<std::string>& expect, const char* standard);
+/// `standard` is what is tuned for where nothing is said.
+void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char* standard);
+/// The words of the command line with the names that flags have now in the place of those that they
+/// had: these are still taken, and help does not mention them.
+std::vector<std::string> WithPresentNames(std::span<char* const> words);
 
 /// --format, which needs `out`, the option of the path.
 void AddOutputFormat(CLI::App* command, CLI::Option* out, OutputArguments& output);

@@ -95,12 +95,12 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
 
   CLI::App* prepare =
       AddCommand(app, "prepare", "Prepare a matrix for further classes, or once more",
-                 {"prepare cora --expect=sddmm:64 --wait", "prepare cora --again",
-                  "prepare cora --expect=spmm:128 --recipe=\"aspt(panel=256)\" --wait"});
+                 {"prepare cora --tune-for=sddmm:64 --wait", "prepare cora --retune",
+                  "prepare cora --tune-for=spmm:128 --recipe=\"aspt(panel=256)\" --wait"});
   auto prepared = std::make_shared<PrepareArguments>();
   AddName(prepare, prepared->name);
-  AddExpect(prepare, prepared->expect, "what there are plans for, or spmm:128");
-  prepare->add_flag("--again", prepared->again,
+  AddTuneFor(prepare, prepared->expect, "what there are plans for, or spmm:128");
+  prepare->add_flag("--retune", prepared->again,
                     "Forget what was measured for that and time every candidate anew; meanwhile "
                     "the present plans serve");
   prepare->add_option("--recipe", prepared->recipe,

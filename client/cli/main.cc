@@ -245,4 +245,12 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sparsed::cli
 
-int main(int argc, char** argv) { return sparsed::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  std::vector<std::string> words =
+      sparsed::cli::WithPresentNames({argv, static_cast<size_t>(argc)});
+  std::vector<char*> present;
+  present.reserve(words.size() + 1);
+  for (std::string& word : words) present.push_back(word.data());
+  present.push_back(nullptr);
+  return sparsed::cli::Main(argc, present.data());
+}

@@ -187,7 +187,7 @@ void AddUpload(CLI::App& app, Invocation& invocation) {
   upload->footer(ExampleLines(
       {"sparsectl generate matrix 1000x1000 --out=g.mtx.gz", "sparsectl upload g.mtx.gz --wait",
        "sparsectl download g --out=h.npz",
-       "sparsectl upload h.npz --type=f16 --expect=spmm:128 --expect=spmm^T:128",
+       "sparsectl upload h.npz --type=f16 --tune-for=spmm:128 --tune-for=spmm^T:128",
        "printf '# a path\\n0 1\\n1 2\\n' > path.txt", "sparsectl upload path.txt --undirected",
        "printf 'from,to,weight\\n1,2,0.5\\n2,3,1.5\\n' > weighted.csv",
        "sparsectl upload weighted.csv --one-based --shape=3x3",
@@ -215,7 +215,7 @@ void AddUpload(CLI::App& app, Invocation& invocation) {
                    "Forget it once nothing has used it for so long, such as 90s, 10m, 24h or 7d "
                    "(default: it stays)")
       ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
-  AddExpect(upload, up->expect, "spmm:128");
+  AddTuneFor(upload, up->expect, "spmm:128");
   upload->callback([&invocation, up] {
     CheckNames(*up);
     up->read.type = *ParseType(up->type);

@@ -59,7 +59,7 @@ def attention(times, sizes, peers, direction):
     peer = {"forward": (("DF-GNN", "f32"), ("Fused3S", "f16")), "backward": ()}[direction]
     names = " | ".join(f"{name} / fused" for name, _ in peer)
     print(f"\n## Attention, {direction}\n")
-    print(f"| type | heads x width | graph | chain | fused | chain / fused |{' ' + names + ' |' if names else ''} share of the floor |")
+    print(f"| type | heads x width | graph | chain | fused | chain / fused |{' ' + names + ' |' if names else ''} share of the roofline |")
     print("|" + " --- |" * (7 + len(peer)))
     for kind in ("f32", "f16"):
         for heads, width in WIDTHS:
@@ -119,7 +119,7 @@ def main():
     print(
         f"{device}; milliseconds, medians. Made by `tests/bench/attention_tables.py` from `attention.jsonl`, which `bench_attention` wrote, "
         "and `attention-peers.csv`. A chain is SDDMM, softmax and SpMM (backward: two SpMM with the transpose, an SDDMM, the softmax's gradient and "
-        "an SpMM), each by our fastest kernel for plain CSR. The floor is the longest of three: operands, results and indices cross the memory once, at "
+        "an SpMM), each by our fastest kernel for plain CSR. The roofline is the longest of three: operands, results and indices cross the memory once, at "
         f"{BANDWIDTH / 1e12:g} TB/s; a row of K and of V for each nonzero comes from the L2 cache at {GATHERS / 1e12:g} TB/s (backward also of Q and of the "
         f"result's gradient); an exponential for each nonzero and head (backward two) at {EXPONENTIALS / 1e12:.1f} T/s."
     )

@@ -4,7 +4,8 @@ measured.
 
 usage: h100_tables.py RESULTS.jsonl[.gz]... OUT.md
 
-Lines of several files are taken together; of several for the same thing the last one counts. Pictures
+tests/bench/summary_tables.py then fills in the page's summary. Lines of several files are taken together; of several for the
+same thing the last one counts. Pictures
 are made where python3-matplotlib is installed; otherwise the page refers to those that are there.
 """
 
@@ -13,7 +14,7 @@ import pathlib
 import re
 import sys
 
-from measurements import geomean, read_lines, table
+from measurements import geomean, read_lines, summary_place, table
 
 VENDOR = "cuda.cusparse."
 NOISE = 0.98
@@ -109,7 +110,7 @@ def summary(classes):
                      sum(r < NOISE for r in served.values()), f"{geomean(list(own.values())):.2f}", least(own),
                      sum(r < NOISE for r in own.values()), f"{100 * geomean(shares(c.served)):.0f} %"])
     return table(["operation", "type", "K", "matrices", "served", "least", "slower on", "own kernels", "least",
-                  "slower on", "share of the floor"], rows)
+                  "slower on", "share of the roofline"], rows)
 
 
 def chosen(classes, matrices, title, explanation):
@@ -126,7 +127,7 @@ def chosen(classes, matrices, title, explanation):
     if not rows:
         return []
     return [f"## {title}", "", explanation, ""] + table(
-        ["matrix", "operation", "type", "K", "own ms", "over cuSPARSE", "share of the floor", "by"], rows)
+        ["matrix", "operation", "type", "K", "own ms", "over cuSPARSE", "share of the roofline", "by"], rows)
 
 
 def how(line):
@@ -179,7 +180,7 @@ def by_matrix(classes, op, kind):
     of = {k: c for (o, t, k), c in classes.items() if (o, t) == (op, kind)}
     headers = ["matrix"]
     for k in of:
-        headers += [f"K={k}: cuSPARSE", "own", "ratio", "floor"]
+        headers += [f"K={k}: cuSPARSE", "own", "ratio", "roofline"]
     rows = []
     for matrix in sorted({m for c in of.values() for m in c.best}):
         row = [matrix]
@@ -243,15 +244,16 @@ def page(lines, sources, out):
     classes = classes_of(lines)
     devices = sorted({line["device"].split(",")[0] for line in lines})
     folder = sources[0].parent
-    text = ["# Results on the GPU", "",
+    text = ["# Results on the GPU", "", "## Summary", "", *summary_place("summary-gpu"), "## How it was measured", "",
             f"Made by `tests/bench/h100_tables.py` from {', '.join(relative(s, out) for s in sources)}; "
             f"device: {', '.join(devices)}. Times are medians of single calls in milliseconds, caches as they are, "
             "every kernel side by side in one run on one matrix.", "",
             "Ratios are how many times as fast as the best of cuSPARSE's algorithms on plain CSR, preprocessed. "
             "*Served*: by the plan that the service chose itself, cuSPARSE being among its candidates (in results of "
             "the bench: the fastest of all kernels). *Own kernels*: the fastest without cuSPARSE. Two per cent count "
-            "as noise. The floor is the time to move S, the operands and the result once at the rate of a copy within "
-            "the device; its share is the floor over the time served.", ""] + summary(classes)
+            "as noise. The roofline is the memory-bound minimum: the time to move S, the operands and the result once at the "
+            "rate of a copy within the device; its share is that minimum over the time served. K is the number of columns of the "
+            "dense operand.", "", "## By operation, type and K", ""] + summary(classes)
     for op in OPERATIONS:
         for kind in sorted({t for (o, t, _), c in classes.items() if o == op and c.ratios(c.own)}):
             path = folder / f"speedup-{op.replace('^T', '-transposed')}-{kind}.svg"
@@ -263,7 +265,7 @@ def page(lines, sources, out):
     text += ["## Widths", ""] + widths(classes)
     text += ["## Every matrix", "",
              "Milliseconds: cuSPARSE's best, our best kernel (on plain CSR where no layout is named), their ratio, and "
-             "the share of the floor as served.", ""]
+             "the share of the roofline as served.", ""]
     for op in OPERATIONS:
         for kind in sorted({t for (o, t, _) in classes if o == op}):
             text += by_matrix(classes, op, kind)

@@ -21,3 +21,8 @@ def table(headers, rows):
     out = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
     out += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return out + [""]
+
+
+def summary_place(name):
+    """The lines between which summary_tables.py writes."""
+    return [f"<!-- begin {name}: made by tests/bench/summary_tables.py -->", f"<!-- end {name} -->", ""]

@@ -70,7 +70,7 @@ def squares(results, plans):
                      f"{100 * line['floor_share']:.1f}", f"{peak(line):.2f}", f"{wide['ms']:.3f}", ", ".join(others)])
     rows.append(["geometric mean", "", "", "", "", f"{geomean(over_cusparse):.2f}", f"{geomean(over_peers):.2f}"] + [""] * 5)
     return table(["matrix", "products (M)", "nnz C (M)", "plan", "ms", "over cuSPARSE", "over the best peer", "GFLOP/s",
-                  "% of the floor", "peak memory", "f64 ms", "our other kernels, ms"], rows)
+                  "% of the roofline", "peak memory", "f64 ms", "our other kernels, ms"], rows)
 
 
 def fastest(results, operation, matrices):
@@ -104,7 +104,7 @@ def bands(results):
             line = found[name]
             row += [f"{line['ms']:.3f}", f"{line['gflops']:.0f}", f"{100 * line['floor_share']:.1f}", ratio(line)]
         rows.append(row + [f"{found[f'bw{half}r']['ms'] / found[f'bw{half}']['ms']:.2f}"])
-    columns = ["ms", "GFLOP/s", "% of the floor", "over cuSPARSE"]
+    columns = ["ms", "GFLOP/s", "% of the roofline", "over cuSPARSE"]
     return table(["half bandwidth"] + columns + [c + ", random order" for c in columns] + ["random / in order"], rows)
 
 
@@ -138,7 +138,7 @@ def main():
             "with what is prepared for a product and all memory taken and given back within the time; the layouts that kernels read",
             "besides CSR (diagonals, even_rows, blocks, row_words) are there, as in the service, which builds them once. 201 rows of",
             "each result compared with sums in float64. cuSPARSE: its default algorithm, in the same run (where it found memory). Peak",
-            "memory: operands, layouts, result and all else that is held, over operands and result. The floor is the bytes of operands",
+            "memory: operands, layouts, result and all else that is held, over operands and result. The roofline is the bytes of operands",
             "and result at the rate of a copy.", "",
             "## S * S, by the kernel that the service chose", "",
             "The plan is what trials on the card found for the pair (`bench_service plans --squares`): of samples of rows, and the bins of",

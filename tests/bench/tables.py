@@ -2,6 +2,8 @@
 """Makes docs/results-cpu.md from the raw results of tests/bench/run_cpu.
 
 usage: tables.py RESULTS_DIR OUT.md
+
+tests/bench/summary_tables.py then fills in the page's summary.
 """
 
 import gzip
@@ -9,6 +11,8 @@ import json
 import math
 import pathlib
 import sys
+
+from measurements import summary_place
 
 
 def lines(path):
@@ -96,7 +100,7 @@ def gains(plans):
         if chosen:
             rows.append([op, len(chosen), len(changed),
                          f"{geomean([p['baseline_ms'] / p['plan_ms'] for p in changed]):.2f}" if changed else "-"])
-    return table(["operation", "plans", "not plain CSR", "their gain over plain CSR, geometric mean"], rows)
+    return table(["operation", "plans", "not plain CSR", "their speed-up over plain CSR, geometric mean"], rows)
 
 
 DEFAULT_SPGEMM = "cpu.csr.row_groups"
@@ -189,12 +193,12 @@ def preparation(results):
 def main():
     results, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     plans = lines(results / "plans.jsonl")
-    text = ["# Results on the CPU device", "",
+    text = ["# Results on the CPU", "", "## Summary", "", *summary_place("summary-cpu"), "## How it was measured", "",
             "Made by `tests/bench/run_cpu` from the raw results in `docs/results/cpu`; medians, and ratios within one run, rivals "
             "taking turns. Times depend on the machine, ratios less so. f32, row-major. The present figures were taken on two cores of a shared virtual machine while compilers ran at the lowest priority: single ratios may be off by a fifth.", ""]
     if plans:
         text += ["## Plans that the service chose by itself, beside others", "", summary(plans),
-                 "What layouts and kernels other than plain CSR's brought (two threads, all widths):", "", gains(plans),
+                 "The speed-up that layouts and kernels other than plain CSR's give (two threads, all widths):", "", gains(plans),
                  "## The main job on every matrix", "",
                  "Two threads, K = 128. Before: plain CSR (for SpMM^T by the scatter kernel), as the trial measured it. "
                  "After: the plan in use. Preparation covers all nine classes that the bench asked for.", "",
@@ -209,7 +213,7 @@ def main():
     if (results / "preparation.jsonl").exists():
         text += ["## Preparation", "", preparation(lines(results / "preparation.jsonl"))]
     if (results / "service.jsonl").exists():
-        text += ["## The way of the bytes", "", service(lines(results / "service.jsonl"))]
+        text += ["## Over the wire", "", service(lines(results / "service.jsonl"))]
     out.write_text("\n".join(text))
 
 

@@ -6,6 +6,7 @@ of one build.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -41,10 +42,12 @@ class Server:
     def start(self):
         program = os.environ.get("SPARSED_SERVER", ROOT / "build/cuda/server/sparsed")
         log = open(self.folder / "log", "ab")
+        begin = log.tell()
         self.process = subprocess.Popen([program, *self.flags], stdout=log, stderr=log)
         log.close()
         deadline = time.monotonic() + 60
-        while not os.path.exists(self.folder / "s.sock"):
+        said = re.compile(rb' serving |"serving"')  # as text, or as JSON
+        while not said.search((self.folder / "log").read_bytes(), begin):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"no server: {(self.folder / 'log').read_text()}")
             time.sleep(0.01)

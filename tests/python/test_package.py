@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import sparsed
@@ -148,6 +149,9 @@ def test_the_reference_is_current():
         ("docs/python.md", "scipy"),
         ("docs/python-torch.md", "torch"),
         ("docs/python-migration.md", "torch"),
+        ("docs/tutorial-graph-network.md", "torch"),
+        ("docs/tutorial-recommender.md", "torch"),
+        ("docs/tutorial-solver.md", "scipy"),
     ],
 )
 def test_examples_of_the_documentation(own_server, page, needs):
@@ -159,6 +163,32 @@ def test_examples_of_the_documentation(own_server, page, needs):
     # Inductor would call a C++ compiler for a minute; the program that it gets is the same.
     program = program.replace("fullgraph=True)", 'fullgraph=True, backend="aot_eager")')
     assert "attached" in run(program)
+
+
+def test_example_of_the_readme(server):
+    sparse = pytest.importorskip("scipy.sparse")
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = block.replace('"127.0.0.1:7470"', repr(server.address)).replace("cora", "readme")
+    a = sparse.random_array((20, 10), density=0.2, dtype=np.float32)
+    given = {"A": a, "x": np.ones((10, 3), np.float32)}
+    exec(program, given)
+    assert np.allclose(given["y"], a @ given["x"], atol=1e-5)
+
+
+@pytest.mark.parametrize("page", ["graph-network", "recommender", "solver"])
+def test_commands_of_the_tutorials(page):
+    """Those that need the package; tests/e2e/docs_test.py runs all others."""
+    pytest.importorskip("torch")
+    server = os.environ.get("SPARSED_SERVER", str(ROOT / "build/cuda/server/sparsed"))
+    sparsectl = Path(server).parents[1] / "client/sparsectl"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/e2e/docs_test.py", server, sparsectl, "--python",
+         ROOT / f"docs/tutorial-{page}.md"],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 did not" in done.stdout
 
 
 def test_installed_files():

@@ -40,7 +40,7 @@ class HeldDense:
         self._client._renew_held(self.name)
 
     def delete(self) -> None:
-        """The server forgets it; calls under way keep it. NotFound if it is gone already."""
+        """Deletes it on the server; calls under way keep it. NotFound if it is gone already."""
         self._client._delete_held(self.name)
 
     def __enter__(self) -> HeldDense:

@@ -229,7 +229,7 @@ class Matrix(Nonzeros, SparseProducts):
         progress: Listener = None,
         timeout: float | None = None,
     ) -> None:
-        """Has the server find out how products of these classes are fastest, in the background;
+        """Has the server tune for these problem signatures, in the background;
         products go on meanwhile.
 
         Args:
@@ -339,7 +339,7 @@ class Matrix(Nonzeros, SparseProducts):
         self._attach(_native.HOST if gpu is None else _numbers.count(gpu, "gpu", least=0))
 
     def delete(self) -> None:
-        """The server forgets the matrix; calls under way finish.
+        """Deletes the matrix on the server; calls under way finish.
 
         Raises:
             NotFound: it is gone already.

@@ -12,7 +12,7 @@ from sparsed import _native, _types
 from sparsed._errors import InvalidArgument, InvalidType
 
 Problem = int | str
-"""A class of products to prepare for: "spmm:128" (the width), "spmm^T:128", "spmm:128:tf32",
+"""A problem signature to tune for: "spmm:128" (the width), "spmm^T:128", "spmm:128:tf32",
 "sddmm:64", "spgemm"; a number is the width of an SpMM."""
 
 

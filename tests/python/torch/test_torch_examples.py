@@ -157,6 +157,26 @@ def test_spectral_embedding_of_several_components(client):
     assert points.shape == (len(nodes), 2)
 
 
+def test_conjugate_gradient(client):
+    import conjugate_gradient
+    from scipy.sparse.linalg import spsolve
+
+    matrix = conjugate_gradient.laplacian(24)
+    b = np.random.default_rng(0).random((matrix.shape[0], 3))
+    b[:, 1] = 0
+    with client.temporary(matrix) as a:
+        x, steps = conjugate_gradient.solve(a, b, matrix.diagonal())
+    expected = spsolve(sparse.csc_matrix(matrix), b)
+    np.testing.assert_allclose(x, expected, rtol=1e-6, atol=1e-6)
+    assert not x[:, 1].any()
+    assert 10 < steps < 200
+    with client.temporary(sparse.eye(5, format="csr")) as a:
+        with pytest.raises(RuntimeError, match="does not converge in 1 steps"):
+            conjugate_gradient.solve(
+                a, np.arange(5.0)[:, None], np.arange(1.0, 6.0), tolerance=1e-12, limit=1
+            )
+
+
 def test_triangles(client):
     import triangles
 

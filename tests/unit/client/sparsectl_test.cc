@@ -60,7 +60,7 @@ class Sparsectl : public testing::Test {
 TEST_F(Sparsectl, FromNothingToAProduct) {
   ExpectSays("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx.gz", 0, "15000 nonzeros");
   ExpectSays("generate dense 200x60 --out=B.npy", 0, "wrote B.npy: 200 x 60 f32");
-  ExpectSays("upload s.mtx.gz --wait --expect=spmm:60", 0, "s is ready");
+  ExpectSays("upload s.mtx.gz --wait --tune-for=spmm:60", 0, "s is ready");
   ExpectSays("spmm s --operand=B.npy --out=C.npy", 0, "wrote   C.npy: 300 x 60, f32");
   ExpectSays("generate dense 300x60 --out=A.npy", 0, "wrote");
   ExpectSays("sddmm s --left=A.npy --right=B.npy --out=v.npy", 0,
@@ -204,22 +204,38 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
 TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
   ASSERT_EQ(Run("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
-  const Said added = Run("prepare s --expect=sddmm:60 --expect=spmm:8:tf32 --wait");
+  const Said added = Run("prepare s --tune-for=sddmm:60 --tune-for=spmm:8:tf32 --wait");
   EXPECT_EQ(added.exit_code, 0) << added.text;
   EXPECT_THAT(added.text, HasSubstr("s is ready after "));
   EXPECT_THAT(added.text, HasSubstr("sddmm K=64"));
   EXPECT_THAT(added.text, HasSubstr("TF32 makes no difference"));
   ExpectSays("prepare s", 0, "s is ready\n");
-  ExpectSays("--json prepare s --again", 0, R"("name":"s")");
-  ExpectSays("prepare s --expect=spmm:8 --recipe=dcsr --kernel=cpu.dcsr.row_balanced --wait", 0,
+  ExpectSays("--json prepare s --retune", 0, R"("name":"s")");
+  ExpectSays("prepare s --tune-for=spmm:8 --recipe=dcsr --kernel=cpu.dcsr.row_balanced --wait", 0,
              "s is ready after ");
   EXPECT_THAT(Run("show s").text, HasSubstr("cpu.dcsr.row_balanced"));
   ExpectSays("prepare s --recipe=dsr", 3, "unknown step 'dsr'; known: csr, ");
   ExpectSays("wait s", 0, "s is ready after ");
-  ExpectSays("prepare s --expect=spgemm:8", 2, "spgemm:8 is none of spmm:K");
+  ExpectSays("prepare s --tune-for=spgemm:8", 2, "spgemm:8 is none of spmm:K");
   ExpectSays("prepare", 2, "NAME is missing");
-  ExpectSays("prepare nobody --again --wait", 4, "nobody");
+  ExpectSays("prepare nobody --retune --wait", 4, "nobody");
   ExpectSays("prepare --help", 0, "default: what there are plans for, or spmm:128");
+}
+
+TEST_F(Sparsectl, FormerFlagsAreTakenAndNotShown) {
+  ASSERT_EQ(Run("generate matrix 30x20 --row-nonzeros=5 --out=s.mtx").exit_code, 0);
+  ExpectSays("upload s.mtx --wait --expect=spmm:60 --expect=sddmm:8", 0, "sddmm K=8");
+  ExpectSays("prepare s --expect=spmm:8 --again --wait", 0, "spmm K=8");
+  ExpectSays("upload s.mtx --expect=spgemm:8", 2, "spgemm:8 is none of spmm:K");
+  const Said both = Run("prepare s --expect spmm:16 --tune-for=spmm:32 --wait");
+  EXPECT_THAT(both.text, HasSubstr("spmm K=16"));
+  EXPECT_THAT(both.text, HasSubstr("spmm K=32"));
+  for (const char* command : {"upload", "prepare"}) {
+    const Said help = Run(std::string(command) + " --help");
+    EXPECT_THAT(help.text, HasSubstr("--tune-for"));
+    EXPECT_THAT(help.text, Not(HasSubstr("--expect"))) << command;
+    EXPECT_THAT(help.text, Not(HasSubstr("--again"))) << command;
+  }
 }
 
 TEST_F(Sparsectl, WhatOneCommandWritesAnotherReads) {
@@ -588,7 +604,7 @@ TEST_F(Sparsectl, FailuresHaveExitCodesOfTheirOwn) {
   ASSERT_EQ(Run("generate matrix 30x20 --row-nonzeros=5 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx").exit_code, 0);
   ExpectSays("upload s.mtx", 6, "--replace");
-  ExpectSays("upload s.mtx --name=h --type=f16 --expect=spgemm", 3, "f32 and f64 matrices");
+  ExpectSays("upload s.mtx --name=h --type=f16 --tune-for=spgemm", 3, "f32 and f64 matrices");
   ExpectSays("upload nothing.mtx", 3, "cannot open nothing.mtx");
   ExpectSays("show nobody", 4, "nobody");
   ExpectSays("--server=unix:/nonexistent/socket list", 5, "unix:/nonexistent/socket");
@@ -607,7 +623,7 @@ TEST_F(Sparsectl, NumbersThatATypeCannotHoldAreRefused) {
 TEST_F(Sparsectl, Tf32ThatMakesNoDifferenceIsTold) {
   ASSERT_EQ(Run("generate matrix 30x20 --row-nonzeros=5 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("generate dense 20x8 --out=B.npy").exit_code, 0);
-  ExpectSays("upload s.mtx --name=d --type=f64 --expect=spmm:8:tf32", 0,
+  ExpectSays("upload s.mtx --name=d --type=f64 --tune-for=spmm:8:tf32", 0,
              "TF32 makes no difference: it is for f32, this matrix is f64");
   ExpectSays("spmm d --operand=B.npy --out=C.npy --allow-tf32", 0, "this matrix is f64");
   EXPECT_THAT(Run("spmm d --operand=B.npy --out=C.npy").text, Not(HasSubstr("TF32")));

@@ -1,0 +1,10 @@
+# What the documents say: their commands run, what is made from sources is current.
+add_test(NAME docs_commands_test
+  COMMAND ${CMAKE_CURRENT_LIST_DIR}/docs_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
+add_test(NAME docs_reference_test
+  COMMAND ${PROJECT_SOURCE_DIR}/docs/reference --check $<TARGET_FILE:sparsed>
+    $<TARGET_FILE:sparsectl>)
+add_test(NAME docs_tables_test
+  COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/summary_tables.py --check)
+set_tests_properties(docs_commands_test docs_reference_test docs_tables_test PROPERTIES
+  LABELS e2e TIMEOUT 600)

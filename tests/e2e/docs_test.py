@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Runs the shell commands of the documents, each page's against a server of its own.
+
+  docs_test.py SPARSED SPARSECTL [--python] [PAGE...]
+
+Without pages: README.md, CONTRIBUTING.md, SECURITY.md and docs/*.md. The blocks of a page that are
+marked as `sh` run one after the other in one shell, in an empty folder that looks like the root of the
+repository. Comments of HTML before a block change that:
+
+  <!-- not run: REASON -->    it cannot run here, and why: a GPU, root, a network, an hour
+  <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
+  <!-- before: COMMANDS -->   commands that make what the block takes for granted
+
+Links to files, and to headings of pages, have to lead somewhere. docs/reference-metrics.md, which is made from
+sources, has to have what a server serves.
+
+Addresses and folders that documents name, such as 127.0.0.1:7470 and /var/lib/sparsed, are replaced by
+free ones. `sparsed` in the background is waited for; in the foreground it is stopped once it serves. A
+page that starts none has one in memory. Exits with 1 if a command failed, or a reason is missing.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 240  # that a page may take
+
+PRELUDE = r"""
+set -eEo pipefail
+trap 'echo "failed: the block at line $block"; exit 1' ERR
+# sparsed in the background, once it serves. Its address, unless it says one, is this page's.
+serve() {
+  local more=() log pid i
+  [[ " $* " == *" --listen="* || " $* " == *" --config="* ]] || more+=(--listen="$SPARSED_SERVER")
+  [[ " $* " == *" --metrics-listen="* || " $* " == *" --config="* ]] ||
+    more+=(--metrics-listen="$METRICS")
+  log=$(mktemp "$WORK/server.XXXXXX")
+  SPARSED_SERVER='' "$SPARSED_PROGRAM" "$@" "${more[@]}" >"$log" 2>&1 &
+  pid=$!
+  echo "$pid" >>"$WORK/pids"
+  for ((i = 0; i < 600; i++)); do
+    if grep -q ' serving ' "$log"; then return 0; fi
+    if ! kill -0 "$pid" 2>/dev/null; then break; fi
+    sleep 0.1
+  done
+  echo "sparsed $* does not serve:"
+  cat "$log"
+  return 1
+}
+# In the foreground: beside the page's server, if it has one.
+serve_for_a_moment() {
+  SPARSED_SERVER=127.0.0.1:0 METRICS=127.0.0.1:0 serve "$@"
+  local pid
+  pid=$(tail -n 1 "$WORK/pids")
+  kill "$pid"
+  wait "$pid"
+}
+"""
+
+
+class Block:
+    """Commands between ```sh and ```, and what the comments before them say."""
+
+    def __init__(self, line, text, reason, needs, before):
+        self.line, self.text, self.reason, self.needs, self.before = line, text, reason, needs, before
+
+
+def blocks_of(page):
+    """The page's blocks; comments belong to the next one, with nothing but blank lines between."""
+    found, before, reason, needs = [], "", None, None
+    lines = page.read_text().splitlines()
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        comment = re.match(r"<!-- (not run|needs|before): *(.*?) *(-->|$)", line)
+        if comment:
+            text = comment[2]
+            while not lines[at].rstrip().endswith("-->"):
+                at += 1
+                text += "\n" + lines[at].rstrip().removesuffix("-->").rstrip()
+            if comment[1] == "not run":
+                reason = text
+            elif comment[1] == "needs":
+                needs = text
+            else:
+                before += text + "\n"
+        elif re.match(r" *```", line):
+            first = at + 1
+            at += 1
+            while at < len(lines) and lines[at].strip() != "```":
+                at += 1
+            if line.strip() == "```sh":
+                indent = len(line) - len(line.lstrip())
+                text = "\n".join(part[indent:] for part in lines[first:at])
+                found.append(Block(first, text, reason, needs, before))
+            before, reason, needs = "", None, None
+        elif line.strip():
+            before, reason, needs = "", None, None
+        at += 1
+    return found
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def as_functions(commands):
+    """Starts of servers as calls of the prelude's functions."""
+    joined = re.sub(r"\\\n\s*", "", commands)  # continued lines are one
+    lines = []
+    for line in joined.splitlines():
+        start = re.match(r"sparsed (?!.*--(help|version|print-config|salvage))(.*?)( &)?\s*(#.*)?$", line)
+        if start:
+            line = f"{'serve' if start[3] else 'serve_for_a_moment'} {start[2]}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def starts_server(blocks):
+    return any(re.search(r"^sparsed .*&", block.text, re.M) for block in blocks)
+
+
+class Page:
+    def __init__(self, path, programs, python):
+        self.path, self.programs, self.python = path, programs, python
+        self.problems, self.left_out, self.ran = [], [], 0
+
+    def run(self):
+        runnable = []
+        for block in blocks_of(self.path):
+            where = f"{self.path.relative_to(ROOT)}:{block.line}"
+            if block.reason is not None:
+                if len(block.reason) < 5:
+                    self.problems.append(f"{where}: a reason is missing")
+                self.left_out.append(f"{where}: {block.reason}")
+            elif block.needs not in (None, "python"):
+                self.problems.append(f"{where}: needs what? {block.needs}")
+            elif block.needs and not self.python:
+                self.left_out.append(f"{where}: the Python package; tests/python runs it")
+            else:
+                runnable.append(block)
+        if runnable:
+            self.execute(runnable)
+        self.ran = len(runnable)
+
+    def execute(self, blocks):
+        work = Path(tempfile.mkdtemp(prefix="sparsed-docs-"))
+        try:
+            self.execute_in(work, blocks)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def execute_in(self, work, blocks):
+        folder = work / "repository"
+        folder.mkdir()
+        for entry in ROOT.iterdir():
+            if entry.name not in ("build", ".git"):
+                (folder / entry.name).symlink_to(entry)
+        programs = work / "bin"
+        programs.mkdir()
+        for name, program in zip(("sparsed", "sparsectl"), self.programs):
+            (programs / name).symlink_to(program)
+        for name in ("run", "etc", "tmp"):
+            (work / name).mkdir()
+        port, metrics = free_port(), free_port()
+        replaced = {
+            "127.0.0.1:7470": f"127.0.0.1:{port}", "127.0.0.1:7471": f"127.0.0.1:{metrics}",
+            "localhost:7471": f"127.0.0.1:{metrics}", "/var/lib/sparsed": f"{work}/data",
+            "/run/sparsed": f"{work}/run", "/etc/sparsed": f"{work}/etc", "/tmp/": f"{work}/tmp/",
+        }
+
+        script = PRELUDE
+        if not starts_server(blocks):
+            script += "block=0\nserve --in-memory\n"
+        for block in blocks:
+            commands = as_functions(block.before + block.text)
+            commands = re.sub("|".join(map(re.escape, replaced)), lambda found: replaced[found[0]], commands)
+            script += f"block={block.line}\n{commands}\n"
+        environment = {
+            **{name: value for name, value in os.environ.items()
+               if not name.startswith("SPARSED_") or name == "SPARSED_LIBRARY"},
+            "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(work), "WORK": str(work),
+            "SPARSED_SERVER": f"127.0.0.1:{port}", "METRICS": f"127.0.0.1:{metrics}",
+            "SPARSED_PROGRAM": str(self.programs[0]), "LC_ALL": "C.UTF-8",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        output = work / "output"
+        with open(output, "wb") as out:
+            process = subprocess.Popen(["bash", "-c", script], cwd=folder, env=environment, stdout=out,
+                                       stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+            try:
+                status = process.wait(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                status = f"none after {SECONDS} s"
+            finally:
+                try:  # the servers, and what else the page left in the background
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                process.wait()
+        if status != 0:
+            said = output.read_text(errors="replace")[-4000:]
+            self.problems.append(f"{self.path.relative_to(ROOT)}: exit status {status}\n{said}")
+
+
+def anchors_of(page):
+    """What links may name behind #, as GitHub makes them of headings."""
+    anchors, fenced = set(), False
+    for line in page.read_text().splitlines():
+        if line.strip().startswith("```"):
+            fenced = not fenced
+        heading = None if fenced else re.match(r"#+ (.*)", line)
+        if heading:
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).strip().lower()
+            text = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+            again = sum(1 for one in anchors if re.fullmatch(re.escape(text) + r"(-\d+)?", one))
+            anchors.add(f"{text}-{again}" if again else text)
+    return anchors
+
+
+def broken_links(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists():
+            yield f"{page.relative_to(ROOT)}: {link} leads nowhere"
+        elif anchor and target.suffix == ".md" and anchor not in anchors_of(target):
+            yield f"{page.relative_to(ROOT)}: {link}: there is no such heading"
+
+
+def metrics_problems(sparsed):
+    """What a scrape has and the reference has not."""
+    process = subprocess.Popen([sparsed, "--in-memory", "--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0",
+                                "--devices=cpu"], stderr=subprocess.PIPE, text=True)
+    try:
+        address = None
+        while address is None:
+            line = process.stderr.readline()
+            if not line:
+                return ["a server for its metrics does not start"]
+            address = re.search(r" serving .* metrics=(\S+)", line)
+        page = urllib.request.urlopen(f"http://{address[1]}/metrics", timeout=60).read().decode()
+    finally:
+        process.terminate()
+        process.communicate()
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)", page, re.M))
+    helps = re.findall(r"^# HELP (\S+) (.*)", page, re.M)
+    reference = (ROOT / "docs/reference-metrics.md").read_text()
+    if len(helps) < 20:
+        return [f"a server has {len(helps)} metrics"]
+    lines = [f"| `{name}` | {kinds[name]} | {text} |" for name, text in helps]
+    return [f"docs/reference-metrics.md has not: {line}" for line in lines if line not in reference]
+
+
+def main(sparsed, sparsectl, *arguments):
+    python = "--python" in arguments
+    pages = [Path(page).resolve() for page in arguments if not page.startswith("--")]
+    if not pages:
+        pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+        pages += sorted((ROOT / "docs").glob("*.md"))
+    problems = 0
+    if ROOT / "docs/reference-metrics.md" in pages:
+        for line in metrics_problems(sparsed):
+            print(f"PROBLEM {line}")
+            problems += 1
+    for path in pages:
+        page = Page(path, (Path(sparsed).resolve(), Path(sparsectl).resolve()), python)
+        page.run()
+        page.problems += broken_links(path)
+        if page.ran or page.left_out:
+            print(f"{path.relative_to(ROOT)}: {page.ran} blocks ran, {len(page.left_out)} did not",
+                  flush=True)
+        for line in page.left_out:
+            print(f"  {line}")
+        for line in page.problems:
+            print(f"PROBLEM {line}", flush=True)
+        problems += len(page.problems)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
+    sys.exit(main(*sys.argv[1:]))
