@@ -49,6 +49,8 @@ void ComputeRequest::QueueBegin(engine::CallBegin begin) {
   for (const engine::ArrayFacts& array : begin.arrays) {
     AddArrayHeader(array.name, array.type, array.length, *message.mutable_arrays());
   }
+  if (record_.op == Op::kSpmm) record_.k = begin.cols;
+  record_.plan = std::move(begin.plan);
   // With nothing in between, two messages would cost the caller one more turn of the wire.
   if (begin.arrays.empty() && record_.op != Op::kSpgemm) {
     begin_ = std::move(message);
@@ -125,7 +127,7 @@ void ComputeRequest::Count(InFlightTable& table) const {
                             : submitted ? Activity::kWorking
                                         : Activity::kReceiving;
   table[{record_.op, activity}].Add(
-      sending ? queued_bytes_ : static_cast<int64_t>(record_.received_bytes), record_.begun);
+      sending ? queued_bytes_ : static_cast<int64_t>(record_.received_bytes), record_);
 }
 
 void ComputeRequest::EndIfLate(StageRecord::Clock::time_point now) {

@@ -66,6 +66,21 @@ void CountBytes(engine::Engine& engine, const ComputeSpec& spec, StageRecord& re
   ForEachPlace(spec, operand, result);
 }
 
+/// What was asked for, for the status page.
+void Describe(const ComputeSpec& spec, StageRecord& record) {
+  if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
+    record.transposed = spmm->transpose;
+    if (spmm->b.shape) record.k = spmm->b.shape->cols;
+  } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
+    if (sddmm->a.shape) record.k = sddmm->a.shape->cols;
+  } else if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec)) {
+    record.transposed = spgemm->transpose_left;
+    record.with = spgemm->right;
+  } else if (const auto* chain = std::get_if<engine::ChainSpec>(&spec)) {
+    record.with = fmt::format("{} steps", chain->steps.size());
+  }
+}
+
 /// INVALID_ARGUMENT if arrays would have to come or go with its messages.
 absl::Status CheckNoArrays(const ComputeSpec& spec) {
   bool arrays = false;
@@ -359,6 +374,7 @@ void ComputeStream::Open(Op op, ComputeStart start) {
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
   request->record().ring = transport_.is_ring();
   request->record().request_id = start.request_id;
+  if (start.spec.ok()) Describe(*start.spec, request->record());
   Todo todo;
   absl::Status admitted;
   {

@@ -56,6 +56,11 @@ struct StageRecord {
   std::optional<uint64_t> request_id = {};  ///< of a compute stream's
   std::string keeps;    ///< what its result is called, if that stays on the server
   std::string subject;  ///< the matrix or buffer that it is about; for log and status page only
+  // What was asked for; for the status page only.
+  int64_t k = 0;            ///< columns of the dense result; 0: there is none, or not yet
+  std::string with = {};    ///< SpGEMM: the right factor; a chain: how many steps
+  std::string plan = {};    ///< that it ran on: "<recipe> / <kernel>"
+  bool transposed = false;  ///< op(S) is S^T
   Clock::time_point begun = Clock::now();
   std::array<uint64_t, kPhases> phase_ns = {};
   uint64_t total_ns = 0;

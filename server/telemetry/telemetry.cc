@@ -8,7 +8,6 @@
 namespace sparsed::server {
 namespace {
 
-constexpr size_t kRecent = 50;
 /// Of what clients chose, records keep no more, in bytes. No name that is accepted is longer.
 constexpr size_t kMaxSubject = 255;
 constexpr size_t kMaxMessage = 1024;
@@ -111,9 +110,7 @@ void Telemetry::End(StageRecord record) {
   metrics_.End(record);
   LogEnd(record);
   Audit(record);
-  const MutexLock lock(mutex_);
-  recent_.push_front({std::chrono::system_clock::now(), std::move(record)});
-  if (recent_.size() > kRecent) recent_.pop_back();
+  live_.End(std::move(record));
 }
 
 void Telemetry::Audit(const StageRecord& record) {
@@ -162,11 +159,6 @@ void Telemetry::LogEnd(const StageRecord& record) {
     suppressed = *admitted;
   }
   LogRequest(record, level, suppressed);
-}
-
-std::vector<RecentRequest> Telemetry::Recent() const {
-  const MutexLock lock(mutex_);
-  return {recent_.begin(), recent_.end()};
 }
 
 }  // namespace sparsed::server

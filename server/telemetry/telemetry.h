@@ -1,29 +1,21 @@
-// Where records of requests go: metrics, log, audit log, the status page's list.
+// Where records of requests go: metrics, log, audit log, the status page.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "base/mutex.h"
 #include "server/log/log_limit.h"
 #include "server/security/caller.h"
 #include "server/telemetry/audit_log.h"
+#include "server/telemetry/live_requests.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {
-
-/// A request that ended, for the status page.
-struct RecentRequest {
-  std::chrono::system_clock::time_point ended;
-  StageRecord record;
-};
 
 /// Thread-safe.
 class Telemetry {
@@ -47,8 +39,7 @@ class Telemetry {
 
   /// Requests that began and have not ended.
   int64_t in_flight() const { return in_flight_; }
-  /// Newest first, at most 50.
-  std::vector<RecentRequest> Recent() const;
+  const LiveRequests& live() const { return live_; }
 
  private:
   static constexpr int kCodes = 17;  ///< of google.rpc
@@ -64,8 +55,7 @@ class Telemetry {
   std::unique_ptr<AuditLog> audit_;
   std::array<CodeLimit, kCodes> limits_;
   std::atomic<int64_t> in_flight_ = 0;
-  mutable Mutex mutex_;
-  std::deque<RecentRequest> recent_ ABSL_GUARDED_BY(mutex_);
+  LiveRequests live_;
 };
 
 }  // namespace sparsed::server
