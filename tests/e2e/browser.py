@@ -1,6 +1,7 @@
 """Chromium without a screen, driven through the DevTools protocol over a pipe; no other packages."""
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -119,16 +120,16 @@ class Browser:
         return answer["result"].get("value")
 
     def wait(self, expression, what=None):
-        """Until the expression is true; it is returned."""
+        """Until the expression is true; it is returned. What fails may be of a page that loads."""
         until = time.monotonic() + self.seconds
         while time.monotonic() < until:
-            value = self.js(expression)
-            if value:
-                return value
+            with contextlib.suppress(RuntimeError):
+                if value := self.js(expression):
+                    return value
             time.sleep(0.05)
         text = self.js("document.body.innerText")
-        raise SystemExit(f"{what or expression}: not within {self.seconds} s; the page says\n{text}\n"
-                         f"complaints: {self.complaints}")
+        raise SystemExit(f"{what or expression}: not within {self.seconds} s; the page says\n"
+                         f"{text}\ncomplaints: {self.complaints}")
 
     def go(self, url):
         self.call("Page.navigate", url=url)

@@ -14,6 +14,7 @@ import os
 import pathlib
 import random
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -173,8 +174,8 @@ def check_access(page, url):
     check(page.js("[...document.querySelectorAll('button')].every((b) => b.innerText.trim() || "
                   "b.getAttribute('aria-label') || b.closest('dialog, [hidden]'))"),
           "a button without a name")
-    page.js("document.activeElement.blur()")
-    reached = set()
+    page.js("document.getElementById('skip').focus()")
+    reached = {page.js("document.activeElement.textContent")}
     for _ in range(14):
         page.press("Tab")
         reached.add(page.js("document.activeElement.textContent.trim()"))
@@ -249,17 +250,27 @@ def write_graph(path, size=2000, neighbours=5):
                     + lines)
 
 
+def write_ones(path, rows, cols):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {cols}), }}".ljust(117) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                     struct.pack("<f", 1) * (rows * cols))
+
+
+def write_small(path):
+    path.write_text("%%MatrixMarket matrix coordinate real general\n3 3 2\n1 2 1.5\n3 1 -2\n")
+    return path
+
+
 def make_traffic(sparsectl, listen, folder):
     ctl = (sparsectl, f"--server={listen}")
     write_graph(folder / "graph.mtx")
-    run(*ctl, "upload", folder / "graph.mtx", "graph")
-    (folder / "small.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 3 2\n"
-                                      "1 2 1.5\n3 1 -2\n")
-    for i in range(MATRICES):
-        run(*ctl, "upload", folder / "small.mtx", f"m-{i:02}")
+    small = [write_small(folder / f"m-{i:02}.mtx") for i in range(MATRICES)]
+    run(*ctl, "upload", folder / "graph.mtx", *small)
     for k in (8, 32):
-        run(*ctl, "spmm", "graph", f"--k={k}")
-    run(*ctl, "spmm", ATTACK, "--k=8", fails=True)
+        write_ones(folder / "b.npy", 2000, k)
+        operands = (f"--operand={folder}/b.npy", f"--out={folder}/c.npy")
+        run(*ctl, "spmm", "graph", *operands)
+    run(*ctl, "spmm", ATTACK, *operands, fails=True)
     run(*ctl, "stats")
 
 
@@ -292,7 +303,7 @@ def main():
                 (folder / who).write_text(who)
                 (folder / who).chmod(0o600)
                 run(sparsectl, f"--server={listen}", f"--token-file={folder}/{who}", "upload",
-                    folder / "small.mtx", f"of-{who}")
+                    write_small(folder / f"of-{who}.mtx"))
             page.size(1280, 800)
             check_token(page, url)
 

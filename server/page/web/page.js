@@ -387,8 +387,7 @@ class Chart {
           points: line.map(([i, value]) => `${x(i)},${y(value)}`).join(' ')}));
       }
     });
-    const last = points - 2;  // the last one has not ended
-    const index = this.index ?? last;
+    const index = this.index ?? points - 1;
     if (this.index !== null && this.index !== undefined) {
       parts.push(svg('line', {class: 'cursor', x1: x(index), x2: x(index), y1: top, y2: bottom}));
     }
@@ -478,7 +477,7 @@ function overview() {
         ['Latency, median', seconds(now.p50)],
         ['Latency, 99 %', seconds(now.p99)],
         ['Failed in a minute', whole.format(now.failed),
-            `and ${whole.format(now.wrong)} of callers`],
+            `and ${whole.format(now.wrong)} wrong of callers`],
         ['Matrices', whole.format(totals.matrices),
          totals.patterns === undefined ? '' : `${whole.format(totals.patterns)} patterns`],
         totals.preparations === undefined ?
@@ -487,11 +486,11 @@ function overview() {
         cpu ? ['Host memory', bytes(used(cpu)), `of ${bytes(cpu.memory.limit)}`] :
               ['Host memory', bytes(totals.host_bytes || 0)],
       ]));
+      const ended = live.points.slice(0, -1), n = live.operations.length;
       throughput.show(live.operations.map((name, i) => ({name,
-        values: live.points.map((row) => row[i] / live.step_seconds)})), live.step_seconds);
-      const n = live.operations.length;
-      latency.show([{name: 'median', values: live.points.map((row) => row[n + 2])},
-                    {name: '99th percentile', values: live.points.map((row) => row[n + 3])}],
+        values: ended.map((row) => row[i] / live.step_seconds)})), live.step_seconds);
+      latency.show([{name: 'median', values: ended.map((row) => row[n + 2])},
+                    {name: '99th percentile', values: ended.map((row) => row[n + 3])}],
                    live.step_seconds);
       busiest.state = {...busiest.state, sort: 'rate', order: 'desc'};
       const [requests] = await Promise.all([ask('requests'), refreshTop(busiest)]);
@@ -514,8 +513,7 @@ function matrixColumns() {
     {title: 'Matrix', sort: 'name', brief: true, cell: (row) => matrixLink(row)},
     {title: 'Owner', sort: 'tenant', class: 'wide', cell: (row) => row.tenant},
     {title: 'State', sort: 'state', class: 'middle', cell: (row) => state(row.state)},
-    {title: 'Size', class: 'wide',
-     cell: (row) => `${count(row.rows)} × ${count(row.cols)} ${row.type}`},
+    {title: 'Size', class: 'wide keep', cell: (row) => `${count(row.rows)} × ${count(row.cols)}`},
     {title: 'Nonzeros', sort: 'nnz', right: true, class: 'middle', brief: true,
      cell: (row) => count(row.nnz)},
     {title: 'Memory', sort: 'bytes', right: true, class: 'wide', cell: (row) => bytes(row.bytes)},
@@ -527,10 +525,14 @@ function matrixColumns() {
      cell: (row) => seconds(row.p99)},
     {title: 'Over CSR', sort: 'gain', right: true, brief: true, cell: (row) => gain(row.gain)},
     {title: 'Roofline', sort: 'roofline', right: true, brief: true, class: 'wide',
-     cell: (row) => percent(row.roofline)},
+     cell: (row) => roofline(row.roofline)},
     {title: 'Plan', class: 'wide plan', brief: true, cell: (row) => row.plan ?
       h('span', {title: row.class}, row.plan) : NONE},
   ];
+}
+/** Above what memory could do, the caches hold what is multiplied. */
+function roofline(share) {
+  return share > 1.2 ? h('span', {class: 'dim', title: percent(share)}, 'in cache') : percent(share);
 }
 function gain(value) {
   return h('span', {class: value > 1.05 ? 'gain' : ''}, times(value));
@@ -597,7 +599,7 @@ const PLAN_COLUMNS = [
   {title: 'Plain CSR', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
   {title: 'Over CSR', right: true, cell: (row) => gain(row.gain)},
-  {title: 'Roofline', right: true, class: 'wide', cell: (row) => percent(row.roofline)},
+  {title: 'Roofline', right: true, class: 'wide', cell: (row) => roofline(row.roofline)},
   {title: 'Why', class: 'wide wrap', cell: (row) => [row.provisional ?
    pill('provisional', 'warn') : null,
     row.reason].filter(Boolean)},
@@ -609,7 +611,7 @@ const CANDIDATE_COLUMNS = [
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
   {title: 'Over CSR', cell: (row) => row.gain === undefined ? NONE :
     [meter((row.gain || 0) / 4, 0.25), gain(row.gain)]},
-  {title: 'Roofline', right: true, class: 'wide', cell: (row) => percent(row.roofline)},
+  {title: 'Roofline', right: true, class: 'wide', cell: (row) => roofline(row.roofline)},
   {title: 'GFLOP/s', right: true, class: 'wide',
    cell: (row) => row.gflops ? digits(row.gflops) : NONE},
   {title: 'Built in', right: true, class: 'wide', cell: (row) => ms(row.preparation_ms)},
@@ -684,7 +686,7 @@ function matrix(parameters) {
         ['Rate', row.rate < 0.005 ? 'not used lately' : `${rate(row.rate)} a second`],
         ['Latency', row.p50 === null ? NONE :
             `${seconds(row.p50)} median, ${seconds(row.p99)} at 99 %`],
-        ['Over plain CSR', gain(row.gain)], ['Share of the roofline', percent(row.roofline)],
+        ['Over plain CSR', gain(row.gain)], ['Share of the roofline', roofline(row.roofline)],
         features ? ['Density', percent(features.density)] : null,
         features ? ['Nonzeros a row', `${digits(features.row_nonzeros_mean)} (${whole.format(
           features.row_nonzeros_min)} to ${whole.format(features.row_nonzeros_max)})`] : null,
