@@ -24,7 +24,7 @@ PATHS = {  # and how often it is asked for, in seconds
     "/metrics": 15,
     "/api/status": 2,
     "/api/matrices?sort=rate&order=desc&limit=25": 2,
-    "/api/matrices?search=m-1&sort=bytes&limit=100": 2,
+    "/api/matrices?search=m-01&sort=bytes&limit=100": 2,
     "/api/matrix?tenant=t00&name=m-0000": 2,
     "/api/preparations": 2,
     "/api/requests": 2,
