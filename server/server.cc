@@ -28,6 +28,8 @@
 #include "server/local/local_door.h"
 #include "server/local/ring.h"
 #include "server/log/log.h"
+#include "server/page/pages.h"
+#include "server/page/sources.h"
 #include "server/rpc/carrier.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
@@ -44,7 +46,6 @@
 #include "server/telemetry/in_flight.h"
 #include "server/telemetry/otlp_exporter.h"
 #include "server/telemetry/queue_watch.h"
-#include "server/telemetry/status_page.h"
 #include "server/telemetry/telemetry.h"
 #include "server/telemetry/tenant_metrics.h"
 #include "server/thread_starts.h"
@@ -183,6 +184,13 @@ absl::Status CheckAddresses(const Config& config) {
   return absl::OkStatus();
 }
 
+/// Whether a Host header says an address or localhost, not a name that anybody may have chosen.
+bool NamesThisMachine(std::string_view host) {
+  if (host.starts_with('[')) return true;
+  host = host.substr(0, host.find(':'));
+  return host == "localhost" || host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
 SocketFile SocketFileOf(const Config& config) {
   return {.mode = config.socket_mode, .group = config.socket_group};
 }
@@ -299,7 +307,7 @@ class Server::Impl {
     if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
     if (!config_.metrics_listen.empty()) {
       auto http = HttpPort::Start(config_.metrics_listen, Pages(), Probes(),
-                                  [this](const HttpRequest& request) { return Refuse(request); });
+                                  [this](HttpRequest& request) { return Refuse(request); });
       if (!http.ok()) return http.status();
       http_ = *std::move(http);
       context_->metrics_address = http_->address();
@@ -459,9 +467,9 @@ class Server::Impl {
 
   HttpPort::Pages Probes() {
     return {
-        {"/healthz", [] { return HttpReply{.body = "alive\n"}; }},
+        {"/healthz", [](const HttpRequest&) { return HttpReply{.body = "alive\n"}; }},
         {"/readyz",
-         [this] {
+         [this](const HttpRequest&) {
            const std::string reason = NotReady();
            if (reason.empty()) return HttpReply{.body = "ready\n"};
            return HttpReply{.status = 503, .body = fmt::format("not ready: {}\n", reason)};
@@ -469,32 +477,36 @@ class Server::Impl {
     };
   }
 
-  /// `/metrics` names tenants and nothing of theirs; the status page names matrices of all of them.
-  std::optional<HttpReply> Refuse(const HttpRequest& request) {
+  /// `/metrics` names tenants and nothing of theirs. The status page's answers are about what is
+  /// the caller's tenant's, or everybody's for an operator; its files about nobody.
+  std::optional<HttpReply> Refuse(HttpRequest& request) {
     const auto refuse = [](int status, const std::string& why) {
       return HttpReply{.status = status, .body = why + "\n"};
     };
     const bool metrics = request.path == "/metrics";
     if (metrics && !config_.metrics_token) return std::nullopt;
     if (access_->everybody()) {
-      if (request.from_this_machine || config_.insecure) return std::nullopt;
-      return refuse(403, "this page is for this machine alone");
+      request.viewer = {.tenant = std::string(kDefaultTenant), .all = true};
+      if (config_.insecure) return std::nullopt;
+      // The pages that a browser shows may give the address of this machine a name of their own,
+      // to read what is there (DNS rebinding).
+      if (request.from_this_machine && NamesThisMachine(request.host)) return std::nullopt;
+      return refuse(403, "this page is for this machine alone, at its address or as localhost");
     }
+    if (IsPageFile(request.path)) return std::nullopt;
     Evidence evidence = {.token = TokenIn(request.authorization),
                          .private_way = request.from_this_machine};
     if (request.authorization.empty()) evidence.token.reset();
     const absl::StatusOr<Caller> caller = access_->Identify(evidence, "HTTP port");
     if (!caller.ok()) return refuse(401, std::string(caller.status().message()));
-    const absl::Status allowed = access_->Require(
-        *caller, metrics ? Role::kReadOnly : Role::kOperator, "the page of the whole server");
-    if (!allowed.ok()) return refuse(403, std::string(allowed.message()));
+    request.viewer = {.tenant = caller->tenant, .all = caller->role == Role::kOperator};
     return std::nullopt;
   }
 
   HttpPort::Pages Pages() {
-    return {
+    HttpPort::Pages pages = {
         {"/metrics",
-         [this] {
+         [this](const HttpRequest&) {
            std::vector<prometheus::MetricFamily> families = telemetry_.metrics().Collect();
            for (auto& family : gauges_->Collect()) families.push_back(std::move(family));
            if (queue_watch_ != nullptr) families.push_back(queue_watch_->Metric());
@@ -527,15 +539,17 @@ class Server::Impl {
            return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
                             prometheus::TextSerializer().Serialize(families)};
          }},
-        {"/",
-         [this] {
-           const std::chrono::duration<double> uptime =
-               std::chrono::steady_clock::now() - started_steady_;
-           return HttpReply{
-               .content_type = "text/html; charset=utf-8",
-               .body = StatusPage(config_, *engine_, telemetry_, uptime.count(), NotReady())};
-         }},
     };
+    pages.merge(StatusPages(std::make_shared<PageTables>(
+        PageSources{.config = config_,
+                    .engine = *engine_,
+                    .telemetry = telemetry_,
+                    .in_flight = [this] { return live_streams_->InFlight(); },
+                    .not_ready = [this] { return NotReady(); },
+                    .addresses = addresses_,
+                    .started = started_,
+                    .started_steady = started_steady_})));
+    return pages;
   }
 
   // In the order of construction; destroyed in reverse: whoever calls goes before whom it calls.

@@ -126,7 +126,7 @@ void ComputeRequest::Count(InFlightTable& table) const {
                             : submitted ? Activity::kWorking
                                         : Activity::kReceiving;
   table[{record_.op, activity}].Add(
-      sending ? queued_bytes_ : static_cast<int64_t>(record_.received_bytes), record_.begun);
+      sending ? queued_bytes_ : static_cast<int64_t>(record_.received_bytes), record_);
 }
 
 void ComputeRequest::EndIfLate(StageRecord::Clock::time_point now) {

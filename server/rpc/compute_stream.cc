@@ -400,6 +400,7 @@ void ComputeStream::Open(Op op, ComputeStart start) {
   request->record().request_id = start.request_id;
   request->record().id += fmt::format("/{}", start.request_id);
   if (start.trace.has_value()) request->record().trace = *std::move(start.trace);
+  if (start.spec.ok()) Describe(service_.engine, *start.spec, request->record());
   Todo todo;
   absl::Status admitted;
   {
@@ -415,7 +416,6 @@ void ComputeStream::Open(Op op, ComputeStart start) {
   }
   if (!admitted.ok()) return Do(std::move(todo));
   CountBytes(service_.engine, *start.spec, request->record());
-  Describe(service_.engine, *start.spec, request->record());
   if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&*start.spec)) {
     request->publishes = spgemm->keep_as;
   }

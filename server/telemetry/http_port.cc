@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -29,6 +31,7 @@ constexpr auto kPatience = std::chrono::seconds(5);
 /// Threads that make pages, and requests that wait for one.
 constexpr int kMakers = 2;
 constexpr size_t kMaxQueued = 32;
+constexpr int kNiceness = 5;
 /// For a reply to be taken by its reader; most fit into the socket's buffer and wait for nobody.
 constexpr auto kSendTime = std::chrono::seconds(5);
 constexpr int kSendBuffer = 512 << 10;
@@ -77,17 +80,26 @@ std::optional<HttpRequest> ReadRequest(int fd) {
   std::string_view line = std::string_view(head).substr(0, head.find("\r\n"));
   const size_t method = line.find(' ');
   if (method == std::string_view::npos) return std::nullopt;
-  const std::string_view rest = line.substr(method + 1);
-  return HttpRequest{
-      std::string(line.substr(0, method)), std::string(rest.substr(0, rest.find_first_of("? "))),
-      HeaderIn(std::string_view(head).substr(0, head.find("\r\n\r\n")), "authorization"),
-      FromThisMachine(fd)};
+  std::string_view target = line.substr(method + 1);
+  target = target.substr(0, target.find(' '));
+  const size_t query = target.find('?');
+  const std::string_view headers = std::string_view(head).substr(0, head.find("\r\n\r\n"));
+  HttpRequest request;
+  request.method = line.substr(0, method);
+  request.path = target.substr(0, query);
+  if (query != std::string_view::npos) request.query = target.substr(query + 1);
+  request.authorization = HeaderIn(headers, "authorization");
+  request.host = HeaderIn(headers, "host");
+  request.from_this_machine = FromThisMachine(fd);
+  return request;
 }
 
 std::string_view Reason(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 400:
+      return "Bad Request";
     case 401:
       return "Unauthorized";
     case 403:
@@ -104,8 +116,11 @@ std::string_view Reason(int status) {
 std::string Bytes(const HttpReply& reply, bool body) {
   return fmt::format(
       "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n"
-      "X-Content-Type-Options: nosniff\r\n"
-      "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
+      "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+      "Cross-Origin-Resource-Policy: same-origin\r\n"
+      "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
+      "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
+      "frame-ancestors 'none'\r\n"
       "{}Connection: close\r\n\r\n{}",
       reply.status, Reason(reply.status), reply.content_type, reply.body.size(),
       reply.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
@@ -176,12 +191,12 @@ class HttpPort::Impl {
   struct Job {
     Descriptor fd;
     const Page* page;
-    bool body;
+    HttpRequest request;
   };
 
   /// On the accepting thread.
   void Take(Descriptor fd) {
-    const std::optional<HttpRequest> request = ReadRequest(fd.fd());
+    std::optional<HttpRequest> request = ReadRequest(fd.fd());
     if (!request.has_value()) return;
     const bool body = request->method != "HEAD";
     const auto reply = [&](const HttpReply& made) {
@@ -191,7 +206,7 @@ class HttpPort::Impl {
       return reply({.status = 405, .body = "only GET and HEAD\n"});
     }
     if (const auto probe = probes_.find(request->path); probe != probes_.end()) {
-      return reply(probe->second());
+      return reply(probe->second(*request));
     }
     const auto page = pages_.find(request->path);
     if (page == pages_.end()) return reply({.status = 404, .body = "no such page\n"});
@@ -201,7 +216,7 @@ class HttpPort::Impl {
     {
       const MutexLock lock(mutex_);
       if (jobs_.size() < kMaxQueued) {
-        jobs_.push_back({std::move(fd), &page->second, body});
+        jobs_.push_back({std::move(fd), &page->second, *std::move(request)});
         changed_.NotifyOne();
         return;
       }
@@ -210,6 +225,8 @@ class HttpPort::Impl {
   }
 
   void MakePages() {
+    // Pages give way to requests. On Linux a thread has a niceness of its own.
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
     MutexLock lock(mutex_);
     while (true) {
       while (!closing_ && jobs_.empty()) changed_.Wait(mutex_);
@@ -218,7 +235,7 @@ class HttpPort::Impl {
       jobs_.pop_front();
       lock.Unlock();
       setsockopt(job.fd.fd(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof(kSendBuffer));
-      Send(job.fd, Bytes((*job.page)(), job.body), kSendTime);
+      Send(job.fd, Bytes((*job.page)(job.request), job.request.method != "HEAD"), kSendTime);
       lock.Lock();
     }
   }

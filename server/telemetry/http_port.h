@@ -17,11 +17,20 @@ struct HttpReply {
   std::string body;
 };
 
+/// Who looks, as the gate found. Without a gate: nobody, who may see nothing of anybody's.
+struct Viewer {
+  std::string tenant;  ///< whose things he may see
+  bool all = false;    ///< those of all tenants, and the server's
+};
+
 struct HttpRequest {
   std::string method;
   std::string path;
+  std::string query;               ///< what is behind the '?', as it came
   std::string authorization;       ///< the header's value; empty: there is none
+  std::string host;                ///< likewise
   bool from_this_machine = false;  ///< and nobody in between reads it
+  Viewer viewer = {};
 };
 
 /// Serves GET and HEAD, one request a connection. Connections that send no request cost nobody
@@ -29,10 +38,11 @@ struct HttpRequest {
 class HttpPort {
  public:
   /// Makes one path's reply.
-  using Page = std::function<HttpReply()>;
+  using Page = std::function<HttpReply(const HttpRequest&)>;
   using Pages = std::map<std::string, Page>;
-  /// What who asks for a page gets in its place; nullopt: the page. Must not block.
-  using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
+  /// What who asks for a page gets in its place; nullopt: the page, for the viewer that it sets.
+  /// Must not block.
+  using Gate = std::function<std::optional<HttpReply>(HttpRequest&)>;
 
   /// Serves at "host:port". `pages` may take their time: they are made by threads of their own, a
   /// few at once. `probes` are answered by the thread that accepts, whatever the pages do: they

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -21,7 +22,16 @@ enum class Activity : uint8_t { kReceiving, kWorking, kSending };
 /// "receiving", "working", "sending".
 std::string_view Name(Activity activity);
 
+/// One of them.
+struct OldRequest {
+  StageRecord::Clock::time_point begun;
+  std::string tenant, subject, parameters;
+  int64_t k = 0;
+};
+
 struct InFlight {
+  static constexpr size_t kOldest = 10;
+
   int64_t count = 0;
   int64_t bytes = 0;  ///< that arrived, or that have yet to leave
   StageRecord::Clock::time_point oldest = StageRecord::Clock::time_point::max();  ///< its start
@@ -31,6 +41,16 @@ struct InFlight {
     bytes += more_bytes;
     oldest = std::min(oldest, begun);
   }
+  /// Likewise, and keeps what it is if it is among the oldest.
+  void Add(int64_t more_bytes, const StageRecord& record) {
+    Add(more_bytes, record.begun);
+    const auto younger = std::ranges::find_if(
+        requests, [&](const OldRequest& request) { return record.begun < request.begun; });
+    if (younger == requests.end() && requests.size() == kOldest) return;
+    requests.insert(younger, {record.begun, record.tenant, record.subject, record.parameters, record.k});
+    if (requests.size() > kOldest) requests.pop_back();
+  }
+  std::vector<OldRequest> requests{};  ///< the oldest first, of those that say what they are
 };
 using InFlightTable = std::map<std::pair<Op, Activity>, InFlight>;
 /// As gauges, labelled by operation and activity; of what is in flight now alone.

@@ -8,7 +8,6 @@
 namespace sparsed::server {
 namespace {
 
-constexpr size_t kRecent = 50;
 /// Of what clients chose, records keep no more, in bytes. No name that is accepted is longer.
 constexpr size_t kMaxSubject = 255;
 constexpr size_t kMaxMessage = 1024;
@@ -139,9 +138,7 @@ void Telemetry::End(StageRecord record) {
   Audit(record);
   slow_.Add(record);
   if (exporter_ != nullptr) exporter_->Add(record);
-  const MutexLock lock(mutex_);
-  recent_.push_front({std::chrono::system_clock::now(), std::move(record)});
-  if (recent_.size() > kRecent) recent_.pop_back();
+  live_.End(std::move(record));
 }
 
 void Telemetry::Audit(const StageRecord& record) {
@@ -206,11 +203,6 @@ void Telemetry::LogSlow(const StageRecord& record) {
   if (slow_ns_ == 0 || record.total_ns < slow_ns_ || !SlowRequests::Counts(record.op)) return;
   const std::optional<int64_t> admitted = slow_limit_.Admit();
   if (admitted.has_value()) LogRequest(LogLevel::kWarn, "slow request", record, *admitted);
-}
-
-std::vector<RecentRequest> Telemetry::Recent() const {
-  const MutexLock lock(mutex_);
-  return {recent_.begin(), recent_.end()};
 }
 
 }  // namespace sparsed::server

@@ -1,28 +1,23 @@
-// Where records of requests go: metrics, log, audit log, the status page's list.
+// Where records of requests go: metrics, log, audit log, the status page.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "base/mutex.h"
 #include "server/log/log_limit.h"
 #include "server/security/caller.h"
 #include "server/telemetry/audit_log.h"
+#include "server/telemetry/live_requests.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/otlp_exporter.h"
 #include "server/telemetry/slow_requests.h"
 #include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {
-
-/// For the status page.
-using RecentRequest = EndedRequest;
 
 /// Thread-safe.
 class Telemetry {
@@ -54,9 +49,8 @@ class Telemetry {
 
   /// Requests that began and have not ended.
   int64_t in_flight() const { return in_flight_; }
-  /// Newest first, at most 50.
-  std::vector<RecentRequest> Recent() const;
   const SlowRequests& slow() const { return slow_; }
+  const LiveRequests& live() const { return live_; }
 
  private:
   static constexpr int kCodes = 17;  ///< of google.rpc
@@ -78,8 +72,7 @@ class Telemetry {
   SlowRequests slow_;
   std::unique_ptr<OtlpExporter> exporter_;
   std::atomic<int64_t> in_flight_ = 0;
-  mutable Mutex mutex_;
-  std::deque<RecentRequest> recent_ ABSL_GUARDED_BY(mutex_);
+  LiveRequests live_;
 };
 
 }  // namespace sparsed::server

@@ -310,7 +310,7 @@ TEST_F(AccessTest, AWrongFileLeavesTheOneBeforeInForce) {
   EXPECT_TRUE(Eventually([&] { return Info(*server, "new").ok(); }));
 }
 
-TEST_F(AccessTest, PagesThatNameMatricesTakeAnOperatorsToken) {
+TEST_F(AccessTest, PagesThatNameMatricesTakeAToken) {
   Write(AllRoles());
   const auto server = Start([](server::Config& config) {
     WithPages(config);
@@ -326,10 +326,11 @@ TEST_F(AccessTest, PagesThatNameMatricesTakeAnOperatorsToken) {
   EXPECT_EQ(code("/readyz", ""), "200");
   EXPECT_EQ(code("/metrics", ""), "401");
   EXPECT_EQ(code("/metrics", "read-only"), "200");
-  EXPECT_EQ(code("/", ""), "401");
-  EXPECT_EQ(code("/", "wrong"), "401");
-  EXPECT_EQ(code("/", "user"), "403");
-  EXPECT_EQ(code("/", "operator"), "200");
+  EXPECT_EQ(code("/", ""), "200");  // which names nothing
+  EXPECT_EQ(code("/api/configuration", ""), "401");
+  EXPECT_EQ(code("/api/configuration", "wrong"), "401");
+  EXPECT_EQ(code("/api/configuration", "user"), "403");
+  EXPECT_EQ(code("/api/configuration", "operator"), "200");
 }
 
 TEST_F(AccessTest, ATokenInPlainTextFromElsewhereCountsForNothing) {

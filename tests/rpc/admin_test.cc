@@ -189,16 +189,6 @@ TEST(HttpPort, SeriesAppearWhenTheyAreFirstCounted) {
   EXPECT_EQ(page.find(R"(phase="to_device")"), std::string::npos);
 }
 
-TEST(HttpPort, StatusPageEscapesWhatClientsChose) {
-  TestServer server(WithPages);
-  MakeGood(server);
-  Spmm(server.compute(), "<script>alert(1)</script>", 1, 1, {1.f});
-  const std::string page = server.Page("/");
-  EXPECT_NE(page.find("good"), std::string::npos);
-  EXPECT_NE(page.find("&lt;script&gt;"), std::string::npos);
-  EXPECT_EQ(page.find("<script>"), std::string::npos);
-}
-
 TEST(HttpPort, StatusPageKeepsTheBeginningOfLongNames) {
   TestServer server(WithPages);
   const std::string name = "begin" + std::string(100000, 'x');
@@ -221,10 +211,10 @@ TEST(HttpPort, StatusPageKeepsTheBeginningOfLongNames) {
   stream->Write(header);
   EXPECT_EQ(stream->Finish().error_code(), grpc::INVALID_ARGUMENT);
 
-  const std::string page = server.Page("/");
+  const std::string page = server.Page("/api/requests");
   EXPECT_LT(page.size(), 20000u);
   EXPECT_NE(page.find(name.substr(0, 255)), std::string::npos);
-  EXPECT_NE(page.find(snowmen.substr(0, 4 + 83 * 3) + "<"), std::string::npos) << page;
+  EXPECT_NE(page.find(snowmen.substr(0, 4 + 83 * 3) + "\""), std::string::npos) << page;
 }
 
 TEST(HttpPort, ProbesAndUnknownPages) {

@@ -1,0 +1,10 @@
+# cmake -DOUT=FILE.cc -DFOLDER=server/page/web -P embed_files.cmake: the files as string literals.
+set(source "#include \"server/page/files.h\"\n\nnamespace sparsed::server::page_files {\n\n")
+foreach(file index.html:kIndexHtml style.css:kStyleCss page.js:kPageJs icon.svg:kIconSvg)
+  string(REPLACE ":" ";" file "${file}")
+  list(GET file 0 name)
+  list(GET file 1 variable)
+  file(READ "${FOLDER}/${name}" text)
+  string(APPEND source "const std::string_view ${variable} = R\"sparsed(${text})sparsed\";\n")
+endforeach()
+file(WRITE "${OUT}" "${source}\n}  // namespace sparsed::server::page_files\n")

@@ -1,0 +1,10 @@
+// The status page's files, as server/page/web has them; made by embed_files.cmake.
+#pragma once
+
+#include <string_view>
+
+namespace sparsed::server::page_files {
+
+extern const std::string_view kIndexHtml, kStyleCss, kPageJs, kIconSvg;
+
+}  // namespace sparsed::server::page_files

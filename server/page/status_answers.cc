@@ -1,0 +1,388 @@
+// The server, its devices, what it was told to do, and who asks for what.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "engine/execution/backend.h"
+#include "server/page/sources.h"
+#include "server/page/table.h"
+
+namespace sparsed::server {
+namespace {
+
+using nlohmann::json;
+
+/// In flight, at most.
+constexpr size_t kMostInFlight = 50;
+
+template <typename Budget>
+json MemoryOf(const Budget& budget) {
+  json uses = json::object();
+  for (int use = 0; use < engine::kMemoryUses; ++use) {
+    const auto memory_use = static_cast<engine::MemoryUse>(use);
+    uses[std::string(engine::Name(memory_use))] = budget.used(memory_use);
+  }
+  return {{"limit", budget.limit()}, {"peak", budget.peak()}, {"uses", std::move(uses)}};
+}
+
+json DevicesOf(engine::Engine& engine, bool all) {
+  json devices = json::array();
+  for (const engine::DeviceFacts& facts : engine.devices()) {
+    if (!facts.found) continue;
+    json device = {{"name", facts.name},
+                   {"description", facts.description},
+                   {"threads", facts.threads},
+                   {"unavailable", facts.unavailable}};
+    const std::optional<DeviceId> id = ParseDeviceId(facts.name);
+    const auto gpu = std::ranges::find_if(
+        engine.gpus(), [&](const auto& opened) { return opened->name() == facts.name; });
+    const bool cpu = id.has_value() && id->kind == DeviceKind::kCpu;
+    if (all && id.has_value() && (cpu || gpu != engine.gpus().end())) {
+      device["queue_depth"] = engine.executor().queue_depth(*id);
+      device["busy_seconds"] = engine.executor().busy_seconds(*id);
+      device["bytes_per_second"] =
+          cpu ? engine.executor().backend(*id).bytes_per_second() : (*gpu)->bytes_per_second();
+      device["memory"] = cpu ? MemoryOf(engine.budget()) : MemoryOf((*gpu)->budget());
+      if (cpu) device["memory"]["uses"]["kept"] = engine.budget().kept();
+      device["evictions"] =
+          cpu ? engine.budget().evictions()->evictions() : (*gpu)->residency().evictions();
+    }
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+json LiveOf(const LiveRequests& live, std::string_view tenant) {
+  json ops = json::array(), points = json::array();
+  for (int op = 0; op < kLiveOps; ++op) ops.push_back(LiveOpName(op));
+  for (const LivePoint& point : live.Points(tenant)) {
+    json row = json::array();
+    for (const uint32_t requests : point.requests) row.push_back(requests);
+    row.push_back(point.wrong);
+    row.push_back(point.failed);
+    row.push_back(point.p50);
+    row.push_back(point.p99);
+    points.push_back(std::move(row));
+  }
+  return {{"step_seconds", LiveRequests::kStep.count()},
+          {"operations", std::move(ops)},
+          {"points", std::move(points)}};
+}
+
+double UnixSeconds(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
+json RequestJson(const EndedRequest& request) {
+  const StageRecord& record = request.record;
+  json phases = json::object();
+  for (int phase = 0; phase < kPhases; ++phase) {
+    const uint64_t ns = record.phase_ns[static_cast<size_t>(phase)];
+    if (ns > 0) {
+      phases[std::string(Name(static_cast<Phase>(phase)))] = static_cast<double>(ns) * 1e-9;
+    }
+  }
+  return {{"ended", UnixSeconds(request.ended)},
+          {"op", Name(record.op)},
+          {"tenant", record.tenant},
+          {"matrix", record.subject},
+          {"parameters", record.parameters},
+          {"k", record.k},
+          {"plan", record.plan},
+          {"bytes_in", record.stream_bytes_in + record.held_bytes_in + record.shared_bytes_in +
+                           record.gpu_bytes_in},
+          {"bytes_out", record.stream_bytes_out + record.held_bytes_out + record.shared_bytes_out +
+                            record.gpu_bytes_out},
+          {"code", absl::StatusCodeToString(record.status.code())},
+          {"message", std::string(record.status.message())},
+          {"seconds", static_cast<double>(record.total_ns) * 1e-9},
+          {"phases", std::move(phases)}};
+}
+
+json RequestsJson(const std::vector<EndedRequest>& requests) {
+  json list = json::array();
+  for (const EndedRequest& request : requests) list.push_back(RequestJson(request));
+  return list;
+}
+
+/// The oldest first.
+json InFlightJson(const InFlightTable& table, const Viewer& viewer) {
+  std::vector<std::pair<StageRecord::Clock::time_point, json>> requests;
+  const auto now = StageRecord::Clock::now();
+  for (const auto& [what, in_flight] : table) {
+    for (const OldRequest& request : in_flight.requests) {
+      if (!MaySee(viewer, request.tenant)) continue;
+      const std::chrono::duration<double> since = now - request.begun;
+      requests.emplace_back(request.begun, json{{"op", Name(what.first)},
+                                                {"activity", Name(what.second)},
+                                                {"tenant", request.tenant},
+                                                {"matrix", request.subject},
+                                                {"parameters", request.parameters},
+                                                {"k", request.k},
+                                                {"seconds", since.count()}});
+    }
+  }
+  std::ranges::sort(requests, {}, [](const auto& request) { return request.first; });
+  if (requests.size() > kMostInFlight) requests.resize(kMostInFlight);
+  json list = json::array();
+  for (auto& [begun, request] : requests) list.push_back(std::move(request));
+  return list;
+}
+
+struct TenantRow {
+  std::string name;
+  double weight = 1, seconds = -1;  ///< of devices, since the start; below 0: not known apart
+  int64_t host_bytes = 0, device_bytes = 0, matrices = 0, buffers = 0, requests = 0, refused = 0;
+  int64_t host_limit = engine::kNoLimit;
+};
+
+/// Device seconds of those that have them apart, and of the rest together.
+std::pair<std::map<std::string, double>, double> DeviceSeconds(const engine::Engine& engine,
+                                                               const engine::Executor& executor) {
+  std::vector<DeviceId> devices = {DeviceId{}};
+  for (const auto& gpu : engine.gpus()) devices.push_back(gpu->id());
+  std::map<std::string, double> by_tenant;
+  double others = 0;
+  for (const DeviceId device : devices) {
+    const engine::TenantSeconds seconds = executor.tenant_seconds(device);
+    for (const auto& [name, use] : seconds.named()) by_tenant[name] += use.seconds;
+    others += seconds.others();
+  }
+  return {std::move(by_tenant), others};
+}
+
+TenantRow RowOf(const engine::Engine& engine, const engine::Tenant& tenant) {
+  using engine::Quota;
+  TenantRow row;
+  row.name = tenant.name();
+  row.weight = tenant.weight();
+  row.host_bytes = engine.UseOf(tenant, Quota::kHostBytes);
+  row.host_limit = tenant.limit(Quota::kHostBytes).hard;
+  row.device_bytes = engine.UseOf(tenant, Quota::kDeviceBytes);
+  row.matrices = engine.UseOf(tenant, Quota::kMatrices);
+  row.buffers = engine.UseOf(tenant, Quota::kBuffers);
+  row.requests = engine.UseOf(tenant, Quota::kRequests);
+  for (int i = 0; i < engine::kQuotas; ++i) row.refused += tenant.refused(static_cast<Quota>(i));
+  return row;
+}
+
+constexpr std::array<std::string_view, 7> kTenantColumns = {
+    "name", "seconds", "weight", "host_bytes", "matrices", "buffers", "refused"};
+
+SortKey KeyOf(const TenantRow& row, size_t column) {
+  switch (column) {
+    case 0:
+      return {.text = row.name};
+    case 1:
+      return {.number = row.seconds, .known = row.seconds >= 0};
+    case 2:
+      return {.number = row.weight};
+    case 3:
+      return {.number = static_cast<double>(row.host_bytes)};
+    case 4:
+      return {.number = static_cast<double>(row.matrices)};
+    case 5:
+      return {.number = static_cast<double>(row.buffers)};
+    default:
+      return {.number = static_cast<double>(row.refused)};
+  }
+}
+
+constexpr std::array<std::string_view, 5> kBufferColumns = {"name", "tenant", "bytes", "idle",
+                                                            "version"};
+
+SortKey KeyOf(const BufferRow& row, size_t column) {
+  switch (column) {
+    case 0:
+      return {.text = row.name};
+    case 1:
+      return {.text = row.tenant};
+    case 2:
+      return {.number = static_cast<double>(row.bytes)};
+    case 3:
+      return {.number = row.idle_seconds};
+    default:
+      return {.number = static_cast<double>(row.version)};
+  }
+}
+
+BufferTable MakeBufferTable(engine::DenseCatalog& dense) {
+  BufferTable table;
+  table.all = dense.size();
+  const auto now = dense.now();
+  for (const auto& [tenant, totals] : dense.totals()) {
+    for (const engine::HeldDenseLease& held : dense.List(tenant, "")) {
+      if (table.rows.size() == BufferTable::kMost) return table;
+      const std::chrono::duration<double> idle = now - held->used->load();
+      table.rows.push_back(
+          {.tenant = held->tenant,
+           .name = held->name,
+           .owner = held->owner,
+           .shape = held->shape,
+           .version = held->version,
+           .durable = held->durable,
+           .resident = held->elements->resident(),
+           .bytes = held->shape.elements() * static_cast<int64_t>(SizeOf(held->shape.type)),
+           .idle_seconds = std::max(0.0, idle.count()),
+           .time_to_live_seconds = std::chrono::duration<double>(held->time_to_live).count()});
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+PageTables::PageTables(PageSources of)
+    : sources(std::move(of)),
+      matrices([this] { return MakeMatrixTable(sources.engine, sources.telemetry.live()); }),
+      buffers([this] { return MakeBufferTable(sources.engine.dense()); }) {}
+
+Answer StatusAnswer(PageTables& tables, const HttpRequest& request) {
+  const absl::StatusOr<Query> query = Query::Parse(request.query, {});
+  if (!query.ok()) return query.status();
+  const PageSources& sources = tables.sources;
+  engine::Engine& engine = sources.engine;
+  const Viewer& viewer = request.viewer;
+  const std::chrono::duration<double> uptime =
+      std::chrono::steady_clock::now() - sources.started_steady;
+  const std::string not_ready = sources.not_ready();
+  json answer = {{"version", SPARSED_VERSION},
+                 {"uptime_seconds", uptime.count()},
+                 {"started", UnixSeconds(sources.started)},
+                 {"ready", not_ready.empty()},
+                 {"durable", !sources.config.in_memory()},
+                 {"tenant", viewer.tenant},
+                 {"all", viewer.all},
+                 {"devices", DevicesOf(engine, viewer.all)},
+                 {"live", LiveOf(sources.telemetry.live(), viewer.all ? "" : viewer.tenant)}};
+  if (viewer.all) {
+    answer["not_ready"] = not_ready;
+    answer["addresses"] = sources.addresses;
+    answer["data_dir"] = sources.config.data_dir;
+    answer["totals"] = {{"matrices", tables.matrices.Get()->all},
+                        {"patterns", engine.catalog().patterns()},
+                        {"buffers", engine.dense().size()},
+                        {"preparations", engine.preparation().pending()},
+                        {"requests_in_flight", engine.executor().in_flight()}};
+  } else {
+    const TenantRow row = RowOf(engine, engine.tenants().Of(viewer.tenant));
+    answer["totals"] = {{"matrices", row.matrices},
+                        {"buffers", row.buffers},
+                        {"host_bytes", row.host_bytes},
+                        {"requests_in_flight", row.requests}};
+  }
+  return answer;
+}
+
+Answer RequestsAnswer(PageTables& tables, const HttpRequest& request) {
+  const absl::StatusOr<Query> query = Query::Parse(request.query, {});
+  if (!query.ok()) return query.status();
+  const Telemetry& telemetry = tables.sources.telemetry;
+  const std::string tenant = request.viewer.all ? "" : request.viewer.tenant;
+  return json{{"in_flight", InFlightJson(tables.sources.in_flight(), request.viewer)},
+              {"slowest", RequestsJson(telemetry.slow().List(tenant.empty() ? nullptr : &tenant))},
+              {"slowest_of_seconds", std::chrono::seconds(SlowRequests::kKept).count()},
+              {"recent", RequestsJson(telemetry.live().Recent(tenant))}};
+}
+
+Answer TenantsAnswer(PageTables& tables, const HttpRequest& request) {
+  const absl::StatusOr<Query> query =
+      Query::Parse(request.query, {"offset", "limit", "search", "sort", "order"});
+  if (!query.ok()) return query.status();
+  const absl::StatusOr<PageOf> page = PageOfTable(*query, kTenantColumns);
+  if (!page.ok()) return page.status();
+  engine::Engine& engine = tables.sources.engine;
+  const auto [seconds, others] = DeviceSeconds(engine, engine.executor());
+  std::vector<TenantRow> all;
+  double weights = 0, all_seconds = others;
+  for (const auto& tenant : engine.tenants().All()) {
+    TenantRow row = RowOf(engine, *tenant);
+    const auto found = seconds.find(row.name);
+    if (found != seconds.end()) {
+      row.seconds = found->second;
+      weights += row.weight;
+      all_seconds += row.seconds;
+    }
+    all.push_back(std::move(row));
+  }
+  const auto shown = CutPage(
+      all, *page,
+      [&](const TenantRow& row) {
+        return MaySee(request.viewer, row.name) &&
+               LowerCase(row.name).find(page->search) != std::string::npos;
+      },
+      [&](const TenantRow& row) { return KeyOf(row, page->sort); });
+  json rows = json::array();
+  for (const TenantRow* row : shown.rows) {
+    json one = {{"name", row->name},
+                {"weight", row->weight},
+                {"host_bytes", row->host_bytes},
+                {"device_bytes", row->device_bytes},
+                {"matrices", row->matrices},
+                {"buffers", row->buffers},
+                {"requests", row->requests},
+                {"refused", row->refused}};
+    if (row->host_limit != engine::kNoLimit) one["host_limit"] = row->host_limit;
+    if (row->seconds >= 0) {
+      one["seconds"] = row->seconds;
+      // Of the rest no tenant may conclude how many others there are, or what they use.
+      if (request.viewer.all && all_seconds > 0) one["used_share"] = row->seconds / all_seconds;
+      if (request.viewer.all && weights > 0) one["entitled_share"] = row->weight / weights;
+    }
+    rows.push_back(std::move(one));
+  }
+  json answer = {{"total", shown.total}, {"offset", page->offset}, {"rows", std::move(rows)}};
+  if (request.viewer.all) answer["other_seconds"] = others;
+  return answer;
+}
+
+Answer BuffersAnswer(PageTables& tables, const HttpRequest& request) {
+  const absl::StatusOr<Query> query =
+      Query::Parse(request.query, {"offset", "limit", "search", "sort", "order"});
+  if (!query.ok()) return query.status();
+  const absl::StatusOr<PageOf> page = PageOfTable(*query, kBufferColumns);
+  if (!page.ok()) return page.status();
+  const auto table = tables.buffers.Get();
+  const auto shown = CutPage(
+      table->rows, *page,
+      [&](const BufferRow& row) {
+        return MaySee(request.viewer, row.tenant) &&
+               (LowerCase(row.name).find(page->search) != std::string::npos ||
+                LowerCase(row.tenant).find(page->search) != std::string::npos);
+      },
+      [&](const BufferRow& row) { return KeyOf(row, page->sort); });
+  json rows = json::array();
+  for (const BufferRow* row : shown.rows) {
+    rows.push_back({{"tenant", row->tenant},
+                    {"name", row->name},
+                    {"owner", row->owner},
+                    {"rows", row->shape.rows},
+                    {"cols", row->shape.cols},
+                    {"type", Name(row->shape.type)},
+                    {"version", row->version},
+                    {"durable", row->durable},
+                    {"resident", row->resident},
+                    {"bytes", row->bytes},
+                    {"idle_seconds", row->idle_seconds},
+                    {"time_to_live_seconds", row->time_to_live_seconds}});
+  }
+  json answer = {{"total", shown.total}, {"offset", page->offset}, {"rows", std::move(rows)}};
+  if (request.viewer.all) {
+    answer["listed"] = table->rows.size();
+    answer["all"] = table->all;
+  }
+  return answer;
+}
+
+Answer ConfigurationAnswer(PageTables& tables, const HttpRequest& request) {
+  const absl::StatusOr<Query> query = Query::Parse(request.query, {});
+  if (!query.ok()) return query.status();
+  if (!request.viewer.all) {
+    return absl::PermissionDeniedError("the server's configuration is an operator's to see");
+  }
+  return json{{"yaml", ToYaml(tables.sources.config)}};
+}
+
+}  // namespace sparsed::server

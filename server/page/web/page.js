@@ -1,0 +1,1112 @@
+// The status page. What the server answers is put in as text, never as HTML: names and messages
+// are what callers chose.
+'use strict';
+(() => {
+
+const POLL_MS = 2000;
+const PAGE_ROWS = 25;
+const TOKEN_KEY = 'sparsed-token';
+
+// ---- Elements
+
+const $ = (id) => document.getElementById(id);
+
+/** An element. `attrs`: attributes, on (listeners by event), width%, left%. */
+function h(tag, attrs, ...children) {
+  const element = document.createElement(tag);
+  fill(element, attrs, children);
+  return element;
+}
+function svg(tag, attrs, ...children) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  fill(element, attrs, children);
+  return element;
+}
+function fill(element, attrs, children) {
+  for (const [name, value] of Object.entries(attrs || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === 'on') {
+      for (const [event, listener] of Object.entries(value)) {
+        element.addEventListener(event, listener);
+      }
+    } else if (name === 'width%') {
+      element.style.width = `${Math.max(0, Math.min(100, value))}%`;
+    } else if (name === 'left%') {
+      element.style.left = `${Math.max(0, Math.min(99, value))}%`;
+    } else {
+      element.setAttribute(name, value === true ? '' : value);
+    }
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+}
+
+/** Puts other children in, and leaves the focus where it was if that is still there. */
+function replace(element, ...children) {
+  const focused = element.contains(document.activeElement) ?
+      document.activeElement.dataset.key : undefined;
+  element.replaceChildren(...children.flat().filter((child) => child !== null));
+  if (focused) {
+    for (const candidate of element.querySelectorAll('[data-key]')) {
+      if (candidate.dataset.key === focused) candidate.focus({preventScroll: true});
+    }
+  }
+}
+
+/** For what is read aloud when it changes, and only then. */
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// ---- Numbers
+
+const whole = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
+const NONE = '–';
+
+function digits(value, significant = 3) {
+  if (value >= 10 ** (significant - 1)) return whole.format(value);
+  return Number(value.toPrecision(significant)).toLocaleString('en');
+}
+function count(value) {
+  if (value < 1e6) return whole.format(value);
+  for (const [unit, size] of [['G', 1e9], ['M', 1e6]]) {
+    if (value >= size) return `${digits(value / size)} ${unit}`;
+  }
+}
+function bytes(value) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  while (value >= 1024 && unit + 1 < units.length) {
+    value /= 1024;
+    ++unit;
+  }
+  return `${digits(value)} ${units[unit]}`;
+}
+function seconds(value) {
+  if (value === null || value === undefined) return NONE;
+  if (value === 0) return '0 s';
+  if (value < 1e-3) return `${digits(value * 1e6)} µs`;
+  if (value < 1) return `${digits(value * 1e3)} ms`;
+  if (value < 120) return `${digits(value)} s`;
+  return span(value);
+}
+function span(value) {
+  const minutes = Math.floor(value / 60);
+  if (minutes < 60) return `${minutes} min ${Math.floor(value % 60)} s`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 24) return `${hours} h ${minutes % 60} min`;
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+const rate = (value) => value < 0.005 ? NONE : digits(value);
+const percent = (value) => value === null || value === undefined ?
+    NONE : `${digits(value * 100)} %`;
+const times = (value) => value === null || value === undefined ? NONE : `${value.toFixed(2)}×`;
+const clock = (unix) => new Date(unix * 1000).toLocaleTimeString('en-GB');
+const ms = (value) => value === null || value === undefined ? NONE : seconds(value / 1000);
+
+// ---- What the server says
+
+let token = sessionStorage.getItem(TOKEN_KEY);
+
+class Refused extends Error {}
+
+/** Without those that are not given. */
+function queryOf(parameters) {
+  const given = Object.entries(parameters);
+  return new URLSearchParams(given.filter(([, value]) => value || value === 0)).toString();
+}
+
+async function ask(path, parameters = {}) {
+  const query = queryOf(parameters);
+  const reply = await fetch(`/api/${path}${query ? '?' + query : ''}`,
+                            {headers: token ? {authorization: `Bearer ${token}`} : {},
+                             cache: 'no-store', signal: AbortSignal.timeout(15000)});
+  const text = await reply.text();
+  if (reply.status === 401) throw new Refused(text.trim());
+  if (reply.ok) return JSON.parse(text);
+  let sentence = text.trim();
+  try {
+    sentence = JSON.parse(text).error;
+  } catch (error) { /* a sentence that is no JSON */ }
+  const failure = new Error(sentence || `status ${reply.status}`);
+  failure.status = reply.status;
+  throw failure;
+}
+
+function askForToken(why) {
+  if ($('sign-in').open) return;
+  if (token) $('sign-in-why').textContent = why;
+  $('sign-in').showModal();
+}
+
+// ---- Where we are: "#/matrices?sort=bytes"
+
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
+  const parameters = Object.fromEntries(new URLSearchParams(query || ''));
+  return {view: path || 'overview', parameters};
+}
+function address(view, parameters = {}) {
+  const query = queryOf(parameters);
+  return `#/${view}${query ? '?' + query : ''}`;
+}
+/** Other parameters for the same view, without a step back for each. */
+function adjust(changes) {
+  const {view, parameters} = place();
+  history.replaceState(null, '', address(view, {...parameters, ...changes}));
+}
+
+// ---- Parts of views
+
+const card = (title, ...content) =>
+    h('section', {class: 'card'}, title ? h('h2', {}, title) : null, ...content);
+
+function pill(text, kind = '') {
+  return h('span', {class: `pill ${kind}`}, text);
+}
+const STATES = {READY: 'good', PREPARING: 'busy', QUEUED: 'warn', FAILED: 'bad'};
+const state = (name) => pill(name.toLowerCase(), STATES[name]);
+const code = (name) => pill(name, name === 'OK' ? 'good' :
+    ['INTERNAL', 'UNKNOWN', 'DATA_LOSS', 'UNAVAILABLE'].includes(name) ? 'bad' : 'warn');
+
+function matrixLink(row, text) {
+  return h('a', {href: address('matrix', {tenant: row.tenant, name: row.name}),
+                 'data-key': `${row.tenant}~${row.name}`}, text || row.name);
+}
+
+/** `share` of the width; `mark`: where a line is, or undefined. */
+function meter(share, mark) {
+  return h('span', {class: 'meter', 'aria-hidden': 'true'}, h('i', {'width%': share * 100}),
+           mark === undefined ? null : h('b', {'left%': mark * 100}));
+}
+function stack(parts, whole_, small) {
+  return h('span', {class: small ? 'stack small' : 'stack', 'aria-hidden': 'true'},
+           parts.map(([, value], i) => h('i', {class: `c${i % 7}`,
+               'width%': value / whole_ * 100})));
+}
+function legend(parts) {
+  return h('ul', {class: 'legend'}, parts.map(([name, text], i) =>
+    h('li', {}, h('i', {class: `c${i % 7}`, 'aria-hidden': 'true'}), text ?
+        `${name} ${text}` : name)));
+}
+
+/** `columns`: title, cell(row) -> node or text; right, class. The first cell heads its row. */
+function plainTable(caption, columns, rows, empty) {
+  const table = h('table', {},
+    h('caption', {class: 'hidden-text'}, caption),
+    h('thead', {}, h('tr', {}, columns.map((column) =>
+      h('th', {scope: 'col', class: classOf(column)}, column.title)))),
+    h('tbody', {}, rows.map((row) => tableRow(columns, row))));
+  if (rows.length === 0) return h('p', {class: 'empty'}, empty);
+  return scrollable(caption, table);
+}
+const scrollable = (caption, table) =>
+    h('div', {class: 'scroll', role: 'region', 'aria-label': caption, tabindex: '0',
+              'data-key': caption}, table);
+const classOf = (column) => `${column.right ? 'right' : ''} ${column.class || ''}`.trim();
+function tableRow(columns, row) {
+  return h('tr', {class: row.chosen ? 'chosen' : undefined}, columns.map((column, i) =>
+    h(i === 0 ? 'th' : 'td', {scope: i === 0 ? 'row' : undefined, class: classOf(column)},
+      column.cell(row))));
+}
+
+/**
+ * A table that the server filters, sorts and cuts. `state` has search, sort, order, offset, and is
+ * kept in the address where `keep` is true.
+ */
+class ServerTable {
+  constructor({title, heading = 'h2', caption, endpoint, parameters = {}, columns, sort, order,
+               search = true, keep = false, empty = 'nothing here', note}) {
+    Object.assign(this, {caption, endpoint, parameters, columns, keep, empty, note});
+    this.usual = {search: '', sort: sort || '', order: order || '', offset: '0'};
+    this.state = {...this.usual, ...(keep ? place().parameters : {})};
+    this.total = h('span', {class: 'dim', role: 'status'});
+    this.body = h('tbody', {});
+    this.head = h('tr', {});
+    this.emptyLine = h('p', {class: 'empty', hidden: true});
+    this.table = scrollable(caption, h('table', {}, h('caption', {class: 'hidden-text'}, caption),
+                                       h('thead', {}, this.head), this.body));
+    this.before = h('button', {type: 'button', 'data-page': 'before',
+        on: {click: () => this.turn(-1)}},
+                    'Previous');
+    this.after = h('button', {type: 'button', 'data-page': 'after',
+        on: {click: () => this.turn(1)}},
+                   'Next');
+    this.where = h('span', {class: 'dim num'});
+    const field = h('input', {type: 'search', id: `search-${endpoint}`, value: this.state.search,
+                              maxlength: 200, spellcheck: 'false', autocomplete: 'off',
+                              on: {input: () => this.search(field.value)}});
+    this.element = h('section', {class: 'card'},
+      h('div', {class: 'bar-line'}, h(heading, {}, title), this.total,
+        search ? h('span', {class: 'search'},
+                   h('label', {for: `search-${endpoint}`, class: 'dim'}, 'Search'), field) : null),
+      this.table, this.emptyLine,
+      h('div', {class: 'pager'}, this.where, this.before, this.after));
+    this.drawHead();
+  }
+  search(text) {
+    clearTimeout(this.typing);
+    this.typing = setTimeout(() => this.change({search: text, offset: '0'}), 200);
+  }
+  turn(step) {
+    const offset = Math.max(0, Number(this.state.offset) + step * PAGE_ROWS);
+    this.change({offset: String(offset)});
+  }
+  sortBy(column) {
+    const same = this.state.sort === column.sort;
+    const first = column.right ? 'desc' : 'asc';
+    const order = same ? (this.state.order === 'desc' ? 'asc' : 'desc') : first;
+    this.change({sort: column.sort, order, offset: '0'});
+  }
+  change(changes) {
+    Object.assign(this.state, changes);
+    if (this.keep) {
+      adjust(Object.fromEntries(Object.entries(this.state).map(([name, value]) =>
+        [name, value === this.usual[name] ? '' : value])));
+    }
+    this.drawHead();
+    this.refresh().catch(showFailure);
+  }
+  drawHead() {
+    replace(this.head, this.columns.map((column) => {
+      const sorted = column.sort && column.sort === this.state.sort;
+      const order = this.state.order === 'desc' ? 'descending' : 'ascending';
+      return h('th', {scope: 'col', class: classOf(column), 'aria-sort': sorted ?
+          order : undefined},
+        column.sort ? h('button', {type: 'button', 'data-key': `sort-${column.sort}`,
+                                   on: {click: () => this.sortBy(column)}}, column.title)
+                    : column.title);
+    }));
+  }
+  async refresh() {
+    const asked = this.asked = (this.asked || 0) + 1;
+    const {search, sort, order, offset} = this.state;
+    const answer = await ask(this.endpoint,
+        {...this.parameters, search, sort, order, offset, limit: PAGE_ROWS});
+    if (asked !== this.asked) return;  // another question was asked meanwhile
+    if (answer.rows.length === 0 && answer.total > 0) {
+      return this.change({offset: String(Math.floor((answer.total - 1) / PAGE_ROWS) * PAGE_ROWS)});
+    }
+    this.answer = answer;
+    replace(this.body, answer.rows.map((row) => tableRow(this.columns, row)));
+    const none = answer.rows.length === 0;
+    this.table.hidden = none;
+    this.emptyLine.hidden = !none;
+    this.emptyLine.textContent = search ? `nothing is called “${search}”` : this.empty;
+    setText(this.total, none ? '' : this.note ? this.note(answer) : whole.format(answer.total));
+    const begin = answer.offset + 1, end = answer.offset + answer.rows.length;
+    const all = whole.format(answer.total);
+    this.where.textContent = `${whole.format(begin)}–${whole.format(end)} of ${all}`;
+    this.before.disabled = answer.offset === 0;
+    this.after.disabled = end >= answer.total;
+    this.before.parentElement.hidden = none || (answer.offset === 0 && end >= answer.total);
+  }
+}
+
+// ---- Charts
+
+/** Times and lines of the last minutes. `series`: name, values; `stacked`,
+    or lines by logarithm. */
+class Chart {
+  constructor(title, {stacked, format, unit}) {
+    Object.assign(this, {title, stacked, format, unit});
+    this.figure = svg('svg', {class: 'chart', role: 'img', tabindex: '0', 'aria-label': title});
+    this.readout = h('p', {class: 'readout'});
+    this.names = h('div', {});
+    this.element = card(title, this.figure, this.readout, this.names);
+    this.figure.addEventListener('pointermove', (event) => {
+      const box = this.figure.getBoundingClientRect();
+      this.at((event.clientX - box.left - this.left) / (box.width - this.left));
+    });
+    this.figure.addEventListener('pointerleave', () => this.look(null));
+    this.figure.addEventListener('keydown', (event) => {
+      const step = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+      if (!step || !this.series) return;
+      event.preventDefault();
+      const last = this.series[0].values.length - 1;
+      this.look(Math.max(0, Math.min(last, (this.index ?? last) + step)));
+    });
+    this.figure.addEventListener('blur', () => this.look(null));
+    this.left = 52;
+  }
+  at(share) {
+    if (!this.series || share < 0 || share > 1) return this.look(null);
+    this.look(Math.round(share * (this.series[0].values.length - 1)));
+  }
+  look(index) {
+    this.index = index;
+    if (this.series) this.draw();
+  }
+  show(series, step) {
+    this.series = series;
+    this.step = step;
+    this.draw();
+  }
+  draw() {
+    const width = Math.max(240, this.figure.clientWidth || 600), height = 184, left = this.left;
+    const top = 8, bottom = height - 20;
+    const points = this.series[0].values.length;
+    const x = (i) => left + i / (points - 1) * (width - left - 2);
+    let y, ticks;
+    if (this.stacked) {
+      const sums = this.series[0].values.map((_, i) =>
+        this.series.reduce((sum, one) => sum + one.values[i], 0));
+      const most = niceMost(Math.max(...sums, 1e-9));
+      y = (value) => bottom - value / most * (bottom - top);
+      ticks = [0, most / 2, most];
+    } else {
+      const known = this.series.flatMap((one) => one.values).filter((value) => value > 0);
+      const least = 10 ** Math.floor(Math.log10(Math.min(...known, 1)));
+      const most = 10 ** Math.max(Math.ceil(Math.log10(Math.max(...known, least * 10))),
+                                  Math.log10(least) + 1);
+      const scale = Math.log(most / least);
+      y = (value) => bottom - Math.log(Math.max(value, least) / least) / scale * (bottom - top);
+      ticks = [];
+      for (let tick = least; tick <= most * 1.001; tick *= 10) ticks.push(tick);
+    }
+    const parts = [];
+    for (const tick of ticks) {
+      parts.push(svg('line', {class: 'rule', x1: left, x2: width, y1: y(tick), y2: y(tick)}));
+      parts.push(svg('text', {x: left - 8, y: y(tick) + 4, 'text-anchor': 'end'},
+          this.format(tick)));
+    }
+    const minutes = (points - 1) * this.step / 60;
+    parts.push(svg('text', {x: left, y: height - 4}, `${digits(minutes, 1)} min ago`));
+    parts.push(svg('text', {x: width - 2, y: height - 4, 'text-anchor': 'end'}, 'now'));
+    const below = new Array(points).fill(0);
+    this.series.forEach((one, n) => {
+      if (this.stacked) {
+        if (!one.values.some((value) => value > 0)) return;
+        const upper = one.values.map((value, i) => `${x(i)},${y(below[i] + value)}`);
+        const lower = below.map((value, i) => `${x(i)},${y(value)}`).reverse();
+        parts.push(svg('polygon', {class: `f${n % 7}`, points: [...upper, ...lower].join(' ')}));
+        one.values.forEach((value, i) => { below[i] += value; });
+        return;
+      }
+      for (const line of pieces(one.values)) {
+        parts.push(svg('polyline', {class: `line l${n}`,
+          points: line.map(([i, value]) => `${x(i)},${y(value)}`).join(' ')}));
+      }
+    });
+    const index = this.index ?? points - 1;
+    if (this.index !== null && this.index !== undefined) {
+      parts.push(svg('line', {class: 'cursor', x1: x(index), x2: x(index), y1: top, y2: bottom}));
+    }
+    this.figure.setAttribute('viewBox', `0 0 ${width} ${height}`);
+    this.figure.replaceChildren(...parts);
+    const ago = (points - 1 - index) * this.step;
+    const shown = this.series.filter((one) => one.values.some((value) => value > 0));
+    const text = shown.map((one) =>
+      `${one.name} ${one.values[index] > 0 ? this.format(one.values[index]) : NONE}`).join(' · ');
+    this.readout.textContent = shown.length === 0 ? 'no requests in the last minutes' :
+        `${ago < 2 * this.step ? 'now' : seconds(ago) + ' ago'}: ${text} ${this.unit}`;
+    this.figure.setAttribute('aria-label', `${this.title}. ${this.readout.textContent}`);
+    replace(this.names, h('ul', {class: 'legend'}, this.series.map((one, n) =>
+      one.values.some((value) => value > 0) ?
+        h('li', {}, h('i', {class: `c${n % 7}`, 'aria-hidden': 'true'}), one.name) : null)));
+  }
+}
+function niceMost(value) {
+  const ten = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 4, 6, 8, 10].map((n) => n * ten).find((most) => most >= value) || 10 * ten;
+}
+/** Runs of points that are known, each longer than a dot. */
+function pieces(values) {
+  const lines = [];
+  let line = [];
+  values.forEach((value, i) => {
+    if (value > 0) {
+      line.push([i, value]);
+    } else if (line.length > 0) {
+      lines.push(line);
+      line = [];
+    }
+  });
+  if (line.length > 0) lines.push(line);
+  return lines.map((one) => one.length > 1 ? one : [one[0], [one[0][0] + 0.4, one[0][1]]]);
+}
+
+// ---- Views: each has element and refresh(status)
+
+let status = null;  // the last answer
+
+function tiles(list) {
+  return list.filter(Boolean).map(([name, value, small]) =>
+    h('div', {class: 'tile'}, h('dt', {}, name),
+      h('dd', {}, value, small ? h('small', {}, ` ${small}`) : null)));
+}
+
+function recentRates(live) {
+  const points = live.points, n = live.operations.length;
+  const done = points.slice(0, -1);
+  const lately = done.slice(-5);
+  const sum = (rows, from, to) => rows.reduce((all, row) =>
+    all + row.slice(from, to).reduce((a, b) => a + b, 0), 0);
+  const latest = [...done].reverse().find((row) => row[n + 2] > 0);
+  return {
+    perSecond: sum(lately, 0, n) / (lately.length * live.step_seconds),
+    wrong: sum(done.slice(-30), n, n + 1),
+    failed: sum(done.slice(-30), n + 1, n + 2),
+    p50: latest ? latest[n + 2] : null,
+    p99: latest ? latest[n + 3] : null,
+  };
+}
+
+function overview() {
+  const numbers = h('dl', {class: 'tiles'});
+  const throughput = new Chart('Requests a second',
+      {stacked: true, format: digits, unit: 'a second'});
+  const latency = new Chart('Latency of products', {stacked: false, format: seconds, unit: ''});
+  const devices = h('div', {});
+  const busiest = new ServerTable({
+    title: 'Busiest matrices', caption: 'Busiest matrices', endpoint: 'matrices', search: false,
+    columns: matrixColumns().filter((column) => column.brief).map((column) => ({...column,
+        sort: ''})),
+    sort: 'rate', order: 'desc', empty: 'no matrix yet: sparsectl upload FILE',
+  });
+  busiest.before.parentElement.remove();
+  const slowest = card('Slowest requests of the last hour', h('div', {}));
+  return {
+    element: h('div', {}, h('h1', {class: 'hidden-text'}, 'Overview'), numbers,
+               h('div', {class: 'grid'}, throughput.element, latency.element), devices,
+               busiest.element, slowest),
+    async refresh() {
+      const live = status.live, now = recentRates(live), totals = status.totals;
+      const cpu = status.devices.find((device) => device.memory);
+      replace(numbers, tiles([
+        ['Requests a second', digits(now.perSecond)],
+        ['Latency, median', seconds(now.p50)],
+        ['Latency, 99 %', seconds(now.p99)],
+        ['Failed in a minute', whole.format(now.failed),
+            `and ${whole.format(now.wrong)} wrong of callers`],
+        ['Matrices', whole.format(totals.matrices),
+         totals.patterns === undefined ? '' : `${whole.format(totals.patterns)} patterns`],
+        totals.preparations === undefined ?
+            null : ['Preparations', whole.format(totals.preparations)],
+        ['In flight', whole.format(totals.requests_in_flight)],
+        cpu ? ['Host memory', bytes(used(cpu)), `of ${bytes(cpu.memory.limit)}`] :
+              ['Host memory', bytes(totals.host_bytes || 0)],
+      ]));
+      const ended = live.points.slice(0, -1), n = live.operations.length;
+      throughput.show(live.operations.map((name, i) => ({name,
+        values: ended.map((row) => row[i] / live.step_seconds)})), live.step_seconds);
+      latency.show([{name: 'median', values: ended.map((row) => row[n + 2])},
+                    {name: '99th percentile', values: ended.map((row) => row[n + 3])}],
+                   live.step_seconds);
+      busiest.state = {...busiest.state, sort: 'rate', order: 'desc'};
+      const [requests] = await Promise.all([ask('requests'), refreshTop(busiest)]);
+      replace(slowest.lastChild, requestTable('Slowest requests', requests.slowest.slice(0, 5)));
+    },
+  };
+}
+async function refreshTop(table) {
+  const answer = await ask('matrices', {sort: 'rate', order: 'desc', limit: 6});
+  table.table.hidden = answer.rows.length === 0;
+  table.emptyLine.hidden = answer.rows.length > 0;
+  table.emptyLine.textContent = table.empty;
+  replace(table.body, answer.rows.map((row) => tableRow(table.columns, row)));
+}
+const used = (device) => Object.entries(device.memory.uses)
+    .filter(([use]) => use !== 'kept').reduce((sum, [, value]) => sum + value, 0);
+
+function matrixColumns() {
+  return [
+    {title: 'Matrix', sort: 'name', brief: true, cell: (row) => matrixLink(row)},
+    {title: 'Owner', sort: 'tenant', class: 'wide', cell: (row) => row.tenant},
+    {title: 'State', sort: 'state', class: 'middle', cell: (row) => state(row.state)},
+    {title: 'Size', class: 'wide keep', cell: (row) => `${count(row.rows)} × ${count(row.cols)}`},
+    {title: 'Nonzeros', sort: 'nnz', right: true, class: 'middle', brief: true,
+     cell: (row) => count(row.nnz)},
+    {title: 'Memory', sort: 'bytes', right: true, class: 'wide', cell: (row) => bytes(row.bytes)},
+    {title: 'Rate', sort: 'rate', right: true, brief: true,
+     cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
+    {title: 'Median', sort: 'p50', right: true, brief: true, class: 'middle',
+     cell: (row) => seconds(row.p50)},
+    {title: '99 %', sort: 'p99', right: true, brief: true, class: 'wide',
+     cell: (row) => seconds(row.p99)},
+    {title: 'Over CSR', sort: 'gain', right: true, brief: true, cell: (row) => gain(row.gain)},
+    {title: 'Roofline', sort: 'roofline', right: true, brief: true, class: 'wide',
+     cell: (row) => roofline(row.roofline)},
+    {title: 'Plan', class: 'wide plan', brief: true, cell: (row) => row.plan ?
+      h('span', {title: row.class}, row.plan) : NONE},
+  ];
+}
+/** Above what memory could do, the caches hold what is multiplied. */
+function roofline(share) {
+  return share > 1.2 ? h('span', {class: 'dim', title: percent(share)}, 'in cache') : percent(share);
+}
+function gain(value) {
+  return h('span', {class: value > 1.05 ? 'gain' : ''}, times(value));
+}
+
+function matrices() {
+  const table = new ServerTable({
+    title: 'Matrices', heading: 'h1', caption: 'Matrices', endpoint: 'matrices', keep: true,
+    columns: matrixColumns(), sort: 'name', order: 'asc',
+    empty: 'no matrix yet: sparsectl upload FILE',
+    note: (answer) => answer.listed < answer.all ?
+      `${whole.format(answer.total)}; the first ${whole.format(answer.listed)} of ` +
+      `${whole.format(answer.all)} are listed` : whole.format(answer.total),
+  });
+  return {element: table.element, refresh: () => table.refresh()};
+}
+
+// A matrix's own page.
+
+function drawPicture(canvas, picture) {
+  canvas.width = picture.width;
+  canvas.height = picture.height;
+  const share = Math.max(0.25, Math.min(4, picture.width / picture.height));
+  canvas.style.aspectRatio = String(share);
+  const shades = Uint8Array.from(atob(picture.shades), (c) => c.charCodeAt(0));
+  const ink = getComputedStyle(document.documentElement)
+      .getPropertyValue('--ink').split(',').map(Number);
+  const context = canvas.getContext('2d');
+  const image = context.createImageData(picture.width, picture.height);
+  shades.forEach((shade, i) => {
+    image.data.set([...ink, shade === 0 ? 0 : 70 + shade * 185 / 255], i * 4);
+  });
+  context.putImageData(image, 0, 0);
+}
+
+class Picture {
+  constructor(parameters, label) {
+    this.parameters = parameters;
+    this.canvas = h('canvas', {role: 'img', 'aria-label': label, hidden: true});
+    this.note = h('p', {class: 'empty'}, 'loading');
+    this.element = h('figure', {}, h('figcaption', {}, label), this.canvas, this.note);
+  }
+  async load() {
+    try {
+      this.picture = await ask('picture', this.parameters);
+      this.canvas.hidden = false;
+      this.note.hidden = !this.picture.sampled;
+      this.note.textContent = 'of a sample of the rows';
+      this.draw();
+    } catch (error) {
+      if (error instanceof Refused) throw error;
+      this.note.textContent = error.message;
+    }
+  }
+  draw() {
+    if (this.picture) drawPicture(this.canvas, this.picture);
+  }
+}
+
+const PLAN_COLUMNS = [
+  {title: 'For', cell: (row) => row.product || row.class},
+  {title: 'Recipe', class: 'plan', cell: (row) => row.recipe},
+  {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel},
+  {title: 'Plain CSR', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
+  {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
+  {title: 'Over CSR', right: true, cell: (row) => gain(row.gain)},
+  {title: 'Roofline', right: true, class: 'wide', cell: (row) => roofline(row.roofline)},
+  {title: 'Why', class: 'wide wrap', cell: (row) => [row.provisional ?
+   pill('provisional', 'warn') : null,
+    row.reason].filter(Boolean)},
+];
+const CANDIDATE_COLUMNS = [
+  {title: 'Recipe', class: 'plan', cell: (row) => row.recipe || 'all'},
+  {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel || NONE},
+  {title: 'For', cell: (row) => row.product || row.class},
+  {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
+  {title: 'Over CSR', cell: (row) => row.gain === undefined ? NONE :
+    [meter((row.gain || 0) / 4, 0.25), gain(row.gain)]},
+  {title: 'Roofline', right: true, class: 'wide', cell: (row) => roofline(row.roofline)},
+  {title: 'GFLOP/s', right: true, class: 'wide',
+   cell: (row) => row.gflops ? digits(row.gflops) : NONE},
+  {title: 'Built in', right: true, class: 'wide', cell: (row) => ms(row.preparation_ms)},
+  {title: 'Outcome', class: 'wrap', cell: (row) => row.chosen ? pill('chosen', 'good') :
+    row.reason === undefined ? 'measured' : row.reason},
+];
+const LAYOUT_COLUMNS = [
+  {title: 'Recipe', class: 'plan', cell: (row) => row.recipe},
+  {title: 'Kind', cell: (row) => row.kind},
+  {title: 'Bytes', right: true, cell: (row) => bytes(row.bytes)},
+  {title: 'Built in', right: true, cell: (row) => seconds(row.build_seconds)},
+  {title: 'Where', cell: (row) =>
+    [row.resident ? 'memory' : '', row.on_disk ? 'disk' : ''].filter(Boolean).join(', ') || NONE},
+];
+
+function facts(list) {
+  return h('dl', {class: 'facts'}, list.filter(Boolean).map(([name, value]) =>
+    h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+}
+
+function matrix(parameters) {
+  const which = {tenant: parameters.tenant || '', name: parameters.name || ''};
+  const head = h('div', {class: 'bar-line'}, h('h1', {}, which.name), h('span', {}));
+  const known = card('', h('div', {}));
+  const pictures = h('div', {class: 'pictures'});
+  const plans = h('div', {}), layouts = h('div', {}), progress = h('div', {});
+  const candidates = new ServerTable({
+    title: 'Candidates, and what was measured', caption: 'Candidates', endpoint: 'candidates',
+    parameters: which, columns: CANDIDATE_COLUMNS, empty: 'nothing was tried yet'});
+  const drawn = [];
+  let shown = '';
+  const showPictures = (layout) => {
+    const key = layout ? layout.recipe : 'none';
+    if (shown === key) return;
+    shown = key;
+    drawn.length = 0;
+    drawn.push(new Picture(which, 'As it was uploaded'));
+    if (layout) {
+      drawn.push(new Picture({...which, recipe: layout.recipe},
+          `Rows in the order of ${layout.recipe}`));
+    }
+    pictures.replaceChildren(...drawn.map((picture) => picture.element));
+    drawn.forEach((picture) => picture.load().catch(showFailure));
+  };
+  let chosen = null;
+  const orders = h('select', {id: 'order', on: {change: () => {
+    chosen = orders.value;
+    shown = '';
+    showPictures({recipe: chosen});
+  }}});
+  const which_order = h('span', {class: 'search', hidden: true},
+                        h('label', {for: 'order', class: 'dim'}, 'Order'), orders);
+  return {
+    element: h('div', {}, h('p', {}, h('a', {href: '#/matrices'}, '← Matrices')), head, known,
+      h('section', {class: 'card'}, h('div', {class: 'bar-line'}, h('h2', {}, 'Pattern'),
+          which_order),
+        pictures),
+      progress, card('Plans', plans), candidates.element, card('Layouts', layouts)),
+    drawn,
+    async refresh() {
+      const [row] = await Promise.all([ask('matrix', which), candidates.refresh()]);
+      replace(head.lastChild, state(row.state));
+      const features = row.features;
+      replace(known.lastChild, facts([
+        ['Owner', row.tenant], ['Rows × columns',
+            `${whole.format(row.rows)} × ${whole.format(row.cols)}`],
+        ['Nonzeros', whole.format(row.nnz)],
+            ['Type', row.type], ['Version', whole.format(row.version)],
+        ['In memory', bytes(row.bytes)], ['As CSR', bytes(row.csr_bytes)],
+        ['Kept', row.durable ? 'on disk' : 'until the server ends'],
+        ['Uploaded', new Date(row.created * 1000).toLocaleString('en-GB')],
+        ['Rate', row.rate < 0.005 ? 'not used lately' : `${rate(row.rate)} a second`],
+        ['Latency', row.p50 === null ? NONE :
+            `${seconds(row.p50)} median, ${seconds(row.p99)} at 99 %`],
+        ['Over plain CSR', gain(row.gain)], ['Share of the roofline', roofline(row.roofline)],
+        features ? ['Density', percent(features.density)] : null,
+        features ? ['Nonzeros a row', `${digits(features.row_nonzeros_mean)} (${whole.format(
+          features.row_nonzeros_min)} to ${whole.format(features.row_nonzeros_max)})`] : null,
+        features ? ['Empty rows', percent(features.empty_rows)] : null,
+        ['Pattern', h('span', {class: 'mono', title: row.pattern}, row.pattern.slice(0, 16))],
+      ]));
+      const reordered = row.layouts.filter((layout) => layout.reordered);
+      const recipes = row.plans.map((plan) => plan.recipe);
+      const planned = reordered.find((layout) => recipes.includes(layout.recipe));
+      const layout = reordered.find((one) => one.recipe === chosen) || planned || reordered[0];
+      if (orders.length !== reordered.length) {
+        replace(orders, reordered.map((one) => h('option', {value: one.recipe}, one.recipe)));
+      }
+      if (layout) orders.value = layout.recipe;
+      which_order.hidden = reordered.length < 2;
+      showPictures(layout);
+      const job = row.preparation;
+      const working = row.state !== 'READY' || job.detail;
+      progress.hidden = !working;
+      replace(progress, card('Preparation', preparationLine(job),
+                             job.detail ? h('p', {class: 'wrap'}, job.detail) : null));
+      replace(plans, plainTable('Plans', PLAN_COLUMNS, row.plans, 'none yet: plain CSR serves'));
+      replace(layouts, plainTable('Layouts', LAYOUT_COLUMNS, row.layouts, 'none but plain CSR'));
+    },
+    redraw() {
+      drawn.forEach((picture) => picture.draw());
+    },
+  };
+}
+
+function preparationLine(job) {
+  const text = [job.stage, job.total > 0 ? `${job.done} of ${job.total}` : '', job.message]
+    .filter(Boolean).join(' · ');
+  return h('p', {}, state(job.state), ' ',
+    job.total > 0 && job.state === 'PREPARING' ?
+      h('progress', {max: job.total, value: job.done, 'aria-label': 'done'}) : null,
+    ` ${text}${text ? ' · ' : ''}${seconds(job.seconds)}`);
+}
+
+function preparations() {
+  const numbers = h('dl', {class: 'tiles'});
+  const table = new ServerTable({
+    title: 'In progress', caption: 'Preparations', endpoint: 'preparations', keep: true,
+    empty: 'everything is prepared',
+    columns: [
+      {title: 'Matrix', cell: (row) => matrixLink(row)},
+      {title: 'Owner', class: 'wide', cell: (row) => row.tenant},
+      {title: 'State', cell: (row) => state(row.state)},
+      {title: 'Nonzeros', right: true, class: 'middle', cell: (row) => count(row.nnz)},
+      {title: 'Stage', cell: (row) => row.stage || NONE},
+      {title: 'Done', cell: (row) => row.total > 0 ? [h('progress',
+        {max: row.total, value: row.done, 'aria-label': `${row.done} of ${row.total}`}),
+        h('span', {class: 'dim num'}, ` ${row.done} of ${row.total}`)] : NONE},
+      {title: 'So far', right: true, class: 'middle', cell: (row) => seconds(row.seconds)},
+      {title: 'What it says', class: 'wide wrap', cell: (row) => row.message || row.detail || NONE},
+    ],
+  });
+  return {
+    element: h('div', {}, h('h1', {}, 'Preparations'), numbers, table.element),
+    async refresh() {
+      await table.refresh();
+      const {preparing, queued, ready, failed} = table.answer || {};
+      replace(numbers, tiles([['Preparing', whole.format(preparing)],
+          ['Queued', whole.format(queued)],
+        ['Ready', whole.format(ready)], ['Failed', whole.format(failed)]]));
+    },
+  };
+}
+
+const PHASES = ['queue', 'receive', 'setup', 'to_device', 'kernel', 'from_device', 'send'];
+function phases(row) {
+  const parts = PHASES.map((phase) => [phase, row.phases[phase] || 0]);
+  const text = parts.filter(([, value]) => value > 0)
+    .map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
+  if (!text) return NONE;
+  const sum = Math.max(row.seconds, parts.reduce((all, [, value]) => all + value, 0));
+  return h('span', {title: text}, stack(parts, sum, true), h('span', {class: 'hidden-text'}, text));
+}
+const asked = (row) =>
+  [row.k > 0 ? `K=${row.k}` : '', row.parameters].filter(Boolean).join(' ') || NONE;
+
+const REQUEST_COLUMNS = [
+  {title: 'Operation', cell: (row) => row.op},
+  {title: 'Of', class: 'wrap', cell: (row) => row.matrix || NONE},
+  {title: 'Parameters', class: 'middle', cell: asked},
+  {title: 'Took', right: true, cell: (row) => seconds(row.seconds)},
+  {title: 'Phases', class: 'middle', cell: phases},
+  {title: 'Plan', class: 'wide plan', cell: (row) => row.plan || NONE},
+  {title: 'In', right: true, class: 'wide',
+   cell: (row) => row.bytes_in ? bytes(row.bytes_in) : NONE},
+  {title: 'Out', right: true, class: 'wide',
+   cell: (row) => row.bytes_out ? bytes(row.bytes_out) : NONE},
+  {title: 'Tenant', class: 'wide', cell: (row) => row.tenant},
+  {title: 'Ended', right: true, class: 'middle', cell: (row) => clock(row.ended)},
+  {title: 'Code', cell: (row) => [code(row.code),
+    row.message ? h('div', {class: 'dim wrap'}, row.message) : null].filter(Boolean)},
+];
+const requestTable = (caption, rows) => plainTable(caption, REQUEST_COLUMNS, rows, 'none yet');
+
+function requests() {
+  const running = h('div', {}), slowest = h('div', {}), recent = h('div', {});
+  const IN_FLIGHT = [
+    {title: 'Operation', cell: (row) => row.op},
+    {title: 'Of', class: 'wrap', cell: (row) => row.matrix || NONE},
+    {title: 'Parameters', cell: asked},
+    {title: 'Since', right: true, cell: (row) => seconds(row.seconds)},
+    {title: 'It is', cell: (row) => row.activity},
+    {title: 'Tenant', class: 'wide', cell: (row) => row.tenant},
+  ];
+  return {
+    element: h('div', {}, h('h1', {}, 'Requests'), card('In flight, the oldest', running),
+      card('Slowest of the last hour',
+          legend(PHASES.map((phase) => [phase.replace('_', ' ')])),
+           slowest),
+      card('Last ended', recent)),
+    async refresh() {
+      const answer = await ask('requests');
+      replace(running, plainTable('In flight', IN_FLIGHT, answer.in_flight, 'none at this moment'));
+      replace(slowest, requestTable('Slowest', answer.slowest));
+      replace(recent, requestTable('Last ended', answer.recent));
+    },
+  };
+}
+
+function buffers() {
+  const table = new ServerTable({
+    title: 'Buffers', heading: 'h1', caption: 'Held operands', endpoint: 'buffers', keep: true,
+    sort: 'name', order: 'asc', empty: 'no operand is held',
+    columns: [
+      {title: 'Buffer', sort: 'name', cell: (row) => row.name},
+      {title: 'Owner', sort: 'tenant', class: 'middle', cell: (row) =>
+        row.owner ? `${row.tenant} (${row.owner})` : row.tenant},
+      {title: 'Size', cell: (row) => `${count(row.rows)} × ${count(row.cols)} ${row.type}`},
+      {title: 'Bytes', sort: 'bytes', right: true, cell: (row) => bytes(row.bytes)},
+      {title: 'Version', sort: 'version', right: true, class: 'wide',
+       cell: (row) => whole.format(row.version)},
+      {title: 'Not used for', sort: 'idle', right: true, class: 'middle',
+       cell: (row) => seconds(row.idle_seconds)},
+      {title: 'Stays unused for', right: true, class: 'wide', cell: (row) =>
+        row.time_to_live_seconds > 0 ? seconds(row.time_to_live_seconds) : 'ever'},
+      {title: 'Where', class: 'wide', cell: (row) => [row.resident ? 'memory' : '',
+        row.durable ? 'disk' : ''].filter(Boolean).join(', ')},
+    ],
+  });
+  return {element: table.element, refresh: () => table.refresh()};
+}
+
+function devices() {
+  const list = h('div', {});
+  const before = new Map();  // busy seconds, and when
+  return {
+    element: h('div', {}, h('h1', {}, 'Devices'), list),
+    async refresh() {
+      const now = performance.now() / 1000;
+      replace(list, status.devices.map((device) => {
+        const last = before.get(device.name);
+        const busy = last && now > last.at ?
+            (device.busy_seconds - last.busy) / (now - last.at) : null;
+        if (device.memory && (!last || now - last.at > 1)) {
+          before.set(device.name, {at: now, busy: device.busy_seconds});
+        }
+        const memory = device.memory;
+        const uses = memory ? Object.entries(memory.uses) : [];
+        return h('section', {class: 'card'},
+          h('div', {class: 'bar-line'}, h('h2', {}, device.name), device.unavailable ?
+            pill('does not serve', 'bad') : pill('serves', 'good'),
+            h('span', {class: 'dim'}, device.unavailable || device.description)),
+          memory ? h('div', {}, facts([
+            ['Memory', `${bytes(used(device))} of ${bytes(memory.limit)}`],
+            ['Most so far', bytes(memory.peak)],
+            ['Busy workers', busy === null ? NONE : digits(Math.max(0, busy))],
+            ['Busy so far', seconds(device.busy_seconds)],
+            ['Waiting requests', whole.format(device.queue_depth)],
+            ['Memory rate', device.bytes_per_second > 0 ?
+              `${digits(device.bytes_per_second / 1e9)} GB/s` : NONE],
+            ['Evictions', whole.format(device.evictions)]]),
+            stack(uses, memory.limit),
+            legend(uses.map(([use, value]) => [use, bytes(value)]))) : null);
+      }));
+    },
+  };
+}
+
+function tenants() {
+  const before = new Map();
+  const lately = (row) => {
+    const samples = before.get(row.name) || [];
+    const first = samples[0], last = samples[samples.length - 1];
+    return !first || last.at - first.at < 1 ?
+        null : (last.seconds - first.seconds) / (last.at - first.at);
+  };
+  const table = new ServerTable({
+    title: 'Tenants', heading: 'h1', caption: 'Tenants', endpoint: 'tenants', keep: true,
+    sort: 'seconds', order: 'desc', empty: 'no tenant did anything yet',
+    columns: [
+      {title: 'Tenant', sort: 'name', cell: (row) => row.name},
+      {title: 'Weight', sort: 'weight', right: true, class: 'middle',
+       cell: (row) => digits(row.weight)},
+      {title: 'Device seconds', sort: 'seconds', right: true, cell: (row) =>
+        row.seconds === undefined ? NONE : seconds(row.seconds)},
+      {title: 'Used of its share', cell: (row) => row.used_share === undefined ? NONE :
+        h('span', {title: 'the line is what its weight entitles it to, if all want everything'},
+          meter(row.used_share, row.entitled_share),
+          `${percent(row.used_share)} of ${percent(row.entitled_share)}`)},
+      {title: 'Workers now', right: true, class: 'wide', cell: (row) => {
+        const value = lately(row);
+        return value === null ? NONE : digits(value);
+      }},
+      {title: 'Host memory', sort: 'host_bytes', right: true, class: 'middle', cell: (row) =>
+        bytes(row.host_bytes) + (row.host_limit ? ` of ${bytes(row.host_limit)}` : '')},
+      {title: 'GPU memory', right: true, class: 'wide', cell: (row) => bytes(row.device_bytes)},
+      {title: 'Matrices', sort: 'matrices', right: true, class: 'wide',
+       cell: (row) => whole.format(row.matrices)},
+      {title: 'Buffers', sort: 'buffers', right: true, class: 'wide',
+       cell: (row) => whole.format(row.buffers)},
+      {title: 'Refused', sort: 'refused', right: true, class: 'middle',
+       cell: (row) => whole.format(row.refused)},
+    ],
+  });
+  return {
+    element: table.element,
+    async refresh() {
+      await table.refresh();
+      const at = performance.now() / 1000;
+      for (const row of table.answer ? table.answer.rows : []) {
+        if (row.seconds === undefined) continue;
+        const samples = before.get(row.name) || [];
+        samples.push({at, seconds: row.seconds});
+        before.set(row.name, samples.filter((sample) => at - sample.at < 30));
+      }
+    },
+  };
+}
+
+function configuration() {
+  const lines = h('div', {});
+  let shown = false;
+  return {
+    element: h('div', {}, h('h1', {}, 'Configuration'),
+      card('', h('p', {class: 'dim'}, 'As it is in force; in a file for --config it would bring ' +
+                                      'about the same. Sizes are in bytes.'), lines)),
+    async refresh() {
+      if (shown) return;
+      const {yaml} = await ask('configuration');
+      const rows = yaml.split('\n').filter(Boolean).map((line) => {
+        const colon = line.indexOf(':');
+        return {key: line.slice(0, colon), value: line.slice(colon + 1).trim()};
+      });
+      shown = true;
+      replace(lines, plainTable('Configuration', [
+        {title: 'Key', cell: (row) => h('span', {class: 'mono'}, row.key)},
+        {title: 'Value', class: 'wrap', cell: (row) => h('span', {class: 'mono'}, row.value)},
+        {title: '', class: 'dim', cell: (row) =>
+          /^\d{5,}$/.test(row.value) ? bytes(Number(row.value)) : ''},
+      ], rows, 'empty'));
+    },
+  };
+}
+
+// ---- The page
+
+const VIEWS = [
+  ['overview', 'Overview', overview], ['matrices', 'Matrices', matrices],
+  ['preparations', 'Preparations', preparations], ['requests', 'Requests', requests],
+  ['buffers', 'Buffers', buffers], ['devices', 'Devices', devices], ['tenants', 'Tenants', tenants],
+  ['configuration', 'Configuration', configuration],
+];
+
+let current = null, paused = false, timer = null, failures = 0, updated = null, polls = 0;
+
+function showTabs(view) {
+  const active = view === 'matrix' ? 'matrices' : view;
+  replace($('tabs'), VIEWS.filter(([name]) => name !== 'configuration' || !status || status.all)
+    .map(([name, title], i) => h('li', {}, h('a', {href: address(name === 'overview' ? '' : name),
+      'data-key': `tab-${name}`, 'aria-keyshortcuts': String(i + 1),
+      'aria-current': name === active ? 'page' : undefined}, title))));
+}
+
+function open() {
+  const {view, parameters} = place();
+  const known = VIEWS.find(([name]) => name === view);
+  const [title, make] = view === 'matrix' ? [parameters.name || 'Matrix', matrix] :
+      known ? [known[1], known[2]] : ['Overview', overview];
+  document.title = `${title} · sparsed`;
+  showTabs(view);
+  current = make(parameters);
+  $('main').replaceChildren(current.element);
+  // So that views are not taller than they are when data is there.
+  $('main').focus({preventScroll: true});
+  window.scrollTo(0, 0);
+  poll();
+}
+
+function showStatus() {
+  const pillElement = $('pill');
+  pillElement.className = `pill ${status.ready ? 'good' : 'bad'}`;
+  setText(pillElement, status.ready ? 'serving' : 'not serving');
+  pillElement.title = status.not_ready || '';
+  $('uptime').textContent = `up ${span(status.uptime_seconds)}` + (status.all ?
+      '' : ` · ${status.tenant}`);
+  const at = (status.addresses || []).join(', ');
+  $('about').textContent = `sparsed ${status.version}${at ? ', at ' + at : ''}, ` +
+    (status.data_dir ? `data in ${status.data_dir}` : status.durable ?
+        'durable' : 'in memory only') +
+    (status.not_ready ? `; not ready: ${status.not_ready}` : '') + ';';
+  $('leave').hidden = !token;
+}
+
+function showFailure(error) {
+  if (error instanceof Refused) return askForToken(error.message);
+  const banner = $('banner');
+  banner.hidden = false;
+  const since = updated ? ` What is shown is of ${updated.toLocaleTimeString('en-GB')}.` : '';
+  banner.textContent = error.status ? error.message :
+      `The server does not answer.${since}`;
+  if (error.status) return;
+  $('pill').className = 'pill bad';
+  setText($('pill'), 'unreachable');
+}
+
+async function poll() {
+  clearTimeout(timer);
+  const view = current, mine = ++polls;  // another one that begins meanwhile goes on in its place
+  try {
+    status = await ask('status');
+    showStatus();
+    showTabs(place().view);
+    await view.refresh();
+    failures = 0;
+    updated = new Date();
+    if (mine === polls) $('banner').hidden = true;
+  } catch (error) {
+    ++failures;
+    if (mine === polls) showFailure(error);
+  }
+  if (mine !== polls) return;
+  const drawn = document.documentElement.dataset;  // for tests
+  drawn.updated = String(Number(drawn.updated || 0) + 1);
+  if (!paused && !document.hidden && !$('sign-in').open) {
+    timer = setTimeout(poll, Math.min(POLL_MS * 2 ** Math.min(failures, 4), 20000));
+  }
+}
+
+function setPaused(value) {
+  paused = value;
+  $('pause').setAttribute('aria-pressed', String(paused));
+  $('pause').textContent = paused ? 'Paused' : 'Pause';
+  if (!paused) poll();
+}
+
+const KEYS = [
+  ['1 … 8', 'the views, from the left'], ['/', 'search'],
+      ['[  ]', 'the page before, the next page'],
+  ['p', 'pause, go on'], ['u', 'from a matrix back to all of them'], ['?', 'this help'],
+];
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const target = event.target;
+  if (target.matches('input, select, textarea')) {
+    if (event.key === 'Escape') target.blur();
+    return;
+  }
+  if ($('sign-in').open || $('keys').open) return;
+  const number = Number(event.key);
+  const click = (selector) => {
+    const button = $('main').querySelector(selector);
+    if (button && !button.disabled) button.click();
+  };
+  if (number >= 1 && number <= VIEWS.length) {
+    location.hash = address(VIEWS[number - 1][0] === 'overview' ? '' : VIEWS[number - 1][0]);
+  } else if (event.key === '/') {
+    const field = $('main').querySelector('input[type=search]');
+    if (field) field.focus();
+  } else if (event.key === '[') {
+    click('[data-page=before]');
+  } else if (event.key === ']') {
+    click('[data-page=after]');
+  } else if (event.key === 'p') {
+    setPaused(!paused);
+  } else if (event.key === 'u' && place().view === 'matrix') {
+    location.hash = '#/matrices';
+  } else if (event.key === '?') {
+    $('keys').showModal();
+  } else {
+    return;
+  }
+  event.preventDefault();
+}
+
+$('keys-list').append(...KEYS.flatMap(([key, what]) =>
+  [h('dt', {}, key.split('  ').map((one) => h('kbd', {}, one))), h('dd', {}, what)]));
+$('pause').addEventListener('click', () => setPaused(!paused));
+$('help').addEventListener('click', () => $('keys').showModal());
+$('skip').addEventListener('click', (event) => {
+  event.preventDefault();  // the address's hash says which view this is
+  $('main').focus();
+});
+$('leave').addEventListener('click', () => {
+  sessionStorage.removeItem(TOKEN_KEY);
+  token = null;
+  location.reload();
+});
+$('sign-in-form').addEventListener('submit', (event) => {
+  event.preventDefault();
+  token = $('token').value.trim();
+  sessionStorage.setItem(TOKEN_KEY, token);
+  $('token').value = '';
+  $('sign-in').close();
+  poll();
+});
+$('sign-in').addEventListener('cancel', (event) => event.preventDefault());  // nothing is behind it
+document.addEventListener('keydown', onKey);
+document.addEventListener('visibilitychange', () => {
+  if (!document.hidden && !paused) poll();
+});
+window.addEventListener('hashchange', open);
+window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+  if (current && current.redraw) current.redraw();
+});
+open();
+
+})();

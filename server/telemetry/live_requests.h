@@ -1,0 +1,101 @@
+// What requests did lately, for the status page: all of it bounded, and counted as they end.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "server/telemetry/latencies.h"
+#include "server/telemetry/slow_requests.h"
+#include "server/telemetry/stage_record.h"
+
+namespace sparsed::server {
+
+/// Whether it only looks at what the server knows, as `sparsectl` and dashboards do all the time.
+bool IsStatusCall(Op op);
+
+/// What is counted apart: the four that compute, and the rest.
+inline constexpr int kLiveOps = 5;
+std::string_view LiveOpName(int live_op);
+
+/// What ended within a few seconds.
+struct LivePoint {
+  std::array<uint32_t, kLiveOps> requests{};
+  /// Of them, that failed for what the caller did, and for what the server did.
+  uint32_t wrong = 0, failed = 0;
+  double p50 = 0, p99 = 0;  ///< seconds, of those that compute; 0: none did
+};
+
+/// Of one matrix, in the last minutes.
+struct MatrixUse {
+  double per_second = 0;
+  double p50 = 0, p99 = 0;  ///< seconds; 0: not used lately
+};
+
+/// Thread-safe. Status calls that succeed are not counted.
+class LiveRequests {
+ public:
+  using Clock = StageRecord::Clock;
+
+  static constexpr std::chrono::seconds kStep{2};  ///< of a LivePoint
+  static constexpr int64_t kPoints = 150;
+  static constexpr size_t kRecent = 50;
+  /// Tenants that have points of their own, and matrices whose use is known.
+  static constexpr size_t kTenants = 50, kMatrices = 16384;
+
+  /// It ended `now`.
+  void End(StageRecord record, Clock::time_point now = Clock::now());
+
+  /// Oldest first; the last one is what ends now. Of all tenants if `tenant` is empty.
+  std::vector<LivePoint> Points(std::string_view tenant,
+                                Clock::time_point now = Clock::now()) const;
+  /// The rate halves in half a minute without requests; latencies weigh half after a minute.
+  MatrixUse UseOf(std::string_view tenant, std::string_view matrix,
+                  Clock::time_point now = Clock::now()) const;
+  /// Newest first. Of all tenants if `tenant` is empty.
+  std::vector<EndedRequest> Recent(std::string_view tenant = "") const;
+
+ private:
+  struct Slot {
+    int64_t step = -1;  ///< since the start
+    LivePoint point;
+    Latencies<uint32_t> latencies;
+  };
+  using Slots = std::array<Slot, kPoints>;
+  struct OfMatrix {
+    double per_second = 0;
+    Latencies<float> latencies;
+    Clock::time_point used;            ///< the last time, and when per_second was true
+    Clock::time_point halved;          ///< when latencies lost weight
+    void Pass(Clock::time_point now);  ///< what time does to them
+  };
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+
+  int64_t StepOf(Clock::time_point now) const { return (now - started_) / kStep; }
+  void Count(Slots& slots, const StageRecord& record, Clock::time_point now) const;
+  void CountMatrix(const StageRecord& record, Clock::time_point now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Slots* SlotsLocked(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock::time_point started_ = Clock::now();
+  mutable Mutex mutex_;
+  Slots all_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::unique_ptr<Slots>, std::less<>> of_tenants_ ABSL_GUARDED_BY(mutex_);
+  /// By "tenant~name", which no name has in it.
+  std::unordered_map<std::string, OfMatrix, Hash, std::equal_to<>> of_matrices_
+      ABSL_GUARDED_BY(mutex_);
+  std::deque<EndedRequest> recent_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sparsed::server

@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+"""The status page of a real server in a real browser without a screen.
+
+  page_test.py SPARSED SPARSECTL
+
+Every view has data, the server searches, sorts and turns pages, the keyboard works, names that look
+like HTML stay text, nothing is loaded from elsewhere, a tenant sees its own things, a phone does
+not scroll sideways. Skipped (exit status 77) where Chromium is not installed.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import random
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import browser as browsers  # noqa: E402
+
+SKIPPED = 77
+ATTACK = "<img src=x onerror=window.attacked=1>"
+MATRICES = 30
+CONTENT = "main tbody tr, main .facts, main .empty:not([hidden])"
+SECONDS = 100
+VIEWS = ("matrices", "preparations", "requests", "buffers", "devices", "tenants", "configuration")
+
+
+def check(condition, sentence):
+    if not condition:
+        raise SystemExit(f"page_test: {sentence}")
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def server(sparsed, folder, *flags):
+    """The address of its page, and that of its gRPC."""
+    port, listen = free_port(), f"unix:{folder}/socket"
+    with open(folder / "log", "ab") as log:
+        process = subprocess.Popen(
+            [sparsed, "--in-memory", "--devices=cpu", "--host-memory=512MiB", f"--listen={listen}",
+             f"--metrics-listen=127.0.0.1:{port}", *flags], stdout=log, stderr=log)
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10)
+                break
+            check(process.poll() is None, (folder / "log").read_text())
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}", listen
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def run(*command, fails=False):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    check(fails or done.returncode == 0, f"{command}: {done.stderr}")
+
+
+def rows(page):
+    return page.js("document.querySelectorAll('main table')[0].tBodies[0].rows.length")
+
+
+def first(page):
+    return page.js("document.querySelector('main tbody th').innerText")
+
+
+def shows(page, text):
+    return f"document.querySelector('main').innerText.includes({text!r})"
+
+
+def check_views(page, url):
+    page.size(1280, 800)
+    page.go(url)
+    page.wait("document.getElementById('pill').textContent === 'serving'")
+    page.wait("document.querySelectorAll('.chart polygon').length > 0", "the chart has an area")
+    page.wait("document.querySelectorAll('.chart polyline').length > 0", "latency has lines")
+    page.wait(shows(page, "graph"))
+    for number, view in enumerate(VIEWS):
+        page.press(str(number + 2))
+        page.wait(f"location.hash.startsWith('#/{view}')", f"key {number + 2}")
+        page.wait("document.querySelector('main h1') !== null &&"
+                  f"document.querySelectorAll('{CONTENT}').length > 0", f"{view} has content")
+    check(page.js(shows(page, "host_memory")), "the configuration is there")
+    page.press("1")
+    page.wait("location.hash === '#/'")
+
+
+def check_table(page, url):
+    page.go(url + "/#/matrices")
+    page.wait(f"{shows(page, f'of {MATRICES + 1}')}")
+    check(rows(page) == 25, "a page has 25 rows")
+    page.press("]")
+    page.wait(f"document.querySelector('main tbody').rows.length === {MATRICES + 1 - 25}",
+              "the next page")
+    check(page.js("location.hash.includes('offset=25')"), "the address says which page")
+    page.press("[")
+    page.wait("document.querySelector('main tbody').rows.length === 25", "the page before")
+    page.js("[...document.querySelectorAll('th button')].find((b) => b.innerText.startsWith("
+            "'Nonzeros')).click()")
+    page.wait("document.querySelector('main tbody th').innerText === 'graph'", "sorted by nonzeros")
+    check(page.js("document.querySelector('th[aria-sort=descending] button').innerText") ==
+          "Nonzeros", "the header says how it is sorted")
+    page.press("/")
+    check(page.js("document.activeElement.type") == "search", "/ goes to the search")
+    for key in "m-07":
+        page.press(key)
+    page.wait("document.querySelector('main tbody').rows.length === 1", "the search")
+    check(first(page) == "m-07", "what was searched for is found")
+    page.press("Escape")
+    page.go(url + "/#/matrices?search=nothing-like-it")
+    page.wait(shows(page, "nothing is called"))
+
+
+def check_matrix(page, url):
+    page.go(url + "/#/matrix?tenant=default&name=graph")
+    page.wait("[...document.querySelectorAll('canvas')].some((canvas) => canvas.width === 256)",
+              "the picture is drawn")
+    dots = page.js("""(() => {
+      const canvas = document.querySelector('canvas');
+      const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+      let dots = 0;
+      for (let i = 3; i < data.length; i += 4) dots += data[i] > 0;
+      return dots;
+    })()""")
+    check(1000 < dots < 256 * 256, f"the picture has {dots} dots")
+    page.wait(shows(page, "spmm f32"), "what was measured is there")
+    page.wait("document.querySelectorAll('.chosen').length > 0", "the chosen candidate is marked")
+    check(page.js("document.querySelector('canvas').getAttribute('aria-label')"), "it has a label")
+    page.press("u")
+    page.wait("location.hash.startsWith('#/matrices')", "u leads back")
+
+
+def check_escapes(page, url):
+    page.go(url + "/#/requests")
+    page.wait(shows(page, ATTACK), "the name is there as text")
+    check(page.js("document.querySelectorAll('main img').length") == 0, "no element came of it")
+    check(page.js("window.attacked") is None, "a caller's name ran as a script")
+    names = page.js("[...document.querySelectorAll('main tbody th')].map((th) => th.innerText)")
+    check("spmm" in names and "get_stats" not in names, f"operations are {names}")
+    # What the address says is no better than what callers say.
+    page.go(url + "/#/matrix?tenant=default&name=" + ATTACK.replace(" ", "%20"))
+    page.wait(f"document.querySelector('h1').innerText === {ATTACK!r}")
+    check(page.js("document.querySelectorAll('main img').length") == 0, "an element of the address")
+    page.wait("!document.getElementById('banner').hidden", "there is no such matrix")
+
+
+def check_access(page, url):
+    """Tables, names of what can be operated, focus that is seen."""
+    page.go(url + "/#/matrices")
+    page.wait("document.querySelectorAll('main tbody tr').length > 0")
+    for what, selector in (
+            ("a header without a scope", "th:not([scope])"),
+            ("a table without a caption", "table:not(:has(caption))"),
+            ("a field without a label", "input:not([id])"),
+            ("a picture without a text", "img:not([alt])"),
+            ("a chart without a text", "svg[role=img]:not([aria-label])")):
+        check(page.js(f"document.querySelectorAll({selector!r}).length") == 0, what)
+    check(page.js("[...document.querySelectorAll('button')].every((b) => b.innerText.trim() || "
+                  "b.getAttribute('aria-label') || b.closest('dialog, [hidden]'))"),
+          "a button without a name")
+    page.js("document.getElementById('skip').focus()")
+    reached = {page.js("document.activeElement.textContent")}
+    for _ in range(14):
+        page.press("Tab")
+        reached.add(page.js("document.activeElement.textContent.trim()"))
+    check("Overview" in reached and "Skip to the content" in reached, f"Tab reaches {reached}")
+    # A table that is drawn anew leaves the focus where it was.
+    page.js("document.querySelector('main tbody a').focus()")
+    before = page.js("document.documentElement.dataset.updated")
+    page.wait(f"document.documentElement.dataset.updated > Number({before}) + 1", "it is drawn anew")
+    check(page.js("document.activeElement.matches('main tbody a')"), "the focus is lost")
+    page.press("?")
+    check(page.js("document.getElementById('keys').open"), "? opens the help")
+    page.press("Escape")
+    page.wait("!document.getElementById('keys').open", "Escape closes it")
+    page.press("p")
+    check(page.js("document.getElementById('pause').getAttribute('aria-pressed')") == "true",
+          "p pauses")
+    page.press("p")
+
+
+def check_phone(page, url):
+    page.size(390, 844, phone=True)
+    for view in ("", *VIEWS, "matrix?tenant=default&name=graph"):
+        page.go(f"{url}/#/{view}")
+        page.wait("document.querySelector('main h1') !== null")
+        page.wait(f"document.querySelectorAll('{CONTENT}').length > 0")
+        check(page.js("document.documentElement.scrollWidth") <= 390, f"{view} is too wide")
+    page.size(1280, 800)
+
+
+def check_colours(page, url):
+    page.go(url + "/#/")
+    colours = []
+    for dark in (False, True):
+        page.size(1280, 800, dark=dark)
+        colours.append(page.js("getComputedStyle(document.body).backgroundColor"))
+    check(colours[0] != colours[1], f"light and dark are both {colours[0]}")
+    page.size(1280, 800)
+
+
+def check_token(page, url):
+    page.go(url + "/#/matrices")
+    page.wait("document.getElementById('sign-in').open", "a token is asked for")
+    check(page.js("document.activeElement.id") == "token", "the field has the focus")
+    page.call("Input.insertText", text="wrong")
+    page.press("Enter")
+    page.wait("!document.querySelector('#sign-in-why').innerText.includes('tab.')",
+              "it says why not")
+    page.wait("document.getElementById('sign-in').open")
+    page.call("Input.insertText", text="alice")
+    page.press("Enter")
+    page.wait(shows(page, "of-alice"), "alice sees her matrix")
+    check(not page.js(shows(page, "of-bob")), "alice sees bob's matrix")
+    check(not page.js("document.querySelector('nav').innerText.includes('Configuration')"),
+          "a tenant is offered the configuration")
+    check("alice" not in page.js("location.href"), "the token is in the address")
+    page.js("document.getElementById('leave').click()")
+    page.wait("document.getElementById('sign-in').open", "signed out")
+    page.call("Input.insertText", text="boss")
+    page.press("Enter")
+    page.wait(f"{shows(page, 'of-alice')} && {shows(page, 'of-bob')}", "an operator sees both")
+
+
+def write_graph(path, size=2000, neighbours=5):
+    """Nodes in no order, so that another order of the rows shows something."""
+    numbers = random.Random(1)
+    places = list(range(size))
+    numbers.shuffle(places)
+    edges = {(places[i], places[(i + numbers.randrange(1, 40)) % size])
+             for i in range(size) for _ in range(neighbours)}
+    lines = "".join(f"{i + 1} {j + 1}\n" for i, j in sorted(edges))
+    path.write_text(f"%%MatrixMarket matrix coordinate pattern general\n{size} {size} {len(edges)}\n"
+                    + lines)
+
+
+def write_ones(path, rows, cols):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {cols}), }}".ljust(117) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                     struct.pack("<f", 1) * (rows * cols))
+
+
+def write_small(path):
+    path.write_text("%%MatrixMarket matrix coordinate real general\n3 3 2\n1 2 1.5\n3 1 -2\n")
+    return path
+
+
+def make_traffic(sparsectl, listen, folder):
+    ctl = (sparsectl, f"--server={listen}")
+    write_graph(folder / "graph.mtx")
+    small = [write_small(folder / f"m-{i:02}.mtx") for i in range(MATRICES)]
+    run(*ctl, "upload", folder / "graph.mtx", *small)
+    for k in (8, 32):
+        write_ones(folder / "b.npy", 2000, k)
+        operands = (f"--operand={folder}/b.npy", f"--out={folder}/c.npy")
+        run(*ctl, "spmm", "graph", *operands)
+    run(*ctl, "spmm", ATTACK, *operands, fails=True)
+    run(*ctl, "stats")
+
+
+def main():
+    sparsed, sparsectl = (os.path.abspath(path) for path in sys.argv[1:3])
+    program = browsers.find()
+    if program is None:
+        print("skipped: Chromium is not installed (deploy/install-packages test)")
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory(prefix="page_test_") as name:
+        folder = pathlib.Path(name)
+        with server(sparsed, folder) as (url, listen), browsers.Browser(program, SECONDS) as page:
+            make_traffic(sparsectl, listen, folder)
+            for part in (check_views, check_table, check_matrix, check_access, check_phone,
+                         check_colours):
+                part(page, url)
+            check(not page.complaints, f"the page complains: {page.complaints}")
+            check_escapes(page, url)
+            check(all("404" in complaint for complaint in page.complaints),
+                  f"the page complains: {page.complaints}")
+        lines = []
+        for who, role in (("alice", "user"), ("bob", "user"), ("boss", "operator")):
+            digest = hashlib.sha256(who.encode()).hexdigest()
+            lines.append(f"  - {{name: {who}, sha256: {digest}, tenant: {who}, role: {role}}}\n")
+        (folder / "access.yaml").write_text("tokens:\n" + "".join(lines))
+        (folder / "access.yaml").chmod(0o600)
+        with server(sparsed, folder, f"--access-file={folder}/access.yaml") as (url, listen), \
+                browsers.Browser(program, SECONDS) as page:
+            for who in ("alice", "bob"):
+                (folder / who).write_text(who)
+                (folder / who).chmod(0o600)
+                run(sparsectl, f"--server={listen}", f"--token-file={folder}/{who}", "upload",
+                    write_small(folder / f"of-{who}.mtx"))
+            page.size(1280, 800)
+            check_token(page, url)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,450 @@
+// The status page: its files, and the bounded answers that it asks for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_replace.h"
+#include "server/page/pattern_picture.h"
+#include "server/page/query.h"
+#include "server/page/snapshot.h"
+#include "server/page/table.h"
+#include "server/telemetry/latencies.h"
+#include "server/telemetry/live_requests.h"
+#include "tests/rpc/test_server.h"
+#include "tests/rpc/test_tokens.h"
+
+namespace sparsed::test {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+json Ask(const TestServer& server, const std::string& path, const std::string& code = "200",
+         const std::string& headers = "") {
+  std::string head;
+  const std::string body = server.Page("/api/" + path + " HTTP/1.0" + headers + "\r\nx: ", &head);
+  EXPECT_EQ(head.substr(9, 3), code) << path << "\n" << head << "\n" << body;
+  return json::parse(body, nullptr, /*allow_exceptions=*/false);
+}
+
+std::vector<std::string> NamesOf(const json& answer) {
+  std::vector<std::string> names;
+  for (const json& row : answer["rows"]) names.push_back(row["name"]);
+  return names;
+}
+
+TEST(Page, FilesMayLoadNothingFromElsewhere) {
+  TestServer server(WithPages);
+  for (const auto& [path, type] : std::map<std::string, std::string>{
+           {"/", "text/html"},
+           {"/style.css", "text/css"},
+           {"/page.js", "text/javascript"},
+           {"/icon.svg", "image/svg+xml"},
+       }) {
+    std::string head;
+    const std::string text = server.Page(path, &head);
+    EXPECT_THAT(head, HasSubstr("Content-Type: " + type));
+    EXPECT_THAT(head, HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'self'"));
+    EXPECT_THAT(head, Not(HasSubstr("unsafe")));
+    EXPECT_FALSE(text.empty()) << path;
+    // Of addresses there is the name of SVG, which nobody loads.
+    const std::string without = absl::StrReplaceAll(text, {{"http://www.w3.org/2000/svg", ""}});
+    EXPECT_THAT(without, Not(HasSubstr("://"))) << path;
+  }
+  const std::string html = server.Page("/"), script = server.Page("/page.js");
+  EXPECT_THAT(html, Not(HasSubstr(" style=")));
+  EXPECT_THAT(html, Not(HasSubstr("onclick")));
+  for (const char* dangerous :
+       {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("}) {
+    EXPECT_THAT(script, Not(HasSubstr(dangerous)));
+  }
+}
+
+TEST(Page, StatusSaysWhatTheServerIs) {
+  TestServer server(WithPages);
+  MakeGood(server);
+  ExpectGood(server);
+  const json status = Ask(server, "status");
+  EXPECT_EQ(status["version"], SPARSED_VERSION);
+  EXPECT_EQ(status["ready"], true);
+  EXPECT_EQ(status["all"], true);
+  EXPECT_EQ(status["totals"]["matrices"], 1);
+  EXPECT_EQ(status["devices"][0]["name"], "cpu");
+  EXPECT_GT(status["devices"][0]["memory"]["uses"]["matrices"], 0);
+  EXPECT_EQ(status["live"]["operations"], json({"spmm", "sddmm", "spgemm", "chain", "other"}));
+  const json& points = status["live"]["points"];
+  ASSERT_EQ(points.size(), static_cast<size_t>(server::LiveRequests::kPoints));
+  int products = 0, uploads = 0;
+  double slowest = 0;
+  for (const json& point : points) {
+    products += point[0].get<int>();
+    uploads += point[4].get<int>();
+    slowest = std::max(slowest, point[8].get<double>());
+  }
+  EXPECT_EQ(products, 1);
+  EXPECT_EQ(uploads, 1);
+  EXPECT_GT(slowest, 0);
+}
+
+TEST(Page, MatricesAreSearchedSortedAndCutByTheServer) {
+  TestServer server(WithPages);
+  for (const char* name : {"web", "road", "Webster", "small"}) {
+    const int64_t rows = std::string_view(name) == "small" ? 10 : 60;
+    MustUpload(server, name, Uniform(rows, 50, 5, 3));
+  }
+  EXPECT_THAT(NamesOf(Ask(server, "matrices")), ElementsAre("Webster", "road", "small", "web"));
+  EXPECT_THAT(NamesOf(Ask(server, "matrices?sort=nnz&limit=1")), ElementsAre("small"));
+  EXPECT_THAT(NamesOf(Ask(server, "matrices?sort=name&order=desc&offset=1&limit=2")),
+              ElementsAre("small", "road"));
+  const json found = Ask(server, "matrices?search=wEb");
+  EXPECT_THAT(NamesOf(found), ElementsAre("Webster", "web"));
+  EXPECT_EQ(found["total"], 2);
+  EXPECT_EQ(found["all"], 4);
+  EXPECT_EQ(Ask(server, "matrices?offset=1000")["rows"].size(), 0u);
+}
+
+TEST(Page, WrongParametersAreToldInASentence) {
+  TestServer server(WithPages);
+  for (const auto& [query, sentence] : std::map<std::string, std::string>{
+           {"matrices?limit=0", "limit must be a whole number from 1 to 100"},
+           {"matrices?limit=101", "limit must be"},
+           {"matrices?limit=ten", "limit must be"},
+           {"matrices?limit=99999999999999999999", "limit must be"},
+           {"matrices?offset=-1", "offset must be a whole number from 0"},
+           {"matrices?sort=colour", "sort must be one of: name, tenant, bytes"},
+           {"matrices?order=up", "order must be one of: asc, desc"},
+           {"matrices?colour=red", "no such parameter; there are: offset, limit"},
+           {"matrices?limit=1&limit=2", "limit is given twice"},
+           {"matrices?search=%zz", "hexadecimal"},
+           {"matrices?search=%4", "hexadecimal"},
+           {"matrices?search=" + std::string(600, 'x'), "at most 512"},
+           {"matrix", "name is missing"},
+           {"status?limit=1", "no such parameter"},
+           {"tenants?sort=bytes", "sort must be one of"},
+           {"buffers?limit=-3", "limit must be"},
+           {"candidates?name=x&limit=1e3", "limit must be"},
+           {"preparations?sort=name", "no such parameter"},
+       }) {
+    const json answer = Ask(server, query, "400");
+    EXPECT_THAT(answer["error"].get<std::string>(), HasSubstr(sentence)) << query;
+  }
+  EXPECT_THAT(Ask(server, "matrix?name=none", "404")["error"].get<std::string>(),
+              HasSubstr("no such matrix"));
+  std::string head;
+  server.Page("/api/", &head);
+  EXPECT_THAT(head, HasSubstr("404"));
+}
+
+TEST(Page, AnswersDoNotGrowWithWhatThereIs) {
+  TestServer server(WithPages);
+  const Pattern pattern = Uniform(4, 4, 2, 3);
+  constexpr int kMatrices = 300;
+  for (int i = 0; i < kMatrices; ++i) {
+    MustUpload(server, "matrix-with-a-name-that-is-long-" + std::to_string(i), pattern);
+  }
+  EXPECT_EQ(Ask(server, "matrices?limit=100")["rows"].size(), 100u);
+  EXPECT_EQ(Ask(server, "matrices")["total"], kMatrices);
+  for (const char* path : {"status", "matrices?limit=100", "preparations?limit=100", "requests",
+                           "tenants", "buffers"}) {
+    EXPECT_LT(Ask(server, path).dump().size(), 100u << 10) << path;
+  }
+}
+
+TEST(Page, AMatrixHasItsPageAndItsPicture) {
+  TestServer server([](server::Config& config) {
+    WithPages(config);
+    config.preparation_workers = 1;
+  });
+  MakeGood(server);
+  ExpectGood(server);
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  const json matrix = Ask(server, "matrix?name=good");
+  EXPECT_EQ(matrix["rows"], 60);
+  EXPECT_EQ(matrix["nnz"], 5 * 60);
+  EXPECT_EQ(matrix["state"], "READY");
+  ASSERT_FALSE(matrix["plans"].empty());
+  EXPECT_GT(matrix["plans"][0]["gain"], 0);
+  EXPECT_GT(matrix["features"]["density"], 0);
+  const json candidates = Ask(server, "candidates?name=good&limit=2");
+  EXPECT_GT(candidates["total"], 2);
+  ASSERT_EQ(candidates["rows"].size(), 2u);
+  EXPECT_GT(candidates["rows"][0]["median_ms"], 0);
+  const json row = Ask(server, "matrices")["rows"][0];
+  EXPECT_EQ(row["gain"], matrix["gain"]);
+  EXPECT_GT(row["rate"], 0);
+  EXPECT_GT(row["p50"], 0);
+
+  const json picture = Ask(server, "picture?name=good");
+  EXPECT_EQ(picture["width"], 50);
+  EXPECT_EQ(picture["height"], 60);
+  EXPECT_EQ(picture["shades"].get<std::string>().size(), 50u * 60 / 3 * 4);
+  Ask(server, "picture?name=good&recipe=nothing", "404");
+}
+
+TEST(Page, ToLookAtAMatrixIsNoUseOfIt) {
+  TestServer server(WithPages);
+  MakeGood(server);
+  const auto used = server.engine().catalog().All().front()->keep().used;
+  const auto before = used->load();
+  Ask(server, "matrix?name=good");
+  Ask(server, "matrices");
+  Ask(server, "picture?name=good");
+  EXPECT_EQ(used->load(), before);
+}
+
+TEST(Page, RequestsSayWhatWasAskedAndStatusCallsAreNotAmongThem) {
+  TestServer server(WithPages);
+  MakeGood(server);
+  ExpectGood(server);
+  Spmm(server.compute(), "<img src=x onerror=alert(1)>", 1, 1, {1.f});
+  grpc::ClientContext one, two;
+  v1::Stats stats;
+  v1::MatrixInfo info;
+  ASSERT_TRUE(server.admin().GetStats(&one, v1::GetStatsRequest(), &stats).ok());
+  v1::GetMatrixRequest get;
+  get.set_name("good");
+  ASSERT_TRUE(server.catalog().Get(&two, get, &info).ok());
+
+  const json requests = Ask(server, "requests");
+  ASSERT_EQ(requests["recent"].size(), 3u) << requests.dump(1);
+  const json& wrong = requests["recent"][0];
+  EXPECT_EQ(wrong["matrix"], "<img src=x onerror=alert(1)>");  // JSON; the page makes it a text
+  EXPECT_EQ(wrong["code"], "INVALID_ARGUMENT");
+  const json& product = requests["recent"][1];
+  EXPECT_EQ(product["op"], "spmm");
+  EXPECT_EQ(product["k"], 3);
+  EXPECT_EQ(product["code"], "OK");
+  EXPECT_THAT(product["plan"].get<std::string>(), HasSubstr("csr / "));
+  EXPECT_GT(product["phases"]["kernel"], 0);
+  EXPECT_EQ(requests["recent"][2]["op"], "upload");
+  EXPECT_EQ(requests["slowest"].size(), 3u);
+  EXPECT_GE(requests["slowest"][0]["seconds"], requests["slowest"][2]["seconds"]);
+}
+
+TEST(Page, RequestsInFlightSayWhatTheyAre) {
+  TestServer server(WithPages);
+  MakeGood(server);
+  grpc::ClientContext context;
+  auto stream = server.compute().Spmm(&context);
+  stream->Write(SpmmStartOf(1, "good", 50, 3));  // and not its operand
+  ASSERT_TRUE(Eventually([&] { return !Ask(server, "requests")["in_flight"].empty(); }));
+  const json request = Ask(server, "requests")["in_flight"][0];
+  EXPECT_EQ(request["matrix"], "good");
+  EXPECT_EQ(request["k"], 3);
+  EXPECT_EQ(request["activity"], "receiving");
+  context.TryCancel();
+}
+
+TEST(Page, OnlyThisMachinesOwnNamesAreAnswered) {
+  TestServer server(WithPages);
+  const auto code = [&](const std::string& host) {
+    std::string head;
+    server.Page("/api/status HTTP/1.0\r\nHost: " + host + "\r\nx: ", &head);
+    return head.substr(9, 3);
+  };
+  EXPECT_EQ(code("localhost:7471"), "200");
+  EXPECT_EQ(code("127.0.0.1:7471"), "200");
+  EXPECT_EQ(code("[::1]:7471"), "200");
+  EXPECT_EQ(code("rebound.example.org:7471"), "403");
+  EXPECT_EQ(code("127.0.0.1.example.org"), "403");
+}
+
+class PageOfTenants : public testing::Test {
+ protected:
+  PageOfTenants() {
+    std::string path = testing::TempDir() + "page_tokens_XXXXXX";
+    close(mkstemp(path.data()));
+    path_ = path;
+    std::ofstream(path_) << "tokens:\n"
+                         << TokenLine("alice", "tenant: alice") << TokenLine("bob", "tenant: bob")
+                         << TokenLine("reader", "tenant: bob, role: read-only")
+                         << TokenLine("boss", "tenant: ops, role: operator");
+    server_ = std::make_unique<TestServer>([this](server::Config& config) {
+      WithPages(config);
+      config.access_file = path_;
+    });
+    for (const char* tenant : {"alice", "bob"}) {
+      const Pattern pattern = Uniform(20, 20, 2, 3);
+      grpc::ClientContext context;
+      Show(context, tenant);
+      auto stream = server_->catalog().Upload(&context);
+      v1::UploadRequest request;
+      *request.mutable_header() = HeaderOf(std::string("of-") + tenant, pattern);
+      stream->Write(request);
+      WriteArray<v1::UploadRequest>(*stream, 0, 0, BytesOf(pattern.row_offsets));
+      WriteArray<v1::UploadRequest>(*stream, 0, 1, BytesOf(pattern.column_indices));
+      WriteArray<v1::UploadRequest>(*stream, 0, 2, BytesOf(FloatValues(pattern.nnz(), 1)));
+      stream->WritesDone();
+      v1::UploadReply reply;
+      while (stream->Read(&reply)) {
+      }
+      EXPECT_TRUE(stream->Finish().ok());
+    }
+  }
+  ~PageOfTenants() override {
+    server_.reset();
+    std::filesystem::remove(path_);
+  }
+  json As(const std::string& token, const std::string& path, const std::string& code = "200") {
+    return Ask(*server_, path, code, "\r\nauthorization: Bearer " + token);
+  }
+
+  std::string path_;
+  std::unique_ptr<TestServer> server_;
+};
+
+TEST_F(PageOfTenants, FilesAreOpenAndNothingElseIs) {
+  std::string head;
+  EXPECT_THAT(server_->Page("/", &head), Not(HasSubstr("alice")));
+  EXPECT_THAT(head, HasSubstr("200"));
+  for (const char* path : {"status", "matrices", "matrix?name=of-alice", "candidates?name=of-alice",
+                           "picture?name=of-alice", "preparations", "buffers", "requests",
+                           "tenants", "configuration"}) {
+    Ask(*server_, path, "401");
+    As("wrong", path, "401");
+  }
+}
+
+TEST_F(PageOfTenants, AnOperatorSeesEverything) {
+  EXPECT_THAT(NamesOf(As("boss", "matrices?sort=tenant")), ElementsAre("of-alice", "of-bob"));
+  As("boss", "matrix?tenant=alice&name=of-alice");
+  EXPECT_THAT(As("boss", "configuration")["yaml"].get<std::string>(), HasSubstr("access_file"));
+  EXPECT_EQ(As("boss", "requests")["recent"].size(), 2u);
+  EXPECT_GE(As("boss", "tenants")["total"], 2);
+}
+
+TEST_F(PageOfTenants, ATenantSeesWhatIsItsOwnAlone) {
+  for (const char* token : {"bob", "reader"}) {
+    for (const char* path : {"status", "matrices", "preparations", "buffers", "requests", "tenants",
+                             "matrix?name=of-bob", "candidates?name=of-bob"}) {
+      const std::string answer = As(token, path).dump();
+      EXPECT_THAT(answer, Not(HasSubstr("alice"))) << path;
+      EXPECT_THAT(answer, Not(HasSubstr("ops"))) << path;
+      EXPECT_THAT(answer, Not(HasSubstr(path_))) << path;
+    }
+    EXPECT_THAT(NamesOf(As(token, "matrices")), ElementsAre("of-bob"));
+    EXPECT_EQ(As(token, "matrices")["total"], 1);
+    EXPECT_EQ(As(token, "requests")["recent"].size(), 1u);
+    const json status = As(token, "status");
+    EXPECT_EQ(status["all"], false);
+    EXPECT_EQ(status["totals"]["matrices"], 1);
+    EXPECT_FALSE(status["devices"][0].contains("memory"));
+    for (const char* path : {"matrix", "candidates", "picture"}) {
+      const std::string others =
+          As(token, std::string(path) + "?tenant=alice&name=of-alice", "404").dump();
+      EXPECT_EQ(others, As(token, std::string(path) + "?tenant=alice&name=none", "404").dump());
+    }
+    As(token, "configuration", "403");
+  }
+}
+
+TEST(Latencies, QuantilesAreNear) {
+  server::Latencies<uint32_t> latencies;
+  EXPECT_EQ(latencies.Quantile(0.5), 0);
+  for (int i = 1; i <= 1000; ++i) latencies.Add(i * 1e-4);
+  EXPECT_NEAR(latencies.Quantile(0.5), 0.05, 0.05 / 4);
+  EXPECT_NEAR(latencies.Quantile(0.99), 0.099, 0.099 / 4);
+  latencies.Add(1e9);
+  latencies.Add(-1);
+  EXPECT_LT(latencies.Quantile(1), 1000);
+}
+
+server::StageRecord RecordOf(const std::string& tenant, const std::string& matrix, double seconds,
+                             absl::Status status = absl::OkStatus()) {
+  server::StageRecord record;
+  record.tenant = tenant;
+  record.subject = matrix;
+  record.total_ns = static_cast<uint64_t>(seconds * 1e9);
+  record.status = std::move(status);
+  return record;
+}
+
+TEST(LiveRequests, RatesFadeAndPointsPass) {
+  using std::chrono::milliseconds;
+  server::LiveRequests live;
+  auto now = server::LiveRequests::Clock::now();
+  for (int i = 0; i < 3000; ++i) live.End(RecordOf("t", "web", 0.01), now += milliseconds(100));
+  const server::MatrixUse use = live.UseOf("t", "web", now);
+  EXPECT_NEAR(use.per_second, 10, 0.5);
+  EXPECT_NEAR(use.p50, 0.01, 0.01 / 4);
+  EXPECT_NEAR(live.UseOf("t", "web", now + std::chrono::seconds(30)).per_second, 5, 0.5);
+  EXPECT_EQ(live.UseOf("t", "web", now + std::chrono::minutes(10)).p50, 0);
+  EXPECT_EQ(live.UseOf("other", "web", now).per_second, 0);
+  const auto points = live.Points("t", now);
+  EXPECT_EQ(points[points.size() - 2].requests[0], 20u);
+  EXPECT_EQ(live.Points("other", now)[100].requests[0], 0u);
+  const auto later = live.Points("", now + std::chrono::minutes(10));
+  for (const server::LivePoint& point : later) EXPECT_EQ(point.requests[0], 0u);
+}
+
+TEST(LiveRequests, SharedMatricesCountAsTheirOwners) {
+  server::LiveRequests live;
+  live.End(RecordOf("bob", "alice~web", 0.01));
+  EXPECT_GT(live.UseOf("alice", "web").per_second, 0);
+  EXPECT_EQ(live.UseOf("bob", "web").per_second, 0);
+}
+
+TEST(LiveRequests, NobodyFillsItOrHidesOthers) {
+  server::LiveRequests live;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string name = std::to_string(i);
+    live.End(RecordOf("greedy", name, 10 + i, absl::NotFoundError("none")));
+    EXPECT_EQ(live.UseOf("greedy", name).per_second, 0);
+  }
+  live.End(RecordOf("modest", "web", 0.001));
+  EXPECT_EQ(live.Recent().size(), server::LiveRequests::kRecent);
+}
+
+TEST(Table, WhatIsNotKnownComesLastInEitherOrder) {
+  const std::vector<double> all = {0, 3, 1, 0, 2};
+  const auto cut = [&](bool descending) {
+    server::PageOf page;
+    page.descending = descending;
+    std::vector<double> rows;
+    for (const double* row :
+         server::CutPage(
+             all, page, [](double) { return true; },
+             [](double row) { return server::SortKey{.number = row, .known = row > 0}; })
+             .rows) {
+      rows.push_back(*row);
+    }
+    return rows;
+  };
+  EXPECT_THAT(cut(false), ElementsAre(1, 2, 3, 0, 0));
+  EXPECT_THAT(cut(true), ElementsAre(3, 2, 1, 0, 0));
+}
+
+TEST(Snapshot, IsMadeAtMostForAHundredthOfAThreadsTime) {
+  int made = 0;
+  server::Snapshot<int> snapshot([&] {
+    // A fifth of a second of work, so that it stays for twenty.
+    const std::clock_t begin = std::clock();
+    while (std::clock() - begin < CLOCKS_PER_SEC / 5) {
+    }
+    return ++made;
+  });
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(*snapshot.Get(), 1);
+}
+
+TEST(PatternPicture, ShowsRowsInTheirOrder) {
+  // Three rows: two with the first column, one, between them, with the last.
+  const std::vector<int64_t> offsets = {0, 1, 2, 3};
+  const std::vector<int32_t> columns = {0, 2, 0}, order = {0, 2, 1};
+  const CsrView csr{3, 3, offsets, columns, {}};
+  EXPECT_THAT(server::PictureOf(csr, {}).shades, ElementsAre(255, 0, 0, 0, 0, 255, 255, 0, 0));
+  EXPECT_THAT(server::PictureOf(csr, order).shades, ElementsAre(255, 0, 0, 255, 0, 0, 0, 0, 255));
+  const auto large = server::PictureOf(Uniform(5000, 700, 3, 1).view(), {});
+  EXPECT_EQ(large.width, server::PatternPicture::kSide);
+  EXPECT_EQ(large.height, server::PatternPicture::kSide);
+  EXPECT_FALSE(large.sampled);
+  const auto none = server::PictureOf(CsrView{0, 0, std::vector<int64_t>{0}, {}, {}}, {});
+  EXPECT_EQ(none.shades, std::vector<uint8_t>{0});
+}
+
+}  // namespace
+}  // namespace sparsed::test
