@@ -45,6 +45,7 @@ bool IsStatusCall(Op op) {
     case Op::kGetServerInfo:
     case Op::kGetStats:
     case Op::kListTenants:
+    case Op::kListSlow:
       return true;
     default:
       return false;
