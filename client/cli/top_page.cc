@@ -162,7 +162,7 @@ std::string TopText(const Json& page) {
                  Count(device["waiting"]), Bytes(device["memory_bytes"]),
                  Bytes(device["memory_limit_bytes"])});
   }
-  if (!devices.empty()) text += "\n" + devices.Text();
+  if (!devices.empty()) text += fmt::format("\n{}", devices.Text());
 
   Table operations(
       {"OPERATION", "PER SECOND", "FAILED", "TOTAL", "IN FLIGHT", "OLDEST", "WAITS FOR"});
@@ -173,7 +173,7 @@ std::string TopText(const Json& page) {
                     Count(of["total"]), Count(of["in_flight"]),
                     oldest > 0 ? fmt::format("{:.1f} s", oldest) : "", of["waits_for"]});
   }
-  if (!operations.empty()) text += "\n" + operations.Text();
+  if (!operations.empty()) text += fmt::format("\n{}", operations.Text());
 
   Table tenants(
       {"TENANT", "WEIGHT", "DEVICE TIME", "REQUESTS", "QUEUED", "MATRICES", "HOST MEMORY"});
@@ -182,13 +182,13 @@ std::string TopText(const Json& page) {
                  Percent(tenant["device_share"]), Count(tenant["requests"]),
                  Count(tenant["queued"]), Count(tenant["matrices"]), Bytes(tenant["host_bytes"])});
   }
-  if (!tenants.empty()) text += "\n" + tenants.Text();
+  if (!tenants.empty()) text += fmt::format("\n{}", tenants.Text());
 
   Table memory({"HOST MEMORY FOR", "BYTES"});
   for (const auto& [use, bytes] : page["memory_bytes"].items()) {
     if (bytes.get<int64_t>() > 0) memory.Add({use, Bytes(bytes)});
   }
-  if (!memory.empty()) text += "\n" + memory.Text();
+  if (!memory.empty()) text += fmt::format("\n{}", memory.Text());
   return text;
 }
 
