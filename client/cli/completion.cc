@@ -82,9 +82,11 @@ class Completer {
   void AddFlags(const CLI::App* app) {
     for (; app != nullptr; app = app->get_parent()) {
       for (const CLI::Option* flag : FlagsIn(*app)) {
-        // Where the long name is given, the short one is no help.
+        // Where the long name is given, the short one is no help; --help is every command's.
         const std::string name = NamesOf(*flag).back();
-        Add(name, flag->get_description());
+        const bool there = std::ranges::any_of(
+            completions_.words, [&name](const Completion& c) { return c.word == name; });
+        if (!there) Add(name, flag->get_description());
       }
     }
   }

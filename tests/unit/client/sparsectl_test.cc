@@ -306,7 +306,8 @@ TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
   const std::string given =
       "sparsectl generate matrix 2708x2708 --row-nonzeros=2 --out=cora.mtx\n"
       "sparsectl upload cora.mtx --expect=spmm:8 --wait\n"
-      "sparsectl generate dense 5416x1 --out=new.npy\necho secret-token > token.txt\n"
+      "sparsectl generate dense 5416x1 --out=new.npy\n"
+      "sparsectl token new x --tenant=t | head -1 > token.txt\n"
       "sparsectl share cora --with=inference\n";
   for (const std::string& command : commands) {
     const std::string help = Run(command + " --help").text;
@@ -422,7 +423,7 @@ TEST_F(Sparsectl, OutputIsAsItIsAskedFor) {
   ExpectSays("-o yaml list a b", 2, "code: USAGE\n");
   ExpectSays("-s " + server_.address() + " -V", 0, "sparsectl ");
   for (const std::string command : {"list", "--help", "spmm --help", "--version", "-o yaml info"}) {
-    ExpectSays(command + " 2>&1 >/dev/full", 7, "cannot write to standard output: No space left");
+    ExpectSays(command + " 2>&1 >/dev/full #", 7, "cannot write to standard output: No space left");
   }
 }
 
@@ -440,7 +441,7 @@ TEST_F(Sparsectl, SaysWhatWasMeant) {
 TEST_F(Sparsectl, CallsTakeNoLongerThanTheyMay) {
   ASSERT_EQ(Run("generate matrix 9x9 --row-nonzeros=1 --out=a.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload a.mtx --wait --timeout=5m").exit_code, 0);
-  ExpectSays("watch a --timeout=300ms", 8, "ready");
+  ExpectSays("watch a --timeout=2s", 8, "ready");
   ExpectSays("show a --timeout=1ns", 2, "is not a time such as 500ms, 30s, 5m or 1h");
   ExpectSays("show a --timeout=0s", 2, "is not a time");
   server_.Pause();
@@ -488,12 +489,13 @@ TEST_F(Sparsectl, TopAndWatchShowWhatHappens) {
   EXPECT_EQ(std::ranges::count(pages.text, '\n'), 2) << pages.text;
   EXPECT_THAT(pages.text, HasSubstr(R"("devices":[{"name":"cpu","busy":)"));
   ExpectSays("top --interval=0", 2, "--interval");
-  ExpectSays("top --once 2>&1 >/dev/full", 7, "cannot write to standard output");
+  ExpectSays("top --once 2>&1 >/dev/full #", 7, "cannot write to standard output");
 
-  const Said watched = Run("watch s > watched & " SPARSECTL_PROGRAM
-                           " watch s -o json > json & while "
-                           "[ ! -s watched -o ! -s json ]; do sleep 0.02; done; " SPARSECTL_PROGRAM
-                           " delete s; wait; cat watched json");
+  const std::string program = SPARSECTL_PROGRAM " -s " + server_.address();
+  const Said watched =
+      Run("--version; " + program + " watch s > watched & " + program +
+          " watch s -o json > json & while [ ! -s watched -o ! -s json ]; do sleep 0.02; done; " +
+          program + " delete s; wait; cat watched json");
   EXPECT_THAT(watched.text, HasSubstr("  ready"));
   EXPECT_THAT(watched.text, HasSubstr("s is not there any more\n"));
   EXPECT_THAT(watched.text, HasSubstr(R"({"name":"s","state":"deleted"})"));
