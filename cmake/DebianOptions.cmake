@@ -8,10 +8,9 @@ set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/DebianFiles.cmake)
 
 set(CPACK_DEBIAN_SERVER_PACKAGE_NAME sparsed)
 set(CPACK_DEBIAN_SERVER_PACKAGE_SECTION net)
-set(CPACK_DEBIAN_SERVER_DESCRIPTION "Remote sparse compute: the server
- Holds sparse matrices beside a GPU, or in memory, and multiplies with them on
- request: SpMM, SDDMM and SpGEMM over gRPC. Runs as a service of systemd's, with
- its settings in /etc/sparsed/sparsed.yaml.")
+set(CPACK_DEBIAN_SERVER_DESCRIPTION "Holds sparse matrices beside a GPU, or in memory, and multiplies with them on
+request: SpMM, SDDMM and SpGEMM over gRPC. Runs as a service of systemd's, with
+its settings in /etc/sparsed/sparsed.yaml.")
 # Who makes the user that the service runs as.
 set(CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS "systemd-standalone-sysusers | systemd | adduser")
 set(CPACK_DEBIAN_SERVER_PACKAGE_RECOMMENDS "sparsectl")
@@ -21,31 +20,27 @@ set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA
 
 set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME sparsectl)
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION net)
-set(CPACK_DEBIAN_CLIENT_DESCRIPTION "Remote sparse compute: the command line client
- Uploads sparse matrices to a sparsed server, multiplies with them, and shows
- what it holds and how fast it is.")
+set(CPACK_DEBIAN_CLIENT_DESCRIPTION "Uploads sparse matrices to a sparsed server, multiplies with them, and shows
+what it holds and how fast it is.")
 
 set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_NAME libsparsed-client1)
 set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_C_INTERFACE_DESCRIPTION "Remote sparse compute: the client library
- For programs in C and every language that calls C: libsparsed_client, and
- libsparsed_attached, which multiplies in the calling process where it can.")
+set(CPACK_DEBIAN_C_INTERFACE_DESCRIPTION "For programs in C and every language that calls C: libsparsed_client, and
+libsparsed_attached, which multiplies in the calling process where it can.")
 # The kernels' library, which only one of the two libraries loads, is in there.
 set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_RECOMMENDS "sparsed (= ${version})")
 set(CPACK_DEBIAN_C_INTERFACE_PACKAGE_CONTROL_EXTRA ${debian}/triggers)
 
 set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_NAME sparsed-bench)
 set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_MEASUREMENT_DESCRIPTION "Remote sparse compute: tests and benchmark
- Tests of the GPU kernels, and their benchmark, for the machine that they run on.")
+set(CPACK_DEBIAN_MEASUREMENT_DESCRIPTION "Tests of the GPU kernels, and their benchmark, for the machine that they run on.")
 # The kernels' library is in there.
 set(CPACK_DEBIAN_MEASUREMENT_PACKAGE_DEPENDS "sparsed (= ${version})")
 
 set(CPACK_DEBIAN_DEVEL_PACKAGE_NAME libsparsed-dev)
 set(CPACK_DEBIAN_DEVEL_PACKAGE_SECTION libdevel)
-set(CPACK_DEBIAN_DEVEL_DESCRIPTION "Remote sparse compute: files for development
- Headers and pkg-config files for C, headers and the library for C++, the wire
- contract as .proto files, and examples.")
+set(CPACK_DEBIAN_DEVEL_DESCRIPTION "Headers and pkg-config files for C, headers and the library for C++, the wire
+contract as .proto files, and examples.")
 # What sparsedConfig.cmake finds.
 set(CPACK_DEBIAN_DEVEL_PACKAGE_DEPENDS
   "libsparsed-client1 (= ${version}), libabsl-dev, libfmt-dev, libgrpc++-dev, libgrpc-dev, libprotobuf-dev, protobuf-compiler")

@@ -53,6 +53,14 @@ std::vector<std::string> FileProblems(const Config& config) {
       add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
     }
   };
+  // One that is not there may be made for each start, as systemd does with /run/sparsed.
+  const auto check_socket = [&](const char* flag, const std::string& address) {
+    if (!address.starts_with(kUnixPrefix)) return;
+    const std::string folder = FolderOf(address.substr(kUnixPrefix.size()));
+    if (std::error_code ignored; std::filesystem::exists(folder, ignored)) {
+      check_folder(flag, folder);
+    }
+  };
   if (!config.access_file.empty()) {
     const auto access = Access::Open(config.access_file);
     if (!access.ok()) add("access-file", std::string(access.status().message()));
@@ -67,14 +75,8 @@ std::vector<std::string> FileProblems(const Config& config) {
     check_folder("data-dir", FirstThatIsThere(folder.string()));
   }
   if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
-  for (const std::string& address : config.listen) {
-    if (address.starts_with(kUnixPrefix)) {
-      check_folder("listen", FolderOf(address.substr(kUnixPrefix.size())));
-    }
-  }
-  if (config.local_listen.starts_with(kUnixPrefix)) {
-    check_folder("local-listen", FolderOf(config.local_listen.substr(kUnixPrefix.size())));
-  }
+  for (const std::string& address : config.listen) check_socket("listen", address);
+  check_socket("local-listen", config.local_listen);
   return problems;
 }
 

@@ -131,7 +131,7 @@ def check_exposure(path, with_gpu):
         print("systemd-analyze is too old to look at a unit: its exposure is not known")
         return
     # Sockets for clients and the users at their other ends, and files of /proc, are what it needs.
-    most = 2.0 if with_gpu else 1.5
+    most = 1.6 if with_gpu else 1.5
     expect(float(found.group(1)) <= most,
            f"exposure {found.group(1)} > {most}{' with the GPU' if with_gpu else ''}:\n" +
            "\n".join(line for line in result.stdout.splitlines() if line.startswith("✗")))
