@@ -243,12 +243,23 @@ class KeptPictures {
   std::list<std::pair<std::string, json>> pictures_ ABSL_GUARDED_BY(mutex_);
 };
 
-/// In the place of a picture of what is not in host memory: nothing is read from the disk for one.
+/// In the place of a picture of what is not in host memory.
 json Unavailable(std::string_view why) { return {{"unavailable", why}}; }
+
+/// Of plain CSR, read from the disk for a picture where it is small and there is room that nobody
+/// else needs; else null if it is not in host memory.
+std::shared_ptr<const Layout> CsrForPicture(engine::Pattern& pattern) {
+  constexpr int64_t kMostRead = 64 << 20;
+  if (auto resident = pattern.resident_csr()) return resident;
+  if ((pattern.rows() + 1) * 8 + pattern.nnz() * 4 > kMostRead) return nullptr;
+  const engine::Budget::SpareOnly spare;
+  const absl::StatusOr<std::shared_ptr<const Layout>> read = pattern.Csr();
+  return read.ok() ? *read : nullptr;
+}
 
 /// NOT_FOUND for what no picture can be of.
 Answer MakePicture(engine::Pattern& pattern, const std::string& recipe) {
-  const std::shared_ptr<const Layout> csr = pattern.resident_csr();
+  const std::shared_ptr<const Layout> csr = CsrForPicture(pattern);
   if (recipe.empty()) {
     if (csr != nullptr) return PictureJson(PictureOf(ViewCsr(*csr), {}));
     const auto features = pattern.features();
