@@ -243,25 +243,39 @@ class KeptPictures {
   std::list<std::pair<std::string, json>> pictures_ ABSL_GUARDED_BY(mutex_);
 };
 
-/// NOT_FOUND if what it shows is not in host memory: nothing is read from the disk for a picture.
+/// In the place of a picture of what is not in host memory.
+json Unavailable(std::string_view why) { return {{"unavailable", why}}; }
+
+/// Of plain CSR, read from the disk for a picture where it is small and there is room that nobody
+/// else needs; else null if it is not in host memory.
+std::shared_ptr<const Layout> CsrForPicture(engine::Pattern& pattern) {
+  constexpr int64_t kMostRead = 64 << 20;
+  if (auto resident = pattern.resident_csr()) return resident;
+  if ((pattern.rows() + 1) * 8 + pattern.nnz() * 4 > kMostRead) return nullptr;
+  const engine::Budget::SpareOnly spare;
+  const absl::StatusOr<std::shared_ptr<const Layout>> read = pattern.Csr();
+  return read.ok() ? *read : nullptr;
+}
+
+/// NOT_FOUND for what no picture can be of.
 Answer MakePicture(engine::Pattern& pattern, const std::string& recipe) {
-  const std::shared_ptr<const Layout> csr = pattern.resident_csr();
+  const std::shared_ptr<const Layout> csr = CsrForPicture(pattern);
   if (recipe.empty()) {
     if (csr != nullptr) return PictureJson(PictureOf(ViewCsr(*csr), {}));
     const auto features = pattern.features();
-    if (features == nullptr) return absl::NotFoundError("the pattern is not in host memory now");
+    if (features == nullptr) return Unavailable("the pattern is not in host memory now");
     return PictureJson(PictureOf(features->density_map, pattern.rows(), pattern.cols()));
   }
   const std::shared_ptr<engine::LazyLayout> lazy = pattern.FindLayout(recipe);
   if (lazy == nullptr) return absl::NotFoundError("there is no such layout");
   const std::shared_ptr<const Layout> layout = lazy->Resident();
-  if (csr == nullptr || layout == nullptr) {
-    return absl::NotFoundError("the layout is not in host memory now");
-  }
+  if (layout == nullptr) return Unavailable("the layout is not in host memory now");
   const std::span<const int32_t> order = layout->Elements<int32_t>("row_order");
   if (layout->transposed || static_cast<int64_t>(order.size()) != pattern.rows()) {
     return absl::NotFoundError("the layout has the rows in the order of the upload");
   }
+  if (layout->kind == kCsr) return PictureJson(PictureOf(ViewCsr(*layout), {}));
+  if (csr == nullptr) return Unavailable("the pattern is not in host memory now");
   return PictureJson(PictureOf(ViewCsr(*csr), order));
 }
 
@@ -349,7 +363,7 @@ Answer PictureAnswer(PageTables& tables, const HttpRequest& request) {
   const std::string key = found->pattern->hash() + recipe;
   if (std::optional<json> known = kept.Find(key)) return *std::move(known);
   Answer picture = MakePicture(*found->pattern, recipe);
-  if (picture.ok()) kept.Keep(key, *picture);
+  if (picture.ok() && !picture->contains("unavailable")) kept.Keep(key, *picture);
   return picture;
 }
 

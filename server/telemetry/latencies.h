@@ -22,7 +22,7 @@ class Latencies {
   void Scale(Count factor) {
     for (Count& count : counts_) count *= factor;
   }
-  /// Seconds below which so large a share of them is, within an eighth; 0 if there are none.
+  /// Seconds below which so large a share of them is, within a quarter; 0 if there are none.
   double Quantile(double share) const {
     double all = 0;
     for (const Count count : counts_) all += static_cast<double>(count);

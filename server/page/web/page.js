@@ -477,7 +477,7 @@ function overview() {
         ['Latency, median', seconds(now.p50)],
         ['Latency, 99 %', seconds(now.p99)],
         ['Failed in a minute', whole.format(now.failed),
-            `and ${whole.format(now.wrong)} wrong of callers`],
+            `callers’ ${whole.format(now.wrong)}`],
         ['Matrices', whole.format(totals.matrices),
          totals.patterns === undefined ? '' : `${whole.format(totals.patterns)} patterns`],
         totals.preparations === undefined ?
@@ -577,7 +577,12 @@ class Picture {
   }
   async load() {
     try {
-      this.picture = await ask('picture', this.parameters);
+      const picture = await ask('picture', this.parameters);
+      if (picture.unavailable) {
+        this.note.textContent = picture.unavailable;
+        return;
+      }
+      this.picture = picture;
       this.canvas.hidden = false;
       this.note.hidden = !this.picture.sampled;
       this.note.textContent = 'of a sample of the rows';
