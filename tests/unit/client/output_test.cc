@@ -37,7 +37,8 @@ Listing Matrices() {
 std::string Order(Listing listing, const std::string& by) {
   EXPECT_TRUE(listing.Sort(by).ok()) << by;
   std::string names;
-  for (const Json& item : listing.ToJson()["matrices"]) names += item["name"].get<std::string>();
+  const Json json = listing.ToJson();
+  for (const Json& item : json["matrices"]) names += item["name"].get<std::string>();
   return names;
 }
 
