@@ -85,8 +85,8 @@ class AdminService final : public Service {
                 "limit is {}, expected 1 to {}, or 0 for {}", request.limit(), kMost, kListedSlow));
           }
           if (request.all()) {
-            absl::Status allowed =
-                service_.access.Require(caller, Role::kOperator, "the requests of all tenants");
+            absl::Status allowed = service_.access.Require(caller, Role::kOperator,
+                                                           "the list of all tenants' requests");
             if (!allowed.ok()) return allowed;
           }
           const int limit = request.limit() > 0 ? request.limit() : kListedSlow;
