@@ -1,6 +1,7 @@
 // What calls are known by: request ids, traces, and which requests count as slow.
 #include "server/telemetry/call_origin.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -120,12 +121,12 @@ TEST(SlowRequests, TenantsAreBounded) {
   const auto now = SlowRequests::Clock::now();
   for (size_t i = 0; i < 3 * SlowRequests::kMostTenants; ++i) {
     for (uint64_t n = 0; n < 3; ++n) {
-      slow.Add(Request("t" + std::to_string(i), 1 + n), now + std::chrono::seconds(i));
+      slow.Add(Request(fmt::format("t{}", i), 1 + n), now + std::chrono::seconds(i));
     }
   }
   const auto end = now + std::chrono::minutes(5);
   EXPECT_EQ(slow.List(nullptr, end).size(), SlowRequests::kMostListed);
-  const std::string first = "t0", last = "t" + std::to_string(3 * SlowRequests::kMostTenants - 1);
+  const std::string first = "t0", last = fmt::format("t{}", 3 * SlowRequests::kMostTenants - 1);
   EXPECT_TRUE(slow.List(&first, end).empty());
   EXPECT_EQ(slow.List(&last, end).size(), 3);
 }

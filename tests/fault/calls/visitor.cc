@@ -14,7 +14,7 @@ namespace {
 /// Arrays of more than 128 KiB: those have pages of their own.
 constexpr int64_t kRows = 40000;
 constexpr CallOptions kPatience{.timeout = std::chrono::seconds(20)};
-constexpr ClientOptions kOptions{.connect_timeout = std::chrono::seconds(20)};
+const ClientOptions kOptions{.connect_timeout = std::chrono::seconds(20)};
 
 /// A diagonal.
 struct Diagonal {

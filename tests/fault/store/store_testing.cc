@@ -243,7 +243,7 @@ std::vector<Step> AllSteps() {
       {"rename matrix",
        [](Store& store) {
          NewMatrix m = RandomMatrix("e", "R", 11);
-         m.moved_from = "a";
+         m.moved_from = std::string("a");
          return store.PutMatrix(m).status();
        }},
       {"drop layout", [](Store& store) { return store.DropLayout("Q", "lsh_cluster()"); }},
