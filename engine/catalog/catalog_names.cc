@@ -70,10 +70,6 @@ absl::StatusOr<MatrixLease> Catalog::Rename(std::string_view tenant, std::string
     if (!moved.ok()) return moved;
     PublishMoved(old, *moved);
   }
-  if (on_changed) {
-    on_changed(tenant, from.second);
-    on_changed(tenant, to.second);
-  }
   return moved;
 }
 

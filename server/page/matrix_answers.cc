@@ -101,13 +101,17 @@ absl::StatusOr<Found> FindMatrix(PageTables& tables, const Viewer& viewer, const
   return found;
 }
 
-json ProgressJson(const engine::PreparationStatus& status) {
+/// Folders of the server are for operators.
+json ProgressJson(const engine::PreparationStatus& status, const Viewer& viewer) {
+  const auto text = [&viewer](const std::string& sentence) {
+    return viewer.all ? sentence : ForClients(sentence);
+  };
   return {{"state", engine::Name(status.state)},
           {"stage", status.stage},
           {"done", status.done},
           {"total", status.total},
-          {"message", ForClients(status.message)},
-          {"detail", ForClients(status.detail)},
+          {"message", text(status.message)},
+          {"detail", text(status.detail)},
           {"seconds", status.seconds}};
 }
 
@@ -315,7 +319,7 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   answer["csr_bytes"] =
       (pattern.rows() + 1) * 8 +
       pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(found->row->type));
-  answer["preparation"] = ProgressJson(pattern.progress().status());
+  answer["preparation"] = ProgressJson(pattern.progress().status(), request.viewer);
   answer["plans"] = PlansJson(pattern);
   answer["layouts"] = LayoutsJson(pattern);
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
@@ -391,7 +395,7 @@ Answer PreparationsAnswer(PageTables& tables, const HttpRequest& request) {
   for (const MatrixRow* row : shown.rows) {
     const std::shared_ptr<engine::Pattern> pattern = row->pattern.lock();
     if (pattern == nullptr) continue;
-    json one = ProgressJson(pattern->progress().status());
+    json one = ProgressJson(pattern->progress().status(), request.viewer);
     one["tenant"] = row->tenant;
     one["name"] = row->name;
     one["nnz"] = row->nnz;

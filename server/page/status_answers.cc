@@ -101,9 +101,13 @@ json RequestJson(const EndedRequest& request) {
           {"phases", std::move(phases)}};
 }
 
+/// Without those that only looked.
 json RequestsJson(const std::vector<EndedRequest>& requests) {
   json list = json::array();
-  for (const EndedRequest& request : requests) list.push_back(RequestJson(request));
+  for (const EndedRequest& request : requests) {
+    const StageRecord& record = request.record;
+    if (!IsStatusCall(record.op) || !record.status.ok()) list.push_back(RequestJson(request));
+  }
   return list;
 }
 

@@ -243,7 +243,7 @@ absl::Status Campaign::Try(const Place& place) {
     } else if (!absl::IsFailedPrecondition(server.status())) {
       Say(place, std::string(server.status().message()));
       ++findings_.silent_ends;
-    } else if (server.status().message().find("\nsparsed: ") == std::string::npos) {
+    } else if (server.status().message().find("\"not started\"") == std::string::npos) {
       Say(place, std::string(server.status().message()));
       ++(server.status().message().find("ended with -") != std::string::npos
              ? findings_.signals

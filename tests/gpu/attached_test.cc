@@ -258,7 +258,7 @@ TEST(GpuAttached, ChainsThatCannotRunHereRunOnTheServer) {
     there.Output(there.Spmm(matrix, there.Input(DenseView(b.data(), 29, 4))),
                  MutableDenseView(c.data(), 30, 4));
     const absl::Status refused = attached.Run(Queue(), wrong).status();
-    EXPECT_EQ(refused, client.Run(there).status());
+    EXPECT_EQ(refused.message(), client.Run(there).status().message());
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
   }
   EXPECT_EQ(attached.runs(), 0);
@@ -493,10 +493,11 @@ TEST(GpuAttached, WhatCannotRunHereRunsOnTheServer) {
   EXPECT_EQ(c, expected);
   // What is wrong gets the server's sentence.
   OnGpu narrow(DenseView(b.data(), 29, 4));
-  EXPECT_EQ(attached.Spmm(Queue(), narrow.view(), both.view()).status(),
+  EXPECT_EQ(attached.Spmm(Queue(), narrow.view(), both.view()).status().message(),
             attached.matrix()
                 .Spmm(DenseView(b.data(), 29, 4), MutableDenseView(c.data(), 30, 4))
-                .status());
+                .status()
+                .message());
   EXPECT_EQ(attached.runs(), 0);
 }
 

@@ -189,7 +189,7 @@ TEST(Memory, WhatIsKeptIsShown) {
   EXPECT_EQ(stats.memory_bytes().at("buffers"), 0);
   EXPECT_THAT(server.Page("/metrics"),
               HasSubstr("sparsed_memory_bytes{device=\"cpu\",use=\"kept\"}"));
-  EXPECT_THAT(server.Page("/"), HasSubstr("kept for the next request"));
+  EXPECT_THAT(server.Page("/api/status"), HasSubstr("\"kept\":"));
   EXPECT_TRUE(Eventually([&] { return server.engine().budget().kept() == 0; })) << "nobody took it";
 }
 

@@ -93,8 +93,9 @@ TEST_F(Tree, EveryCommandHasAPageThatSaysAllOfIt) {
     ASSERT_NE(page, pages.end()) << command->get_name();
     EXPECT_THAT(page->second, HasSubstr(".SH NAME\nsparsectl\\-" + command->get_name() + " \\- "));
     for (const CLI::Option* flag : FlagsIn(*command)) {
+      const std::string last = NamesOf(*flag).back();
       std::string name;
-      for (const char c : NamesOf(*flag).back()) name += c == '-' ? "\\-" : std::string(1, c);
+      for (const char c : last) name += c == '-' ? "\\-" : std::string(1, c);
       EXPECT_THAT(page->second, HasSubstr(name));
     }
   }
