@@ -8,6 +8,7 @@
 #include "engine/execution/backend.h"
 #include "server/page/sources.h"
 #include "server/page/table.h"
+#include "server/rpc/sentence.h"
 
 namespace sparsed::server {
 namespace {
@@ -75,7 +76,8 @@ double UnixSeconds(std::chrono::system_clock::time_point time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
-json RequestJson(const EndedRequest& request) {
+/// Folders of the server are for operators.
+json RequestJson(const EndedRequest& request, const Viewer& viewer) {
   const StageRecord& record = request.record;
   json phases = json::object();
   for (int phase = 0; phase < kPhases; ++phase) {
@@ -96,17 +98,19 @@ json RequestJson(const EndedRequest& request) {
           {"bytes_out", record.stream_bytes_out + record.held_bytes_out + record.shared_bytes_out +
                             record.gpu_bytes_out},
           {"code", absl::StatusCodeToString(record.status.code())},
-          {"message", std::string(record.status.message())},
+          {"message",
+           viewer.all ? std::string(record.status.message()) : ForClients(record.status.message())},
           {"seconds", static_cast<double>(record.total_ns) * 1e-9},
           {"phases", std::move(phases)}};
 }
 
 /// Without those that only looked.
-json RequestsJson(const std::vector<EndedRequest>& requests) {
+json RequestsJson(const std::vector<EndedRequest>& requests, const Viewer& viewer) {
   json list = json::array();
   for (const EndedRequest& request : requests) {
     const StageRecord& record = request.record;
-    if (!IsStatusCall(record.op) || !record.status.ok()) list.push_back(RequestJson(request));
+    if (!IsStatusCall(record.op) || !record.status.ok())
+      list.push_back(RequestJson(request, viewer));
   }
   return list;
 }
@@ -286,9 +290,10 @@ Answer RequestsAnswer(PageTables& tables, const HttpRequest& request) {
   const Telemetry& telemetry = tables.sources.telemetry;
   const std::string tenant = request.viewer.all ? "" : request.viewer.tenant;
   return json{{"in_flight", InFlightJson(tables.sources.in_flight(), request.viewer)},
-              {"slowest", RequestsJson(telemetry.slow().List(tenant.empty() ? nullptr : &tenant))},
+              {"slowest", RequestsJson(telemetry.slow().List(tenant.empty() ? nullptr : &tenant),
+                                       request.viewer)},
               {"slowest_of_seconds", std::chrono::seconds(SlowRequests::kKept).count()},
-              {"recent", RequestsJson(telemetry.live().Recent(tenant))}};
+              {"recent", RequestsJson(telemetry.live().Recent(tenant), request.viewer)}};
 }
 
 Answer TenantsAnswer(PageTables& tables, const HttpRequest& request) {

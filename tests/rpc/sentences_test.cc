@@ -46,7 +46,7 @@ TEST(Sentences, DamageIsToldWithoutTheServersFolders) {
   EXPECT_EQ(answer.message().find(testing::TempDir()), std::string::npos) << answer.message();
   EXPECT_NE(answer.message().find("blobs/"), std::string::npos) << answer.message();
   // Whoever runs the server sees where.
-  EXPECT_NE(server.Page("/api/matrix?name=good").find(folder + "/blobs/"), std::string::npos);
+  EXPECT_NE(server.Page("/api/requests").find(folder + "/blobs/"), std::string::npos);
   fs::remove_all(folder);
 }
 
