@@ -98,8 +98,8 @@ json RequestJson(const EndedRequest& request, const Viewer& viewer) {
           {"bytes_out", record.stream_bytes_out + record.held_bytes_out + record.shared_bytes_out +
                             record.gpu_bytes_out},
           {"code", absl::StatusCodeToString(record.status.code())},
-          {"message",
-           viewer.all ? std::string(record.status.message()) : ForClients(record.status.message())},
+          {"message", viewer.all ? std::string(record.status.message())
+                                 : ForClients(std::string(record.status.message()))},
           {"seconds", static_cast<double>(record.total_ns) * 1e-9},
           {"phases", std::move(phases)}};
 }
