@@ -10,11 +10,6 @@
 #include <system_error>
 #include <utility>
 
-#include <algorithm>
-#include <array>
-#include <string_view>
-#include <utility>
-
 #include "client/cli/commands.h"
 #include "client/cli/matrix_writer.h"
 

@@ -224,9 +224,9 @@ class Catalog {
   /// expects) and after the last matrix of a pattern was deleted. Set before the first upload.
   std::function<void(MatrixLease, const std::vector<ProblemClass>&, const Requester&)> on_published;
   std::function<void(const std::shared_ptr<Pattern>&)> on_pattern_gone;
-  /// Called as the name comes to stand for other values or another matrix, or for none, or is shared
-  /// no more: with the catalog's lock, so that nobody sees the change before. Must not block, nor
-  /// call the catalog. Set before the first upload.
+  /// Called as the name comes to stand for other values or another matrix, or for none, or is
+  /// shared no more: with the catalog's lock, so that nobody sees the change before. Must not
+  /// block, nor call the catalog. Set before the first upload.
   std::function<void(std::string_view tenant, std::string_view name)> on_changed;
 
  private:

@@ -80,8 +80,8 @@ absl::StatusOr<std::unique_ptr<ExportedSequence>> ExportedSequence::Make() {
   if (!file.ok()) return file.status();
   void* const at = mmap(nullptr, kSequenceBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd(), 0);
   if (at == MAP_FAILED) return NotToBeHad(kSequenceBytes, errno);
-  auto sequence = std::unique_ptr<ExportedSequence>(
-      new ExportedSequence(*std::move(file), new (at) Numbers));
+  auto sequence =
+      std::unique_ptr<ExportedSequence>(new ExportedSequence(*std::move(file), new (at) Numbers));
   // From here on nobody else maps it to write.
   if (fcntl(sequence->file(), F_ADD_SEALS,
             F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

@@ -25,7 +25,7 @@ struct PreparationOptions {
       400'000;                 ///< jobs of fewer, over all classes, have a worker besides; 0: none
   int threads_per_worker = 1;  ///< OpenMP team of each; they run at low priority (nice)
   int max_queued = 4096;       ///< jobs waiting; of the tenant that has most the least important is
-                          ///< dropped, with a word in its status
+                               ///< dropped, with a word in its status
   std::vector<ProblemClass> default_classes;  ///< for uploads that name none (the type is the
                                               ///< matrix's); empty: SpMM K = 128
   double trial_budget_ms = 2000;              ///< for all trials of one class

@@ -47,7 +47,8 @@ struct InFlight {
     const auto younger = std::ranges::find_if(
         requests, [&](const OldRequest& request) { return record.begun < request.begun; });
     if (younger == requests.end() && requests.size() == kOldest) return;
-    requests.insert(younger, {record.begun, record.tenant, record.subject, record.parameters, record.k});
+    requests.insert(younger,
+                    {record.begun, record.tenant, record.subject, record.parameters, record.k});
     if (requests.size() > kOldest) requests.pop_back();
   }
   std::vector<OldRequest> requests{};  ///< the oldest first, of those that say what they are
