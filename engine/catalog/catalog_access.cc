@@ -57,6 +57,10 @@ std::vector<MatrixLease> Catalog::ListShared(std::string_view tenant, std::strin
 absl::Status Catalog::NotDeletable(std::string_view tenant, std::string_view reference) const {
   const absl::StatusOr<MatrixLease> shared = Find(tenant, reference);
   if (!shared.ok()) return shared.status();
+  // One's own has come meanwhile.
+  if ((*shared)->tenant() == tenant) {
+    return absl::NotFoundError(fmt::format("there is no matrix named '{}'", reference));
+  }
   return absl::PermissionDeniedError(
       fmt::format("matrix '{}' belongs to another tenant, who alone deletes, renames, copies and "
                   "shares it",

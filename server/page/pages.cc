@@ -59,6 +59,10 @@ HttpPort::Pages StatusPages(const std::shared_ptr<PageTables>& tables) {
   }
   const auto answer = [&](const char* path, Answer (*make)(PageTables&, const HttpRequest&)) {
     pages[path] = [tables, make](const HttpRequest& request) {
+      // Where answers are of a tenant's, no name would be all names.
+      if (!request.viewer.all && request.viewer.tenant.empty()) {
+        return ToReply(absl::PermissionDeniedError("nobody knows whose page this is"));
+      }
       return ToReply(make(*tables, request));
     };
   };

@@ -137,7 +137,8 @@ class CatalogService final : public Service {
           const auto renamed = service_.engine.catalog().Rename(
               caller.tenant, request.name(), request.new_name(), service_.threads_per_worker);
           if (!renamed.ok()) return renamed.status();
-          service_.live_streams.MatrixChanged(caller.tenant, request.name());
+          service_.live_streams.MatrixChanged(caller.tenant,
+                                              engine::Named(caller.tenant, request.name()).second);
           return Describe(**renamed, caller, reply);
         });
   }
@@ -152,6 +153,7 @@ class CatalogService final : public Service {
               service_.engine.catalog().Copy(caller.tenant, request.name(), request.new_name(),
                                              request.replace(), service_.threads_per_worker);
           if (!copy.ok()) return copy.status();
+          service_.live_streams.MatrixChanged((*copy)->tenant(), (*copy)->name());
           return Describe(**copy, caller, reply);
         });
   }

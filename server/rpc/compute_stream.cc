@@ -118,10 +118,11 @@ void Describe(engine::Engine& engine, const ComputeSpec& spec, StageRecord& reco
     add(sddmm->unscaled, "unscaled");
     add(sddmm->values.has_value(), "values");
   } else if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec)) {
-    text = fmt::format("right={}", spgemm->right);
+    // Of what the wire says so far, which may be no name.
+    text = fmt::format("right={:.255}", spgemm->right);
     add(spgemm->transpose_left, "transpose_left");
     add(spgemm->transpose_right, "transpose_right");
-    if (!spgemm->mask.empty()) add(true, fmt::format("mask={}", spgemm->mask));
+    if (!spgemm->mask.empty()) add(true, fmt::format("mask={:.255}", spgemm->mask));
     add(spgemm->count_first, "count_first");
   } else if (const auto* chain = std::get_if<engine::ChainSpec>(&spec)) {
     text = fmt::format("{} steps", chain->steps.size());

@@ -233,7 +233,7 @@ void Metrics::OnPreparationReport(const engine::PreparationReport& report) {
                          : !report.asked_for ? LogLevel::kDebug
                                              : LogLevel::kInfo;
   if (!LogEnabled(level)) return;
-  const std::optional<int64_t> not_logged = preparation_log_.Admit();
+  const std::optional<int64_t> not_logged = (failed ? failure_log_ : preparation_log_).Admit();
   if (!not_logged.has_value()) return;
   std::vector<Field> fields = {
       {"pattern", report.pattern},         {"seconds", report.seconds},

@@ -122,7 +122,8 @@ class Metrics : public engine::Observer {
   prometheus::Counter *damages_, *ring_requests_;
   TenantLabels tenant_labels_;
   LogLimit expiry_log_{/*per_second=*/1, /*burst=*/20}, soft_log_{/*per_second=*/1, /*burst=*/20},
-      preparation_log_{/*per_second=*/5, /*burst=*/50};
+      preparation_log_{/*per_second=*/5, /*burst=*/50},
+      failure_log_{/*per_second=*/5, /*burst=*/50};  ///< of preparations
 
   Mutex kernels_mutex_;
   std::map<std::tuple<Operation, std::string, std::string>, OfKernel> kernels_

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -169,8 +170,11 @@ void OtlpExporter::Run() {
       while (!closing_ && steady_clock::now() < next && (away || waiting_.size() < kMostInOne)) {
         changed_.WaitUntil(mutex_, next);
       }
-      closing = closing_;
-      requests.swap(waiting_);
+      const size_t count = std::min(waiting_.size(), kMostInOne);
+      closing = closing_ && count == waiting_.size();
+      const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(count);
+      requests.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
+      waiting_.erase(waiting_.begin(), end);
     }
     const bool sent = !(closing && away) && Send(requests);
     if (!sent) {

@@ -96,7 +96,7 @@ def check_views(page, url):
         page.wait(f"location.hash.startsWith('#/{view}')", f"key {number + 2}")
         page.wait("document.querySelector('main h1') !== null &&"
                   f"document.querySelectorAll('{CONTENT}').length > 0", f"{view} has content")
-    check(page.js(shows(page, "host_memory")), "the configuration is there")
+    page.wait(shows(page, "host_memory"), "the configuration is there")
     page.press("1")
     page.wait("location.hash === '#/'")
 

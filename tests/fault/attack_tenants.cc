@@ -113,6 +113,11 @@ class Victim {
     std::ranges::sort(seconds);
     return seconds;
   }
+  /// Of these, now.
+  size_t products() {
+    const std::lock_guard lock(mutex_);
+    return seconds_.size();
+  }
   int64_t failed() const { return failed_; }
   int64_t kept() const { return kept_; }
 
@@ -350,6 +355,11 @@ class Attacker {
   std::vector<std::thread> threads_;
 };
 
+int64_t QuotasIn(const std::map<std::string, int64_t>& outcomes) {
+  return std::ranges::count_if(
+      outcomes, [](const auto& outcome) { return outcome.first.starts_with("quota "); });
+}
+
 double At(const std::vector<double>& sorted, double part) {
   return sorted.empty() ? 0 : sorted[static_cast<size_t>(part * (sorted.size() - 1))];
 }
@@ -374,6 +384,11 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   {
     Attacker attacker((*server)->address(), options.seed);
     std::this_thread::sleep_for(pause);
+    // A busy machine needs longer for everybody's first calls.
+    const auto until = Clock::now() + std::chrono::seconds(60);
+    while ((victim.products() < 20 || QuotasIn(attacker.outcomes()) < 2) && Clock::now() < until) {
+      std::this_thread::sleep_for(milliseconds(100));
+    }
     outcomes = attacker.outcomes();
     pried = attacker.pried();
     attacker.Stop();
@@ -395,9 +410,7 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   bounds.AtMost("what the attacker learnt", static_cast<double>(pried), 0, "");
   bounds.AtLeast("calls of the attacker that were served", static_cast<double>(outcomes["served"]),
                  1, "");
-  int64_t quotas = 0;
-  for (const auto& [outcome, count] : outcomes) quotas += outcome.starts_with("quota ") ? 1 : 0;
-  bounds.AtLeast("quotas that it met", static_cast<double>(quotas), 2, "");
+  bounds.AtLeast("quotas that it met", static_cast<double>(QuotasIn(outcomes)), 2, "");
   bounds.AtMost("peak resident", static_cast<double>((*server)->peak_resident_bytes() / kMiB), 900,
                 "MiB");
   bounds.True("it ends in order", (*server)->End(SIGTERM) == 0);

@@ -441,7 +441,7 @@ TEST_F(Sparsectl, SaysWhatWasMeant) {
 TEST_F(Sparsectl, CallsTakeNoLongerThanTheyMay) {
   ASSERT_EQ(Run("generate matrix 9x9 --row-nonzeros=1 --out=a.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload a.mtx --wait --timeout=5m").exit_code, 0);
-  ExpectSays("watch a --timeout=2s", 8, "ready");
+  ExpectSays("watch a --timeout=4s", 8, "ready");
   ExpectSays("show a --timeout=1ns", 2, "is not a time such as 500ms, 30s, 5m or 1h");
   ExpectSays("show a --timeout=0s", 2, "is not a time");
   server_.Pause();
