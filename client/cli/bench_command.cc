@@ -106,6 +106,12 @@ std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
         "latencies grow for as long as it runs\n",
         arguments.load.rate, arguments.load.workers);
   }
+  if (arguments.bench.transport == BenchTransport::kShared &&
+      result.transport == Transport::kStream && result.latency.count() > 0) {
+    text +=
+        "note    the server shares no memory with this program (--local-listen): operands were "
+        "streamed\n";
+  }
   if (result.plans.size() > 1) text += "note    its plan changed meanwhile\n";
   for (const auto& [code, count] : result.failed) {
     text += fmt::format("failed  {} with {}: {}\n", Count(count), code, result.first_failure);

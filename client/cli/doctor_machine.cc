@@ -203,11 +203,11 @@ void CheckServer(const std::string& address, const ClientOptions& options, Findi
       {"server", Status::kOk, fmt::format("sparsed {} answers at {}", info->version, address)});
   for (const DeviceInfo& device : info->devices) {
     const bool serves = device.unavailable.empty();
-    findings.push_back({"server", serves ? Status::kOk : Status::kProblem,
-                        serves
-                            ? fmt::format("{} serves: {}", device.name, device.description)
-                            : fmt::format("{} does not serve: {}", device.name, device.unavailable),
-                        serves ? "" : "the lines on gpu and driver below say more"});
+    findings.push_back(
+        {"server", serves ? Status::kOk : Status::kNote,
+         serves ? fmt::format("{} serves: {}", device.name, device.description)
+                : fmt::format("{} does not serve: {}", device.name, device.unavailable),
+         serves ? "" : "if it is meant to: on its machine, what doctor says of gpu"});
   }
   if (!info->durable) {
     findings.push_back({"server", Status::kNote, "it keeps everything in memory",

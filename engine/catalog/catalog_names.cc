@@ -20,6 +20,10 @@ std::vector<ProblemClass> PreparedClasses(const Matrix& matrix) {
   return classes;
 }
 
+absl::Status IsItsName(std::string_view name) {
+  return absl::AlreadyExistsError(fmt::format("'{}' is its name already; take another", name));
+}
+
 }  // namespace
 
 absl::StatusOr<MatrixLease> Catalog::Copy(std::string_view tenant, std::string_view name,
@@ -31,7 +35,7 @@ absl::StatusOr<MatrixLease> Catalog::Copy(std::string_view tenant, std::string_v
   if (!source.ok()) return source.status();
   if (absl::Status valid = ValidateName("new", new_name); !valid.ok()) return valid;
   // Its own values in its own place would look like new ones to who watches.
-  if (new_name == from.second) return NameIsTaken(new_name);
+  if (new_name == from.second) return IsItsName(new_name);
   const Matrix& matrix = **source;
   absl::StatusOr<Array> values = matrix.Values(stop);
   if (!values.ok()) return values.status();
@@ -57,7 +61,7 @@ absl::StatusOr<MatrixLease> Catalog::Rename(std::string_view tenant, std::string
   if (from.first != tenant || Present(from) == nullptr) return NotDeletable(tenant, name);
   if (absl::Status valid = ValidateName("new", new_name); !valid.ok()) return valid;
   const NameKey to(tenant, new_name);
-  if (from == to) return NameIsTaken(new_name);
+  if (from == to) return IsItsName(new_name);
   absl::StatusOr<MatrixLease> moved;
   {
     // In their order, so that of two that wait for each other there are none.
@@ -65,7 +69,10 @@ absl::StatusOr<MatrixLease> Catalog::Rename(std::string_view tenant, std::string
     const NameLocks::Guard second(changes_, std::max(from, to));
     const MatrixLease old = Present(from);
     if (old == nullptr) return NotDeletable(tenant, name);
-    if (Present(to) != nullptr) return NameIsTaken(new_name);
+    if (Present(to) != nullptr) {
+      return absl::AlreadyExistsError(fmt::format(
+          "there is a matrix named '{}' already; take another name, or delete that one", new_name));
+    }
     moved = Move(old, to, threads, stop);
     if (!moved.ok()) return moved;
     PublishMoved(old, *moved);
