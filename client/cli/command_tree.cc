@@ -245,9 +245,11 @@ void AddToken(CLI::App& app, Invocation& invocation) {
     given->make = make;
     sub->add_option("NAME", given->name, "What it is called in the file and the server's log")
         ->required();
-    sub->add_option("--tenant", given->tenant, "Whose it is")->required();
-    sub->add_option("--role", given->role, "read-only, user or operator")->capture_default_str();
-    sub->add_option("--expires", given->expires, "When, as 2027-01-31 or 2027-01-31T12:00:00Z");
+    sub->add_option("--tenant", given->tenant, "Whose it is")->required()->check(TenantError);
+    OneOf(sub->add_option("--role", given->role, "What it may do")->capture_default_str(),
+          {"read-only", "user", "operator"});
+    sub->add_option("--expires", given->expires, "When, as 2027-01-31 or 2027-01-31T12:00:00Z")
+        ->check(ExpiryError);
     sub->callback(
         [&invocation, given] { invocation.run_here = [given] { return MakeToken(*given); }; });
   };

@@ -86,6 +86,10 @@ struct SpyArguments {
   bool ascii = false;
   std::string colour = "auto";  ///< "auto", "always", "never"
 };
+/// Why the server's access file would refuse it; empty: it does not.
+std::string TenantError(const std::string& text);
+/// Likewise of when a token ends, which has to be yet to come.
+std::string ExpiryError(const std::string& text);
 /// The line of an access file, which has the token's hash, and a new token itself.
 absl::StatusOr<Report> MakeToken(const TokenArguments& arguments);
 absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json);

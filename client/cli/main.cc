@@ -127,6 +127,11 @@ void AddServerOptions(CLI::App& app, Invocation& invocation) {
   file("--token-file", invocation.options.token_file, "SPARSED_TOKEN_FILE",
        "A file with the token that says who calls; SPARSED_TOKEN may hold the token "
        "itself, which no flag does, as others see the flags of a process");
+  app.add_option("--priority", invocation.options.priority,
+                 "Of products that wait at the server, 0 to 7: of your own the highest goes first")
+      ->type_name("N")
+      ->check(Between(0, 7))
+      ->capture_default_str();
   app.add_option_function<std::string>(
          "--timeout",
          [&invocation](const std::string& text) {

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <iostream>
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/cli/commands.h"
 
 namespace sparsed::cli {
@@ -52,11 +55,27 @@ std::string Quoted(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<Report> MakeToken(const TokenArguments& arguments) {
-  if (arguments.role != "read-only" && arguments.role != "user" && arguments.role != "operator") {
-    return absl::InvalidArgumentError(
-        fmt::format("role \"{}\" is none of read-only, user and operator", arguments.role));
+std::string TenantError(const std::string& text) {
+  constexpr size_t kLongest = 64;
+  const bool fits =
+      !text.empty() && text.size() <= kLongest && std::ranges::all_of(text, [](unsigned char c) {
+        return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+      });
+  if (fits) return "";
+  return fmt::format("\"{}\" is no tenant's name: 1 to 64 letters, digits, '.', '_' and '-'", text);
+}
+
+std::string ExpiryError(const std::string& text) {
+  absl::Time time;
+  std::string error;
+  if (!absl::ParseTime(absl::RFC3339_full, text, &time, &error) &&
+      !absl::ParseTime("%Y-%m-%d", text, &time, &error)) {
+    return fmt::format("\"{}\" is no time such as 2027-01-31 or 2027-01-31T12:00:00Z", text);
   }
+  return time > absl::Now() ? "" : fmt::format("{} is over", text);
+}
+
+absl::StatusOr<Report> MakeToken(const TokenArguments& arguments) {
   const absl::StatusOr<std::string> token = arguments.make ? NewToken() : ReadToken();
   if (!token.ok()) return token.status();
   std::string line =

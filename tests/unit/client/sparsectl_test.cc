@@ -154,7 +154,10 @@ TEST_F(Sparsectl, TokensAreSaidOnceAndHashedAlike) {
   EXPECT_THAT(hashed.text, HasSubstr(made.text.substr(at, 8 + 64)));
   EXPECT_THAT(hashed.text, Not(HasSubstr(token)));
   EXPECT_NE(Run("token hash job --tenant=t < /dev/null").exit_code, 0);
-  EXPECT_NE(Run("token new job --tenant=t --role=root").exit_code, 0);
+  ExpectSays("token new job --tenant=t --role=root", 2, "root");
+  ExpectSays("token new job --tenant='red x'", 2, "is no tenant's name");
+  ExpectSays("token new job --tenant=t --expires=tomorrow", 2, "is no time such as");
+  ExpectSays("token new job --tenant=t --expires=2020-01-31", 2, "is over");
 }
 
 TEST_F(Sparsectl, SparseProductsOfEveryKind) {
