@@ -2,11 +2,9 @@
 #include <fmt/format.h>
 #include <openssl/sha.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
@@ -81,15 +79,9 @@ size_t TenantsIn(const std::string& page) {
 }
 
 absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
-  std::string access = "/tmp/sparsed_attack_access_XXXXXX";
-  const int file = mkstemp(access.data());  // for its owner alone
-  if (file < 0) return absl::ErrnoToStatus(errno, access);
-  close(file);
-  std::ofstream(access) << AccessFile();
-  std::vector<std::string> flags = {"--host-memory=1GiB", "--access-file=" + access};
+  std::vector<std::string> flags = {"--host-memory=1GiB"};
   flags.insert(flags.end(), options.flags.begin(), options.flags.end());
-  auto server = ServerUnderAttack::Start(flags, {.descriptors = 8192});
-  unlink(access.c_str());
+  auto server = ServerUnderAttack::Start(flags, {.descriptors = 8192, .access_file = AccessFile()});
   if (!server.ok()) return server.status();
   const std::string address = (*server)->address();
   // What the first one costs all have.

@@ -2,13 +2,11 @@
 // connections up to its quotas, leaves results unread, and tries the other's names.
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -365,15 +363,9 @@ double At(const std::vector<double>& sorted, double part) {
 }
 
 absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
-  std::string access = "/tmp/sparsed_attack_access_XXXXXX";
-  const int file = mkstemp(access.data());  // for its owner alone
-  if (file < 0) return absl::ErrnoToStatus(errno, access);
-  close(file);
-  std::ofstream(access) << kAccessFile;
-  std::vector<std::string> flags = {"--host-memory=1GiB", "--access-file=" + access};
+  std::vector<std::string> flags = {"--host-memory=1GiB"};
   flags.insert(flags.end(), options.flags.begin(), options.flags.end());
-  auto server = ServerUnderAttack::Start(flags);
-  unlink(access.c_str());
+  auto server = ServerUnderAttack::Start(flags, {.access_file = kAccessFile});
   if (!server.ok()) return server.status();
   const auto pause = std::chrono::duration<double>(std::max(options.seconds, 1.0));
   Victim victim((*server)->address());

@@ -114,6 +114,7 @@ ServerUnderAttack::~ServerUnderAttack() {
   std::error_code ignored;
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
   if (!log_path_.empty()) unlink(log_path_.c_str());
+  if (!access_path_.empty()) unlink(access_path_.c_str());
 }
 
 absl::Status ServerUnderAttack::MakeFolder() {
@@ -155,6 +156,16 @@ absl::Status ServerUnderAttack::Spawn(std::vector<std::string> flags, const Atta
   if (!Names(flags, "--devices")) words.push_back("--devices=cpu");
   if (!Names(flags, "--data-dir") && !Names(flags, "--in-memory")) words.push_back("--in-memory");
   words.insert(words.end(), flags.begin(), flags.end());
+  if (!limits.access_file.empty()) {
+    access_path_ = folder_ + ".access";
+    const int file = open(access_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0) return absl::ErrnoToStatus(errno, access_path_);
+    close(file);
+    if (!Write(access_path_, limits.access_file)) {
+      return absl::UnavailableError(access_path_ + " cannot be written");
+    }
+    words.push_back("--access-file=" + access_path_);
+  }
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);

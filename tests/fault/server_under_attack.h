@@ -18,6 +18,7 @@ struct AttackLimits {
   int64_t tasks = 0;         ///< of a pids control group around it; 0: none
   int64_t descriptors = 0;   ///< soft and hard RLIMIT_NOFILE; 0: as ours
   std::vector<std::string> environment = {};  ///< "NAME=VALUE", after ours
+  std::string access_file = {};               ///< what is in it; empty: there is none
 };
 
 /// Ends the program, and removes its control groups and its folder, when it goes. Not thread-safe.
@@ -72,6 +73,7 @@ class ServerUnderAttack {
 
   std::string folder_;
   std::string log_path_;
+  std::string access_path_;                  ///< empty: there is none
   std::vector<std::string> control_groups_;  ///< their folders
   std::string tasks_group_;                  ///< one of them; empty: none
   std::string address_;
