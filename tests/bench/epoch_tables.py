@@ -59,7 +59,8 @@ def main():
     print(f"{first['device']}, PyTorch {first['torch']}, PyG 2.8. Two layers, hidden 128, Adam, all of the graph at once; "
           "milliseconds, medians of blocks of epochs that took turns in one run. Made by `tests/bench/epoch_tables.py` from "
           "`epochs.jsonl` and `calls.jsonl`, which `tests/bench/python/epochs.py *.mtx.gz --graph` and "
-          "`tests/bench/python/calls.py` wrote. Products ran attached.")
+          "`tests/bench/python/calls.py` wrote. Products ran attached. Small graphs are the host's time, which differs between "
+          "machines: see what `torch.mm` takes of it, in the last table; as a CUDA graph an epoch takes none.")
     for model in MODELS:
         results = {}
         for line in lines:
