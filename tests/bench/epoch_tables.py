@@ -69,7 +69,7 @@ def main():
         if results:
             table_of(model, results)
     print("\n## What a call costs\n\nHost time of a call whose kernel takes next to nothing, microseconds; "
-          "\"C\" is the function of the C interface.\n")
+          "\"C\" is the function of the C interface, into memory that is there.\n")
     print("| call | least | median |\n| --- | --- | --- |")
     for line in read(sys.argv[2]):
         print(f"| {line['call']} | {line['least_us']:.1f} | {line['median_us']:.1f} |")
