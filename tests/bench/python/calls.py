@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 import torch
-from epochs import Server, synchronize
+from epochs import server_for, synchronize
 
 import sparsed
 import sparsed.torch as st
@@ -64,7 +64,7 @@ def time_of(function, device, seconds):
 def main():
     arguments = parse()
     device = torch.device(arguments.device)
-    server = None if arguments.server else Server()
+    server = server_for(arguments)
     out = open(arguments.out, "a") if arguments.out else None
     n, k = 64, 16
     random = np.random.default_rng(0)

@@ -25,12 +25,12 @@ import scipy.sparse as sp
 import torch
 from epochs import (
     Ours,
-    Server,
     Way,
     graphs_of,
     model_of,
     normalized_csr,
     prepare,
+    server_for,
     synchronize,
     their_model,
 )
@@ -191,7 +191,7 @@ def main():
     if arguments.as_job:
         be_job(arguments)
         return
-    server = None if arguments.server else Server()
+    server = server_for(arguments)
     try:
         for path in arguments.matrices:
             line = json.dumps(measure(arguments, path, arguments.server or server.address))

@@ -237,9 +237,8 @@ def attention(
     values, at_values = _operand(values)
     bias, at_bias = _optional(bias)
     _run(
-        graph, _native.attention, at_left, at_right, at_values, at_bias,
-        _made(out, graph.rows, at_values[2], at_values), _result(log_sums), scores, heads, factor, 0,
-        _stream(at_values),
+        graph, _native.attention, at_left, at_right, at_values, at_bias, _result(out),
+        _result(log_sums), scores, heads, factor, 0, _stream(at_values),
     )  # fmt: skip
     return out, log_sums
 
