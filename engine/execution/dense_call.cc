@@ -356,7 +356,7 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
 void DenseCall::AddKernelTime(double milliseconds) {
   const auto nanoseconds = static_cast<uint64_t>(milliseconds * 1e6);
   end_.timings.kernel_ns += nanoseconds;
-  scheduler().AddBusy(device(), nanoseconds);
+  AddBusy(nanoseconds);
 }
 
 void DenseCall::Observe(const Problem& problem, std::string_view kernel, uint64_t nanoseconds) {

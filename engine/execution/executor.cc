@@ -350,6 +350,9 @@ int64_t Executor::in_flight() const { return impl_->scheduler->in_flight(); }
 int64_t Executor::queue_depth(DeviceId device) const {
   return impl_->scheduler->queue_depth(device);
 }
+LaneWaits Executor::lane_waits(DeviceId device) const {
+  return impl_->scheduler->lane_waits(device);
+}
 double Executor::busy_seconds(DeviceId device) const {
   return impl_->scheduler->busy_seconds(device);
 }

@@ -62,7 +62,7 @@ void FairQueue::Push(std::shared_ptr<FairEntry> entry) {
   const auto key = KeyOf(*entry);
   tenant.waiting[flow].emplace(key, std::move(entry));
   Enter(tenant);
-  ++size_;
+  ++sizes_[flow];
 }
 
 bool FairQueue::Remove(const FairEntry& entry) {
@@ -83,7 +83,7 @@ std::shared_ptr<FairEntry> FairQueue::Take(Tenant& tenant, Flow flow, Waiting::i
   double& rest = tenant.rest[flow][LevelOf(*taken)];
   // Without what rounding left of those that are gone.
   rest = tenant.waiting[flow].empty() ? 0 : std::max(0.0, rest - taken->rest_seconds);
-  --size_;
+  --sizes_[flow];
   return taken;
 }
 
@@ -108,12 +108,53 @@ void FairQueue::Move(Tenant& tenant, Flow flow, double seconds) {
 
 std::shared_ptr<FairEntry> FairQueue::Pop(Turn& turn) {
   Tenant& tenant = *order_.begin()->tenant;
+  return Begin(tenant, NextFlow(tenant), turn);
+}
+
+bool FairQueue::MayGoBeside(const Tenant& tenant, std::span<const Turn* const> beside) const {
+  if (beside.empty()) return true;
+  // What they were charged for, and have not had yet.
+  const auto ahead = [&](const Tenant& of) {
+    double seconds = 0;
+    for (const Turn* const turn : beside) {
+      if (turn->tenant == &of) seconds += turn->ahead();
+    }
+    return seconds;
+  };
+  const auto position = [&](const Tenant& of) { return of.start - ahead(of) / of.weight; };
+  const int priority = PriorityOf(tenant.waiting[kShort].begin()->first);
+  return std::ranges::any_of(beside, [&](const Turn* turn) {
+    if (turn->tenant != &tenant) return position(tenant) <= position(*turn->tenant);
+    if (priority != turn->priority) return priority > turn->priority;
+    return tenant.used[kShort] <= tenant.used[kLong] - ahead(tenant);
+  });
+}
+
+FairQueue::Tenant* FairQueue::FindShort(std::span<const Turn* const> beside) const {
+  if (sizes_[kShort] == 0) return nullptr;
+  const auto found = std::ranges::find_if(order_, [&](const Place& place) {
+    return !place.tenant->waiting[kShort].empty() && MayGoBeside(*place.tenant, beside);
+  });
+  return found == order_.end() ? nullptr : found->tenant;
+}
+
+const FairEntry* FairQueue::NextShort(std::span<const Turn* const> beside) const {
+  const Tenant* const tenant = FindShort(beside);
+  return tenant == nullptr ? nullptr : tenant->waiting[kShort].begin()->second.get();
+}
+
+std::shared_ptr<FairEntry> FairQueue::PopShort(Turn& turn, std::span<const Turn* const> beside) {
+  return Begin(*FindShort(beside), kShort, turn);
+}
+
+std::shared_ptr<FairEntry> FairQueue::Begin(Tenant& tenant, Flow flow, Turn& turn) {
   Leave(tenant);
   tenant.last_turn = ++turns_;
-  const Flow flow = NextFlow(tenant);
   std::shared_ptr<FairEntry> entry = Take(tenant, flow, tenant.waiting[flow].begin());
   if (tenant.waits()) Enter(tenant);
-  now_ = std::max(now_, tenant.start);
+  // A short one may have passed others that are behind.
+  const double least = order_.empty() ? tenant.start : order_.begin()->start;
+  now_ = std::max(now_, std::min(tenant.start, least));
   tenant.used_now = std::max(tenant.used_now, tenant.used[flow]);
   turn = Turn();
   turn.tenant = &tenant;
@@ -162,7 +203,7 @@ void FairQueue::Ran(Turn& turn, double seconds) {
     turn.charged = turn.ran;
   }
   // Where it would go on: for who comes while it does, unless somebody waits who is behind.
-  const double ahead = turn.charged - turn.ran;
+  const double ahead = turn.ahead();
   double now = tenant.start - ahead / tenant.weight;
   if (!order_.empty()) now = std::min(now, order_.begin()->start);
   now_ = std::max(now_, now);
@@ -175,7 +216,7 @@ void FairQueue::Ran(Turn& turn, double seconds) {
 bool FairQueue::Passes(const Turn& turn) const {
   if (order_.empty()) return false;
   const Tenant& own = *turn.tenant;
-  const double start = own.start - (turn.charged - turn.ran) / own.weight;
+  const double start = own.start - turn.ahead() / own.weight;
   const bool goes_on = turn.is_long && turn.ran < kLongTurnSeconds;
   for (const Place& place : order_) {
     if (place.start >= start) break;

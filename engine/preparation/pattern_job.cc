@@ -35,7 +35,7 @@ PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
       gpu_(rooms.executor.IdlestGpu()) {
   if (gpu_ == nullptr) return;
   scope_.emplace(gpu_->id().ordinal);
-  absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+  absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create(cuda::StreamPriority::kLow);
   if (!stream.ok()) return;
   stream_ = *std::move(stream);
   // Nothing is evicted for what the CPU can do, too.

@@ -40,7 +40,7 @@ absl::StatusOr<PoolState> ReadPool() { return NotBuilt(); }
 absl::StatusOr<size_t> FreeBytes() { return NotBuilt(); }
 absl::Status TrimPool(size_t) { return NotBuilt(); }
 
-absl::StatusOr<Stream> Stream::Create() { return NotBuilt(); }
+absl::StatusOr<Stream> Stream::Create(StreamPriority /*priority*/) { return NotBuilt(); }
 Stream::~Stream() = default;
 absl::Status Stream::Copy(void*, const void*, size_t) { return NotBuilt(); }
 absl::Status Stream::Fill(void*, unsigned char, size_t) { return NotBuilt(); }

@@ -66,6 +66,31 @@ void AddDevices(Families& families, engine::Engine& engine) {
       families.Add({{"device", Name(device)}, {"tenant", "other"}}, seconds.others());
     }
   }
+  constexpr const char* kLengths[] = {"short", "long"};
+  families.Begin(MetricType::Counter, "sparsed_lane_turns_total",
+                 "Turns that requests had on lanes: a short one has one, a long one one for each "
+                 "part of it");
+  for (const DeviceId device : devices) {
+    const engine::LaneWaits waits = executor.lane_waits(device);
+    for (size_t i = 0; i < waits.turns.size(); ++i) {
+      families.Add({{"device", Name(device)}, {"length", kLengths[i]}},
+                   static_cast<double>(waits.turns[i]));
+    }
+  }
+  families.Begin(MetricType::Counter, "sparsed_lane_wait_seconds_total",
+                 "Time that requests waited for those turns");
+  for (const DeviceId device : devices) {
+    const engine::LaneWaits waits = executor.lane_waits(device);
+    for (size_t i = 0; i < waits.seconds.size(); ++i) {
+      families.Add({{"device", Name(device)}, {"length", kLengths[i]}}, waits.seconds[i]);
+    }
+  }
+  families.Begin(MetricType::Counter, "sparsed_turns_beside_long_total",
+                 "Turns of short requests that began while a long one had another lane");
+  for (const DeviceId device : devices) {
+    families.Add({{"device", Name(device)}},
+                 static_cast<double>(executor.lane_waits(device).beside));
+  }
   families.Begin(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a lane");
   for (const DeviceId device : devices) {
     families.Add({{"device", Name(device)}}, static_cast<double>(executor.queue_depth(device)));
