@@ -1,4 +1,5 @@
-// A GPU as the engine uses it: memory under a budget, what lives there, copies, lanes.
+// A GPU as the engine uses it: memory under a budget, what lives there, copies, worker slots
+// (lanes).
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,7 @@ struct DeviceOptions {
   int lanes = 3;  ///< calls at once: one copies in, one computes, one copies out
 };
 
-/// What belongs to one lane of the device.
+/// What belongs to one worker slot of the device.
 struct DeviceLane {
   cuda::Stream stream;
   cuda::Stream second;     ///< for work that overlaps with the first's
