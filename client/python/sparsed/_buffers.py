@@ -116,10 +116,10 @@ class Buffers(Connection):
     def buffers(self, prefix: str = "") -> list[Report]:
         """What the server says about each dense matrix that it holds whose name begins with
         `prefix`, by name."""
-        listed = self._json("sparsed_dense_list", c_name(prefix, "prefix"), None)
+        listed = self._json("sparsed_dense_list", c_name(prefix, "prefix"))
         if isinstance(listed, dict):
             listed = listed["buffers"]
-        return [Report(one, f"held dense matrix {one['name']}") for one in listed]
+        return [Report(one, f"buffer {one['name']}") for one in listed]
 
     def _read_held(self, held: HeldDense, out: Any, timeout: float | None) -> Operation[Any]:
         rows, cols = held.shape
@@ -142,12 +142,14 @@ class Buffers(Connection):
     def _renew_held(self, name: str) -> None:
         lib = _native.library()
         handle = self._native_handle()
-        _native.check(lib.sparsed_dense_renew(handle.pointer, name.encode(), None))
+        options = _native.call_options()
+        _native.check(lib.sparsed_dense_renew(handle.pointer, name.encode(), options))
 
     def _delete_held(self, name: str) -> None:
         lib = _native.library()
         handle = self._native_handle()
-        _native.check(lib.sparsed_dense_delete(handle.pointer, name.encode(), None))
+        options = _native.call_options()
+        _native.check(lib.sparsed_dense_delete(handle.pointer, name.encode(), options))
 
     def _release_held(self, name: str) -> None:
         try:
