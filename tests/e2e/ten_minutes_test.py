@@ -37,7 +37,7 @@ PANEL = "Throughput by operation"
 SKIPPED = 77
 SECONDS = 240  # that the commands may take, programs not built
 BUILD_SECONDS = 3600
-COMPLAINT = re.compile(r"\b(error|warn|warning|cannot|failed|not found|no such|Traceback)\b", re.I)
+COMPLAINT = re.compile(r"\b(?<!standard )(error|warn|warning|cannot|failed|not found|no such)\b", re.I)
 
 
 def parts_of(readme):
