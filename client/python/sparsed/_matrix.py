@@ -234,8 +234,8 @@ class Matrix(Nonzeros, SparseProducts):
 
         Args:
             problems: "spmm:128" (K, the columns of the dense operand), "spmm^T:128",
-                "spmm:128:tf32", "sddmm:64", "spgemm"; a number is K of an SpMM. None: what it is prepared for already, or the
-                server's default.
+                "spmm:128:tf32", "sddmm:64", "spgemm"; a number is K of an SpMM. None: what it is
+                prepared for already, or the server's default.
             again: discard what was measured and time every candidate anew.
             recipe: build and time just this transform pipeline, written as in the matrix's info.
             kernel: time this kernel alone.
