@@ -180,7 +180,7 @@ class Backend {
   virtual absl::Status ClearPadding(const PlacedDense& /*dense*/, Lane& /*lane*/) {
     return absl::OkStatus();
   }
-  /// A result as a held matrix of `shape`, which stays here until somebody needs it elsewhere: then
+  /// A result as a buffer of `shape`, which stays here until somebody needs it elsewhere: then
   /// it takes `memory` of the host, which outlives it.
   virtual std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                           MemorySource& memory) = 0;

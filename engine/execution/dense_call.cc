@@ -349,7 +349,7 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
   // Copies and kernels overlap: the time is of all together.
   AddKernelTime(1e-6 * static_cast<double>(NanosecondsSince(began)));
   Observe(problem_, slabs.kernel(), end_.timings.kernel_ns);
-  SendBegin(fmt::format("{}, in slabs of {} columns", plan.text, slabs.width()));
+  SendBegin(fmt::format("{}, in blocks of {} columns", plan.text, slabs.width()));
   return Send(*std::move(result), impl_->cpu, lane);
 }
 

@@ -604,7 +604,7 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
   std::chrono::nanoseconds stand_back = Turns::kStandBack;
   MutexLock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
-  if (lanes.workers.empty()) return absl::UnavailableError("the device has no lanes");
+  if (lanes.workers.empty()) return absl::UnavailableError("the device has no worker slots");
   lanes.idle.push_back(&idle);
   WakeLocked(lanes);
   while (!idle.done) {
@@ -620,8 +620,8 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
       std::erase(lanes.idle, &idle);
       CountLocked(lanes);
       WakeLocked(lanes);  // calls that stood back
-      return stopped ? absl::CancelledError("stopped before a lane was idle")
-                     : absl::DeadlineExceededError("no lane had time for a trial");
+      return stopped ? absl::CancelledError("stopped before a worker slot was idle")
+                     : absl::DeadlineExceededError("no worker slot had time for a trial");
     }
     if (!idle.due && lanes.idle.front() == &idle && now >= lanes.idle_turns.DueAt(asked)) {
       idle.due = true;

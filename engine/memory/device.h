@@ -1,4 +1,5 @@
-// A GPU as the engine uses it: memory under a budget, what lives there, copies, lanes.
+// A GPU as the engine uses it: memory under a budget, what lives there, copies, worker slots
+// (lanes).
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,7 @@ struct DeviceOptions {
   int lanes = 4;
 };
 
-/// What belongs to one lane of the device.
+/// What belongs to one worker slot of the device.
 struct DeviceLane {
   /// On the thread's GPU.
   static absl::StatusOr<DeviceLane> Create(cuda::StreamPriority priority);

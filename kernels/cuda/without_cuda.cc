@@ -1,4 +1,4 @@
-// Built in place of this room where there is no CUDA compiler: no kernels, no device.
+// Built in place of this module where there is no CUDA compiler: no kernels, no device.
 #include "kernels/cuda/capture.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"

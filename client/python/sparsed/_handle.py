@@ -74,8 +74,8 @@ class MatrixHandle:
     def _json(self, function: str, *arguments: Any) -> Any:
         lib = _native.library()
         handle = self._native_handle()
-        text = _native.text(getattr(lib, function), handle.pointer, *arguments, None)
-        return json.loads(text)
+        options = _native.call_options()
+        return json.loads(_native.text(getattr(lib, function), handle.pointer, *arguments, options))
 
     def _known_sizes(self) -> Sizes:
         """Asked for once, and anew after an error: somebody may have replaced the matrix."""
