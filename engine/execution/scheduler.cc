@@ -382,18 +382,13 @@ void Scheduler::SleepLocked(Worker& worker, Lanes& lanes) {
   worker.sleeps = false;
 }
 
-void Scheduler::LookLocked(Worker& worker, Lanes& lanes, MutexLock& lock) {
-  const bool express = worker.lane.express;
-  const bool another_looks = std::ranges::any_of(
-      lanes.workers, [](const Worker& other) { return other.looks && !other.lane.express; });
-  if (!express && another_looks) return;
-  const std::atomic<int64_t>& waiting = express ? lanes.short_queued : lanes.queued;
-  worker.looks = true;
-  lock.Unlock();
-  const auto end = std::chrono::steady_clock::now() + kLook;
-  while (waiting == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-  lock.Lock();
-  worker.looks = false;
+bool Scheduler::LooksLocked(const Worker& worker, const Lanes& lanes) const {
+  if (!lanes.is_gpu()) return false;
+  if (worker.lane.express) return true;
+  // Trials are taken first, but not by the express lane.
+  return lanes.idle.empty() && std::ranges::none_of(lanes.workers, [](const Worker& other) {
+           return other.looks && !other.lane.express;
+         });
 }
 
 void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
@@ -435,9 +430,14 @@ void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
     }
     --lanes.running;
     WakeLocked(lanes);
-    // Trials are taken first, but not by the express lane.
-    const bool looks = lanes.idle.empty() || lane.express;
-    if (has_job && lanes.is_gpu() && looks) LookLocked(worker, lanes, lock);
+    worker.looks = has_job && LooksLocked(worker, lanes);
+    if (!worker.looks) continue;
+    lock.Unlock();
+    const std::atomic<int64_t>& waiting = lane.express ? lanes.short_queued : lanes.queued;
+    const Clock::time_point end = Clock::now() + kLook;
+    while (waiting == 0 && Clock::now() < end) std::this_thread::yield();
+    lock.Lock();
+    worker.looks = false;
   }
 }
 

@@ -214,8 +214,9 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   }
   void RunLane(Worker& worker, Lanes& lanes);
   void SleepLocked(Worker& worker, Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// The next one often follows at once, and to be woken for it takes as long as a small kernel.
-  void LookLocked(Worker& worker, Lanes& lanes, MutexLock& lock)
+  /// It is to look for the next job before it sleeps: that often follows at once, and to be woken
+  /// for it takes as long as a small kernel.
+  bool LooksLocked(const Worker& worker, const Lanes& lanes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes the first idle work, which then is run without the lock.
   IdleWork& BeginIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -510,6 +510,7 @@ class Bench {
     std::thread trials([&] {
       while (!stop) {
         const auto times = (*trial)->BaselineAlone(100);
+        if (!stop) Check(times.status());
         if (times.ok()) run_ms = times->median;
       }
     });
