@@ -1253,7 +1253,7 @@ TEST(Preparation, BoundsWhatWaitsToBeTried) {
     }
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("64 recipes and kernels wait"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("64 transform pipelines and kernels wait"));
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
 }
