@@ -171,7 +171,7 @@ TEST_F(FailuresTest, WhereverTheDeviceFailsACIsScaledOnce) {
     const Buffer hog = tight ? LeaveOnDevice(200'000) : Buffer();
     const auto healthy = std::make_shared<Result>();
     ASSERT_TRUE(Run(Accumulate(), healthy).ok());
-    EXPECT_EQ(healthy->plan.find("slabs of") != std::string::npos, tight) << healthy->plan;
+    EXPECT_EQ(healthy->plan.find("blocks of") != std::string::npos, tight) << healthy->plan;
     ExpectNear(healthy->Elements<float>(), expected);
     for (const absl::Status& failure :
          {absl::ResourceExhaustedError("told to"), absl::UnimplementedError("told to"),
@@ -373,7 +373,7 @@ TEST_F(FailuresTest, ValuesThatComeWithTheRequestAreOrderedOnTheDevice) {
           const absl::Status end = result->Wait();
           ASSERT_TRUE(end.ok()) << end;
           EXPECT_EQ(result->plan.find(" / cuda.") != std::string::npos, room > 0) << result->plan;
-          EXPECT_EQ(result->plan.find("slabs") != std::string::npos, room == 150'000)
+          EXPECT_EQ(result->plan.find("blocks of") != std::string::npos, room == 150'000)
               << result->plan;
           ExpectNear(result->Elements<float>(), expected);
         }
