@@ -59,7 +59,8 @@ def main():
     print(f"{first['device']}, PyTorch {first['torch']}, PyG 2.8. Two layers, hidden 128, Adam, all of the graph at once; "
           "milliseconds, medians of blocks of epochs that took turns in one run. Made by `tests/bench/epoch_tables.py` from "
           "`epochs.jsonl` and `calls.jsonl`, which `tests/bench/python/epochs.py *.mtx.gz --graph` and "
-          "`tests/bench/python/calls.py` wrote. Products ran attached.")
+          "`tests/bench/python/calls.py` wrote. Products ran attached. Small graphs are the host's time, which differs between "
+          "machines: see what `torch.mm` takes of it, in the last table; as a CUDA graph an epoch takes none.")
     for model in MODELS:
         results = {}
         for line in lines:
@@ -68,7 +69,7 @@ def main():
         if results:
             table_of(model, results)
     print("\n## What a call costs\n\nHost time of a call whose kernel takes next to nothing, microseconds; "
-          "\"C\" is the function of the C interface.\n")
+          "\"C\" is the function of the C interface, into memory that is there.\n")
     print("| call | least | median |\n| --- | --- | --- |")
     for line in read(sys.argv[2]):
         print(f"| {line['call']} | {line['least_us']:.1f} | {line['median_us']:.1f} |")

@@ -50,6 +50,7 @@ class MatrixHandle:
         # What sparsed.torch keeps with it, and the number that its operators know it by.
         self._torch: Any = None
         self._number = next(_numbers)
+        self._number_text = str(self._number)
         by_number[self._number] = self
         client._matrices.add(self)
 
