@@ -16,7 +16,7 @@ constexpr size_t kMostOptionBytes = 4096;
 constexpr int64_t kLargestElement = 8;
 
 std::string PlaceText(int gpu) {
-  return gpu < 0 ? "in host memory or held by the server" : fmt::format("on GPU {}", gpu);
+  return gpu < 0 ? "in host memory or in a buffer" : fmt::format("on GPU {}", gpu);
 }
 
 }  // namespace

@@ -252,7 +252,7 @@ void AddBench(CLI::App& app, Invocation& invocation) {
   OneOf(bench->add_option("--op", b->operation, "The operation; spgemm is the matrix with itself"),
         {"spmm", "sddmm", "spgemm"})
       ->capture_default_str();
-  bench->add_option("-k,--k", b->bench.k, "Width of the dense operands")
+  bench->add_option("-k,--k", b->bench.k, "K, the columns of the dense operands")
       ->check(Between(1, 65536))
       ->capture_default_str();
   bench->add_flag("-t,--transpose", b->bench.transpose, "SpMM with the transposed matrix");

@@ -112,12 +112,11 @@ absl::StatusOr<Report> RenewBuffer(const Client& client, const std::string& name
 }
 
 CLI::Option* AddBufferName(CLI::App* command, std::string& name) {
-  return command->add_option("NAME", name, "The dense matrix")->type_name("BUFFER")->required();
+  return command->add_option("NAME", name, "The buffer")->type_name("BUFFER")->required();
 }
 
 void AddPut(CLI::App& buffers, Invocation& invocation) {
-  CLI::App* put =
-      buffers.add_subcommand("put", "Hold a dense matrix from a .npy file, or one of zeros");
+  CLI::App* put = buffers.add_subcommand("put", "Make a buffer from a .npy file, or one of zeros");
   auto p = std::make_shared<PutArguments>();
   put->add_option("NAME", p->name, "Its name on the server; one of this name is replaced")
       ->type_name("BUFFER")

@@ -208,7 +208,7 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
       {"explain cora", "explain cora --k=512 --device=cpu", "explain cora --cache=50MB"});
   auto e = std::make_shared<ExplainArguments>();
   AddName(explain, e->name);
-  explain->add_option("--k", e->k, "Width of SpMM's operand")
+  explain->add_option("--k", e->k, "K, the columns of SpMM's dense operand")
       ->check(Between(1, 65536))
       ->capture_default_str();
   explain

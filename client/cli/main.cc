@@ -54,7 +54,7 @@ std::vector<std::string> NamesLike(const Client& client, std::string_view messag
     if (!infos.ok()) return;
     for (const auto& info : *infos) names.push_back(info.name);
   };
-  if (message.find("dense matrix named") != std::string_view::npos) {
+  if (message.find("buffer named") != std::string_view::npos) {
     add(client.ListDense("", soon));
   } else if (message.find("matrix named") != std::string_view::npos) {
     add(client.ListMatrices("", soon));
@@ -197,9 +197,8 @@ int CompleteWords(const CLI::App& app, Invocation& invocation, std::span<char* c
     invocation.options.max_attempts = 1;
     invocation.options.connect_timeout = std::chrono::seconds(1);
     const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);
-    return client.ok()
-               ? NamesLike(*client, type == "BUFFER" ? "dense matrix named" : "matrix named")
-               : std::vector<std::string>();
+    return client.ok() ? NamesLike(*client, type == "BUFFER" ? "buffer named" : "matrix named")
+                       : std::vector<std::string>();
   };
   return WriteOut(Lines(Complete(app, typed, names))).ok() ? kSuccess : kOtherFailure;
 }

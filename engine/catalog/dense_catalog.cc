@@ -84,7 +84,7 @@ absl::Status ValidateSizes(std::string_view what, const DenseShape& shape) {
 absl::StatusOr<std::byte*> DensePut::Claim(uint32_t array, uint64_t offset, uint64_t size) {
   if (array != 0) {
     return absl::InvalidArgumentError(
-        fmt::format("chunk of array {}: a dense matrix has array 0 (elements) alone", array));
+        fmt::format("chunk of array {}: a buffer has array 0 (elements) alone", array));
   }
   if (header_.zeros) {
     return absl::InvalidArgumentError(
@@ -185,7 +185,7 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
 
 absl::Status DenseCatalog::NoDense(const NameKey& key) const {
   // None can have such a name, and no sentence repeats it.
-  if (absl::Status valid = ValidateName("dense matrix", key.second); !valid.ok()) return valid;
+  if (absl::Status valid = ValidateName("buffer", key.second); !valid.ok()) return valid;
   const auto expired = std::ranges::find(expired_, key, &Expired::key);
   if (expired == expired_.end()) {
     return absl::NotFoundError(fmt::format("there is no buffer named '{}'", key.second));
@@ -215,7 +215,7 @@ absl::Status DenseCatalog::CheckQuota(const NameKey& key, const DenseShape& shap
   }
   ++totals.refused;
   return absl::ResourceExhaustedError(fmt::format(
-      "the dense matrix '{}' needs {} more bytes of what tenant '{}' may hold, {} of {} are free "
+      "the buffer '{}' needs {} more bytes of what tenant '{}' may hold, {} of {} are free "
       "(--buffer-memory); delete buffers, or put them with a shorter time to live",
       key.second, growth, key.first, free, options_.tenant_bytes));
 }
@@ -275,7 +275,7 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
     held->owner = record.owner;
     held->time_to_live = std::chrono::nanoseconds(record.time_to_live_ns);
     held->used = std::make_shared<std::atomic<DenseClock::time_point>>(now());
-    const std::string what = fmt::format("the stored dense matrix '{}'", record.name);
+    const std::string what = fmt::format("the stored buffer '{}'", record.name);
     if (absl::Status s = ValidateShape(what, held->shape); !s.ok()) {
       return absl::DataLossError(std::string(s.message()));
     }
@@ -296,8 +296,8 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
 }
 
 absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader header) {
-  if (absl::Status s = ValidateName("dense matrix", header.name); !s.ok()) return s;
-  const std::string what = fmt::format("dense matrix '{}'", header.name);
+  if (absl::Status s = ValidateName("buffer", header.name); !s.ok()) return s;
+  const std::string what = fmt::format("buffer '{}'", header.name);
   if (absl::Status s = ValidateShape(what, header.shape); !s.ok()) return s;
   if (absl::Status s = CheckDurable(header.durable, store_); !s.ok()) return s;
   if (!header.owner.empty()) {

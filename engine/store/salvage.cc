@@ -282,7 +282,7 @@ class Salvage {
       const int64_t length = d.rows == 0 ? 0 : (d.rows - 1) * d.leading_dimension + d.cols;
       if (!IsFloat(blob.type) || blob.length != length) {
         report_.lost.push_back(
-            fmt::format("dense matrix {}: its elements are not of its shape", NameOf(d.owner)));
+            fmt::format("buffer {}: its elements are not of its shape", NameOf(d.owner)));
         continue;
       }
       NewBuffer b{d.owner.tenant, d.owner.name,        d.rows,
@@ -290,7 +290,7 @@ class Salvage {
                   d.buffer_owner, d.time_to_live_ns,   WithoutBytes(blob)};
       if (absl::Status status = store_->AdoptBuffer(b, blob.number); !status.ok()) return status;
       unused_.erase(blob.number);
-      report_.saved.push_back(fmt::format("dense matrix {}, version {}: {} x {}", NameOf(d.owner),
+      report_.saved.push_back(fmt::format("buffer {}, version {}: {} x {}", NameOf(d.owner),
                                           d.version, d.rows, d.cols));
     }
     return absl::OkStatus();

@@ -49,11 +49,11 @@ Rule RuleOf(Op op) {
     case Op::kDelete:
       return {Role::kUser, "deleting a matrix"};
     case Op::kPutBuffer:
-      return {Role::kUser, "putting a dense matrix"};
+      return {Role::kUser, "putting a buffer"};
     case Op::kDeleteBuffer:
-      return {Role::kUser, "deleting a dense matrix"};
+      return {Role::kUser, "deleting a buffer"};
     case Op::kRenewBuffer:
-      return {Role::kUser, "renewing a dense matrix"};
+      return {Role::kUser, "renewing a buffer"};
     case Op::kShare:
       return {Role::kUser, "sharing a matrix"};
     case Op::kPrepare:

@@ -27,7 +27,7 @@ absl::Status Expired(const Grant& grant) {
 }
 
 /// Who showed nothing that the file knows.
-absl::Status Stranger(const Evidence& evidence) {
+absl::Status UnknownCaller(const Evidence& evidence) {
   std::string who = "nothing says who calls";
   if (!evidence.uris.empty() || !evidence.common_name.empty()) {
     who = fmt::format("no rule of the server's access file is for the certificate of \"{}\"",
@@ -140,7 +140,7 @@ absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_vi
     identity->kind = Identity::Kind::kProcess;
     identity->process = evidence.process;
   } else {
-    return Deny(Denial::kMissing, Stranger(evidence), from);
+    return Deny(Denial::kMissing, UnknownCaller(evidence), from);
   }
   identity->generation = generation_.load();  // before the file, which may be a newer one
   std::optional<Grant> grant = file()->Find(*identity);
@@ -150,7 +150,7 @@ absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_vi
                                            "been revoked"),
                 from);
   }
-  if (!grant.has_value()) return Deny(Denial::kMissing, Stranger(evidence), from);
+  if (!grant.has_value()) return Deny(Denial::kMissing, UnknownCaller(evidence), from);
   if (grant->expires <= UnixNow()) return Deny(Denial::kExpired, Expired(*grant), from);
   identity->expires = grant->expires;
   return Caller{std::move(grant->tenant), grant->role, std::move(grant->name), std::move(identity),

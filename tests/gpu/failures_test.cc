@@ -373,7 +373,7 @@ TEST_F(FailuresTest, ValuesThatComeWithTheRequestAreOrderedOnTheDevice) {
           const absl::Status end = result->Wait();
           ASSERT_TRUE(end.ok()) << end;
           EXPECT_EQ(result->plan.find(" / cuda.") != std::string::npos, room > 0) << result->plan;
-          EXPECT_EQ(result->plan.find("slabs") != std::string::npos, room == 150'000)
+          EXPECT_EQ(result->plan.find("blocks of") != std::string::npos, room == 150'000)
               << result->plan;
           ExpectNear(result->Elements<float>(), expected);
         }

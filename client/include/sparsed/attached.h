@@ -48,7 +48,7 @@ struct GpuStream {
 };
 
 /// A matrix on a server of this machine, attached to. Products run here for as long as they can,
-/// and on the server where they cannot: with operands or results that it holds, with a result that
+/// and on the server where they cannot: with operands or results in its buffers, with a result that
 /// overlaps an operand, when the server is gone for good or has other kernels than this process.
 /// Both ways give the same errors. New values, a better plan and a deletion are seen by the next
 /// product that begins; what a server had when it died serves on until one answers at its address,

@@ -167,7 +167,8 @@ enum { SPARSED_F32 = 0, SPARSED_F64 = 1, SPARSED_F16 = 2, SPARSED_BF16 = 3, SPAR
 
 enum { SPARSED_HOST = -1 };
 
-/* A row-major dense matrix: in this process's memory, in that of a GPU, or held by the server. */
+/* A row-major dense matrix: in this process's memory, in that of a GPU, or a buffer of the
+ * server's. */
 typedef struct sparsed_dense {
   void* data; /* not changed if it is an operand */
   int64_t rows;
@@ -175,7 +176,7 @@ typedef struct sparsed_dense {
   int64_t leading_dimension; /* elements between the beginnings of two rows; 0: cols */
   int32_t type;
   int32_t device;   /* SPARSED_HOST, or the number of a GPU as this process counts them */
-  const char* held; /* not NULL: the name of one that the server holds; the rest is ignored */
+  const char* held; /* not NULL: the name of a buffer; the rest is ignored */
 } sparsed_dense;
 
 typedef void (*sparsed_progress)(void* context, int64_t done, int64_t total);
@@ -190,14 +191,14 @@ typedef struct sparsed_put_options {
 #define SPARSED_PUT_OPTIONS_INIT \
   { sizeof(sparsed_put_options), 0, NULL, 0 }
 
-/* Has the server hold a copy of `dense` by that name, in the place of one that it holds.
+/* Makes a buffer of that name with a copy of `dense`, in the place of one that there is.
  * `dense->data` NULL: zeros. */
 SPARSED_API sparsed_error* sparsed_dense_put(sparsed_client* client, const char* name,
                                              const sparsed_dense* dense,
                                              const sparsed_put_options* put,
                                              const sparsed_call_options* options,
                                              sparsed_call** call);
-/* Copies one that the server holds to `into`, in host memory, of the same shape and type. */
+/* Copies a buffer to `into`, in host memory, of the same shape and type. */
 SPARSED_API sparsed_error* sparsed_dense_read(sparsed_client* client, const char* name,
                                               const sparsed_dense* into,
                                               const sparsed_call_options* options,
@@ -416,8 +417,8 @@ typedef struct sparsed_result {
   char plan[256]; /* "<pipeline> / <kernel>", cut off if it is longer */
 } sparsed_result;
 
-/* All operands and results of one product are on one device: in host memory or held, or all on one
- * GPU.
+/* All operands and results of one product are on one device: in host memory or in buffers, or all
+ * on one GPU.
  *
  * On a GPU the product is ordered by sparsed_call_options::stream like a kernel: queued, by this
  * process or by the server, where that is possible, and done when the function returns where it is

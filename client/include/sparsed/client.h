@@ -162,7 +162,7 @@ struct PutOptions {
   /// Who it is for, a job or a person, where buffers are listed. Empty, or of the form of a
   /// name.
   std::string owner{};
-  /// For how long the server holds it though nothing uses it, at most 366 days; each request that
+  /// For how long the server keeps it though nothing uses it, at most 366 days; each request that
   /// reads or writes it, Read and Renew begin it anew. Without: as the server decides, a day unless
   /// it was told otherwise, and until it is deleted if it is durable.
   std::optional<std::chrono::nanoseconds> time_to_live{};
@@ -197,9 +197,9 @@ class DenseMatrix {
   std::string name_;
 };
 
-/// A dense operand: in the caller's memory, or held by the server.
+/// A dense operand: in the caller's memory, or a buffer of the server's.
 using Operand = std::variant<DenseView, DenseMatrix>;
-/// Where a dense result goes: to the caller's memory, or into a matrix that the server holds.
+/// Where a dense result goes: to the caller's memory, or into a buffer of the server's.
 using Destination = std::variant<MutableDenseView, DenseMatrix>;
 
 /// Memory that a server on this machine maps, too (see SharedMatrix): for arrays of an upload, new
@@ -263,7 +263,7 @@ struct SpmmOptions {
   /// it. Ignored elsewhere, and for matrices of other types than f32.
   bool allow_tf32 = false;
   /// S's for this call alone, in the place of the matrix's: nnz x 1 in the order of the upload, as
-  /// for UpdateValues; a held one has no gaps. The result of an SDDMM of this matrix is such a one.
+  /// for UpdateValues; a buffer has no gaps. The result of an SDDMM of this matrix is such a one.
   std::optional<Operand> values{};
 };
 

@@ -330,7 +330,7 @@ struct Progress {
   std::string message;
 };
 
-/// A dense matrix that the server holds.
+/// A buffer: a dense matrix that the server keeps under a name.
 struct DenseInfo {
   std::string name;
   int64_t rows = 0;
@@ -369,10 +369,10 @@ struct StepResult {
 /// How operands and results, and the request, travel between caller and server.
 enum class Transport : uint8_t {
   kStream,        ///< over the connection
-  kRing,          ///< the request through a ring, the arrays in shared memory or held
+  kRing,          ///< the request through a ring, the arrays in shared memory or in buffers
   kSharedHost,    ///< in host memory that both map
   kSharedDevice,  ///< in GPU memory that both map
-  kHeld,          ///< held by the server
+  kHeld,          ///< in buffers of the server's
   kAttached,      ///< not at all: the caller's own process computed
 };
 /// "stream", "ring", "shared_host", "shared_device", "held", "attached".

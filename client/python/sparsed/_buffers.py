@@ -56,7 +56,7 @@ class Buffers(Connection):
         time_to_live: float | None = None,
         timeout: float | None = None,
     ) -> HeldDense:
-        """Has the server hold a dense matrix of zeros: a place for results. See `put`."""
+        """Makes a buffer of zeros on the server: a place for results. See `put`."""
         rows, cols = _shape(shape)
         dense = (0, rows, cols, cols, _types.parse(dtype), _native.HOST, 0)
         return self._put_dense(name, dense, None, False, owner, time_to_live, timeout).wait()

@@ -166,7 +166,7 @@ class Client(Buffers):
             values: of the edges of an `edge_index`, one each.
             replace: a matrix of this name, if there is one.
             prepare: what to prepare for at once: "spmm:128", "spmm^T:128", "sddmm:64", "spgemm";
-                a number is the width of an SpMM. The server's default otherwise.
+                a number is K of an SpMM. The server's default otherwise.
             wait: until it is prepared.
             progress: True for a bar on stderr, or a function of a `sparsed.Progress`.
             timeout: seconds.

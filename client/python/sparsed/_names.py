@@ -12,8 +12,8 @@ from sparsed import _native, _types
 from sparsed._errors import InvalidArgument, InvalidType
 
 Problem = int | str
-"""A problem signature to tune for: "spmm:128" (the width), "spmm^T:128", "spmm:128:tf32",
-"sddmm:64", "spgemm"; a number is the width of an SpMM."""
+"""A problem signature to tune for: "spmm:128" (K, the columns of the dense operand),
+"spmm^T:128", "spmm:128:tf32", "sddmm:64", "spgemm"; a number is K of an SpMM."""
 
 
 def c_name(name: Any, what: str = "name") -> bytes:

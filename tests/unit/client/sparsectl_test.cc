@@ -107,7 +107,7 @@ TEST_F(Sparsectl, ProductsWithValuesOfTheirOwn) {
              "sparsectl: --values: the name behind @ is missing");
   ExpectSays("sddmm s " + sddmm + "x.npy --values=@w --unscaled", 2,
              "--unscaled does not go with --values");
-  ExpectSays("sddmm --help", 0, "@NAME of a dense matrix that the server holds");
+  ExpectSays("sddmm --help", 0, "CSR order: a .npy file, or @NAME of a buffer");
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.npy"));
 }
 
@@ -127,6 +127,7 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   EXPECT_THAT(Run("buffers --prefix=V").text, Not(HasSubstr("train-17")));
   ExpectSays("--json buffers --prefix=W", 0, R"("owner":"train-17")");
   ExpectSays("--json buffers --prefix=W", 0, R"("time_to_live_ns":5400000000000)");
+  ExpectSays("buffers renew WW", 4, "there is no buffer named 'WW'; did you mean \"W\"?");
   ExpectSays("buffers delete W", 0, "deleted W\n");
   ExpectSays("buffers renew W", 4, "there is no buffer named 'W'");
   ExpectSays("buffers delete W", 4, "there is no buffer named 'W'");
@@ -363,7 +364,7 @@ TEST_F(Sparsectl, AnIterationMovesNothing) {
 
   ExpectSays("spmm s --operand=@x --keep-as=zeros", 3,
              "is 3 x 2 f64, but the result is 40 x 6 f32");
-  ExpectSays("spmm s --operand=@nobody --keep-as=y", 4, "no dense matrix named \"nobody\"");
+  ExpectSays("spmm s --operand=@nobody --keep-as=y", 4, "no buffer named \"nobody\"");
   ExpectSays("spmm s --operand=@xx --keep-as=y", 4, "did you mean \"x\"?");
   ExpectSays("spmm s --operand=@ --keep-as=y", 2, "the name behind @ is missing");
   ExpectSays("spmm s --operand=@x --keep-as=y --out=y.npy", 2, "does not go with");

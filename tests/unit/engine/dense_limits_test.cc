@@ -264,7 +264,7 @@ TEST_F(DenseLimits, AQuotaBoundsWhatATenantHolds) {
   const absl::Status refused = dense().BeginPut(Header("c", 250)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_EQ(refused.message(),
-            "the dense matrix 'c' needs 3048 more bytes of what tenant 't' may hold, 100 of 6196 "
+            "the buffer 'c' needs 3048 more bytes of what tenant 't' may hold, 100 of 6196 "
             "are free (--buffer-memory); delete buffers, or put them with a shorter "
             "time to live");
   EXPECT_FALSE(RetryDelay(refused).has_value()) << "waiting does not help";

@@ -828,8 +828,8 @@ TEST(Preparation, JobsOfOtherPatternsDropNothingThatIsBeingPublished) {
   Pattern& right = *(*t)->pattern();
   const PreparationOptions options = Quick();
   Mutex publishing;
-  const JobRooms rooms = {site.catalog,  *site.store, site.budget, site.executor,
-                          site.listener, options,     publishing};
+  const JobModules modules = {site.catalog,  *site.store, site.budget, site.executor,
+                              site.listener, options,     publishing};
   BuildContext context;
   context.memory = &HeapMemory();
   auto built = BuildLayout(*ParseRecipe("dia"), ViewCsr(**right.Csr()), context);
@@ -841,7 +841,7 @@ TEST(Preparation, JobsOfOtherPatternsDropNothingThatIsBeingPublished) {
     right.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
     job_of_right = std::thread([&] {
       const std::atomic<bool> stop = false;
-      PatternJob job(rooms, (*t)->pattern(), {}, {}, stop);
+      PatternJob job(modules, (*t)->pattern(), {}, {}, stop);
       EXPECT_TRUE(job.Prepare({}).ok());
     });
     // All that it does besides is done.
@@ -1253,7 +1253,7 @@ TEST(Preparation, BoundsWhatWaitsToBeTried) {
     }
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("64 recipes and kernels wait"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("64 transform pipelines and kernels wait"));
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
 }
