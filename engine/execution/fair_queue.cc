@@ -113,20 +113,11 @@ std::shared_ptr<FairEntry> FairQueue::Pop(Turn& turn) {
 
 bool FairQueue::MayGoBeside(const Tenant& tenant, std::span<const Turn* const> beside) const {
   if (beside.empty()) return true;
-  // What they were charged for, and have not had yet.
-  const auto ahead = [&](const Tenant& of) {
-    double seconds = 0;
-    for (const Turn* const turn : beside) {
-      if (turn->tenant == &of) seconds += turn->ahead();
-    }
-    return seconds;
-  };
-  const auto position = [&](const Tenant& of) { return of.start - ahead(of) / of.weight; };
   const int priority = PriorityOf(tenant.waiting[kShort].begin()->first);
   return std::ranges::any_of(beside, [&](const Turn* turn) {
-    if (turn->tenant != &tenant) return position(tenant) <= position(*turn->tenant);
+    if (turn->tenant != &tenant) return tenant.position() <= turn->tenant->position();
     if (priority != turn->priority) return priority > turn->priority;
-    return tenant.used[kShort] <= tenant.used[kLong] - ahead(tenant);
+    return tenant.used[kShort] <= tenant.used[kLong] - tenant.ahead[kLong];
   });
 }
 
@@ -153,9 +144,10 @@ std::shared_ptr<FairEntry> FairQueue::Begin(Tenant& tenant, Flow flow, Turn& tur
   std::shared_ptr<FairEntry> entry = Take(tenant, flow, tenant.waiting[flow].begin());
   if (tenant.waits()) Enter(tenant);
   // A short one may have passed others that are behind.
-  const double least = order_.empty() ? tenant.start : order_.begin()->start;
-  now_ = std::max(now_, std::min(tenant.start, least));
-  tenant.used_now = std::max(tenant.used_now, tenant.used[flow]);
+  double now = tenant.position();
+  if (!order_.empty()) now = std::min(now, order_.begin()->start);
+  now_ = std::max(now_, now);
+  tenant.used_now = std::max(tenant.used_now, tenant.used[flow] - tenant.ahead[flow]);
   turn = Turn();
   turn.tenant = &tenant;
   turn.priority = entry->priority;
@@ -164,6 +156,7 @@ std::shared_ptr<FairEntry> FairQueue::Begin(Tenant& tenant, Flow flow, Turn& tur
   turn.rest = entry->rest_seconds;
   ++tenant.turns;
   tenant.running_rest += turn.rest;
+  tenant.ahead[flow] += turn.charged;
   Move(tenant, flow, turn.charged);
   return entry;
 }
@@ -188,27 +181,29 @@ std::vector<std::shared_ptr<FairEntry>> FairQueue::PopWith(
   }
   if (tenant.waits()) Enter(tenant);
   turn.charged += seconds;
+  tenant.ahead[kShort] += seconds;
   Move(tenant, kShort, seconds);
   return taken;
 }
 
 void FairQueue::Ran(Turn& turn, double seconds) {
   Tenant& tenant = *turn.tenant;
+  const Flow flow = FlowOf(turn.is_long), other = FlowOf(!turn.is_long);
+  const double ahead = turn.ahead();
   turn.ran += seconds;
   const double done = std::min(turn.rest, seconds);
   turn.rest -= done;
   tenant.running_rest -= done;
   if (turn.ran > turn.charged) {
-    Move(tenant, FlowOf(turn.is_long), turn.ran - turn.charged);
+    Move(tenant, flow, turn.ran - turn.charged);
     turn.charged = turn.ran;
   }
-  // Where it would go on: for who comes while it does, unless somebody waits who is behind.
-  const double ahead = turn.ahead();
-  double now = tenant.start - ahead / tenant.weight;
+  tenant.ahead[flow] += turn.ahead() - ahead;
+  // For who comes while it runs, unless somebody waits who is behind.
+  double now = tenant.position();
   if (!order_.empty()) now = std::min(now, order_.begin()->start);
   now_ = std::max(now_, now);
-  const Flow other = FlowOf(!turn.is_long);
-  double used = tenant.used[FlowOf(turn.is_long)] - ahead;
+  double used = tenant.used[flow] - tenant.ahead[flow];
   if (!tenant.waiting[other].empty()) used = std::min(used, tenant.used[other]);
   tenant.used_now = std::max(tenant.used_now, used);
 }
@@ -232,8 +227,11 @@ bool FairQueue::Passes(const Turn& turn) const {
 
 void FairQueue::End(Turn& turn) {
   Tenant& tenant = *turn.tenant;
-  Move(tenant, FlowOf(turn.is_long), turn.ran - turn.charged);
+  const Flow flow = FlowOf(turn.is_long);
+  tenant.ahead[flow] -= turn.ahead();
+  Move(tenant, flow, turn.ran - turn.charged);
   --tenant.turns;
+  if (tenant.turns == 0) tenant.ahead = {};  // without what rounding left
   tenant.running_rest = tenant.turns == 0 ? 0 : tenant.running_rest - turn.rest;
   turn = Turn();
 }

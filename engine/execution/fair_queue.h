@@ -138,11 +138,15 @@ class FairQueue {
     /// Seconds of each flow, and where they are now: of these, as of tenants, virtual time.
     std::array<double, 2> used{};
     double used_now = 0;
+    /// What the turns that run were charged, and have not had yet, by flow.
+    std::array<double, 2> ahead{};
     /// Of those that wait, by flow and priority; and of those that run.
     std::array<std::array<double, FairEntry::kPriorities>, 2> rest{};
     double running_rest = 0;
 
     bool waits() const { return !waiting[kShort].empty() || !waiting[kLong].empty(); }
+    /// Virtual time by what it has had.
+    double position() const { return start - (ahead[kShort] + ahead[kLong]) / weight; }
     double all_rest() const;
   };
   static Flow FlowOf(bool is_long) { return is_long ? kLong : kShort; }

@@ -176,6 +176,8 @@ class Client {
   void Forget() {
     const std::lock_guard lock(mutex_);
     milliseconds_.clear();
+    queued_.clear();
+    computed_.clear();
     ended_ = 0;
   }
   Json Latencies() {
@@ -186,7 +188,12 @@ class Client {
     const auto at = [&](double part) {
       return sorted[static_cast<size_t>(part * static_cast<double>(sorted.size() - 1))];
     };
-    return {{"requests", sorted.size()},
+    std::ranges::sort(queued_);
+    std::ranges::sort(computed_);
+    return {{"plan", plan_},
+            {"requests", sorted.size()},
+            {"queue_p50_ms", queued_[queued_.size() / 2]},
+            {"kernel_p50_ms", computed_[computed_.size() / 2]},
             {"p50_ms", at(0.5)},
             {"p95_ms", at(0.95)},
             {"p99_ms", at(0.99)},
@@ -197,10 +204,10 @@ class Client {
   class End final : public engine::ResultSink {
    public:
     End(Client& client, int slot) : client_(client), slot_(slot) {}
-    void OnBegin(engine::CallBegin) override {}
+    void OnBegin(engine::CallBegin begin) override { client_.Began(begin); }
     void OnArray(uint32_t, uint64_t, Array) override {}
     void OnBlock(engine::ResultBlock) override {}
-    void OnEnd(engine::CallEnd end) override { client_.Ended(slot_, begun_, end.status); }
+    void OnEnd(engine::CallEnd end) override { client_.Ended(slot_, begun_, end); }
 
    private:
     Client& client_;
@@ -208,10 +215,16 @@ class Client {
     const Clock::time_point begun_ = Clock::now();
   };
 
-  void Ended(int slot, Clock::time_point begun, const absl::Status& status) {
+  void Began(const engine::CallBegin& begin) {
+    const std::lock_guard lock(mutex_);
+    plan_ = begin.plan;
+  }
+  void Ended(int slot, Clock::time_point begun, const engine::CallEnd& end) {
     const std::lock_guard lock(mutex_);
     ++ended_;
-    if (!status.ok()) ++failed_;
+    if (!end.status.ok()) ++failed_;
+    queued_.push_back(1e-6 * static_cast<double>(end.timings.queue_ns));
+    computed_.push_back(1e-6 * static_cast<double>(end.timings.kernel_ns));
     milliseconds_.push_back(
         std::chrono::duration<double, std::milli>(Clock::now() - begun).count());
     free_.push_back(slot);
@@ -251,7 +264,8 @@ class Client {
   std::vector<int> free_;
   bool stop_ = false;
   std::atomic<int64_t> ended_ = 0, failed_ = 0;
-  std::vector<double> milliseconds_;
+  std::string plan_;                                      ///< of the last request
+  std::vector<double> milliseconds_, queued_, computed_;  ///< of each request
   std::thread thread_;
 };
 

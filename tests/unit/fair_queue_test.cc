@@ -397,6 +397,27 @@ TEST_F(BesideLongOnes, AShortOneIsTakenOfWhoHadNoMore) {
   EXPECT_EQ(Next(), another.get());
 }
 
+TEST_F(BesideLongOnes, WhoComesIsNotBehindWhatOthersAreChargedForAndHaveNotHad) {
+  for (int i = 0; i < 8; ++i) Add("huge", 1, /*is_long=*/true);
+  FairQueue::Turn second, third;
+  for (FairQueue::Turn* const one : {&turn, &second, &third}) queue.Pop(*one);
+  beside = {&turn, &second, &third};
+  for (FairQueue::Turn* const one : {&turn, &second, &third}) queue.Ran(*one, 0.1);
+  const auto tiny = Add("tiny", 0.01, false);
+  EXPECT_EQ(Next(), tiny.get());
+  // Nor is a tenant's own short one.
+  queue.Remove(*tiny);
+  const auto own = Add("huge", 0.01, false);
+  EXPECT_EQ(Next(), own.get());
+  FairQueue::Turn of_own;
+  EXPECT_EQ(queue.PopShort(of_own, beside), own);
+  queue.Ran(of_own, 0.01);
+  queue.End(of_own);
+  for (FairQueue::Turn* const one : {&turn, &second, &third}) queue.Ran(*one, 0.1);
+  const auto another = Add("huge", 0.01, false);
+  EXPECT_EQ(Next(), another.get());
+}
+
 TEST_F(BesideLongOnes, OneThatIsBehindIsFoundBehindOneThatIsAhead) {
   Add("huge", 1, true);
   queue.Pop(turn);
