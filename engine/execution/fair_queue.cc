@@ -1,6 +1,7 @@
 #include "engine/execution/fair_queue.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -138,15 +139,20 @@ std::shared_ptr<FairEntry> FairQueue::PopShort(Turn& turn, std::span<const Turn*
   return Begin(*FindShort(beside), kShort, turn);
 }
 
+void FairQueue::MoveNow() {
+  double now = std::numeric_limits<double>::infinity();
+  for (const Tenant* const tenant : running_) now = std::min(now, tenant->position());
+  if (!order_.empty()) now = std::min(now, order_.begin()->start);
+  now_ = std::max(now_, now);
+}
+
 std::shared_ptr<FairEntry> FairQueue::Begin(Tenant& tenant, Flow flow, Turn& turn) {
   Leave(tenant);
   tenant.last_turn = ++turns_;
   std::shared_ptr<FairEntry> entry = Take(tenant, flow, tenant.waiting[flow].begin());
   if (tenant.waits()) Enter(tenant);
-  // A short one may have passed others that are behind.
-  double now = tenant.position();
-  if (!order_.empty()) now = std::min(now, order_.begin()->start);
-  now_ = std::max(now_, now);
+  if (tenant.turns++ == 0) running_.push_back(&tenant);
+  MoveNow();
   tenant.used_now = std::max(tenant.used_now, tenant.used[flow] - tenant.ahead[flow]);
   turn = Turn();
   turn.tenant = &tenant;
@@ -154,7 +160,6 @@ std::shared_ptr<FairEntry> FairQueue::Begin(Tenant& tenant, Flow flow, Turn& tur
   turn.is_long = entry->is_long;
   turn.charged = entry->next_seconds;
   turn.rest = entry->rest_seconds;
-  ++tenant.turns;
   tenant.running_rest += turn.rest;
   tenant.ahead[flow] += turn.charged;
   Move(tenant, flow, turn.charged);
@@ -199,10 +204,7 @@ void FairQueue::Ran(Turn& turn, double seconds) {
     turn.charged = turn.ran;
   }
   tenant.ahead[flow] += turn.ahead() - ahead;
-  // For who comes while it runs, unless somebody waits who is behind.
-  double now = tenant.position();
-  if (!order_.empty()) now = std::min(now, order_.begin()->start);
-  now_ = std::max(now_, now);
+  MoveNow();
   double used = tenant.used[flow] - tenant.ahead[flow];
   if (!tenant.waiting[other].empty()) used = std::min(used, tenant.used[other]);
   tenant.used_now = std::max(tenant.used_now, used);
@@ -230,8 +232,10 @@ void FairQueue::End(Turn& turn) {
   const Flow flow = FlowOf(turn.is_long);
   tenant.ahead[flow] -= turn.ahead();
   Move(tenant, flow, turn.ran - turn.charged);
-  --tenant.turns;
-  if (tenant.turns == 0) tenant.ahead = {};  // without what rounding left
+  if (--tenant.turns == 0) {
+    std::erase(running_, &tenant);
+    tenant.ahead = {};  // without what rounding left
+  }
   tenant.running_rest = tenant.turns == 0 ? 0 : tenant.running_rest - turn.rest;
   turn = Turn();
 }

@@ -158,6 +158,9 @@ class FairQueue {
   bool MayGoBeside(const Tenant& tenant, std::span<const Turn* const> beside) const;
   std::shared_ptr<FairEntry> Begin(Tenant& tenant, Flow flow, Turn& turn);
   std::shared_ptr<FairEntry> Take(Tenant& tenant, Flow flow, Waiting::iterator entry);
+  /// To where the last is of those that run or wait, of whom there are some: so that who comes goes
+  /// beside whatever runs.
+  void MoveNow();
   /// Moves its virtual time on, or back.
   void Move(Tenant& tenant, Flow flow, double seconds);
   /// Of a tenant that waits, among the others.
@@ -175,7 +178,8 @@ class FairQueue {
   TenantWeights weights_;
   std::map<std::string, Tenant, std::less<>> tenants_;
   std::set<Place> order_;
-  double now_ = 0;  ///< virtual
+  std::vector<const Tenant*> running_;  ///< who have turns
+  double now_ = 0;                      ///< virtual
   uint64_t next_order_ = 1, turns_ = 0;
   std::array<int64_t, 2> sizes_{};  ///< of each flow
   size_t sweep_at_ = 64;            ///< tenants

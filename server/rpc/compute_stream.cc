@@ -720,6 +720,8 @@ bool ComputeStream::TakeWrite(Todo& todo) {
   credit_of_ = request->holds_credit && credit_ > 0 ? request->call() : nullptr;
   if (write.is_end) {
     if (!Forget(*request)) --refused_;
+    // Before its caller can know: who has but one may send the next at once.
+    request->counted = engine::TenantHold();
     todo.ended.push_back(request->record());
   } else if (request->has_queued()) {
     sending_.push_back(request);

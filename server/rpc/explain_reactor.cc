@@ -79,10 +79,10 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
 
 class ExplainReactor final : public UnaryReactor {
  public:
-  ExplainReactor(const ServiceContext& service, grpc::CallbackServerContext& context,
-                 const Caller& caller, const v1::ExplainRequest& request,
-                 grpc::ByteBuffer& response, std::atomic<int>& under_way)
-      : UnaryReactor(Op::kExplain, service, context, caller, request.name(), response),
+  ExplainReactor(const ServiceContext& service, grpc::CallbackServerContext& context, Caller caller,
+                 const v1::ExplainRequest& request, grpc::ByteBuffer& response,
+                 std::atomic<int>& under_way)
+      : UnaryReactor(Op::kExplain, service, context, std::move(caller), request.name(), response),
         under_way_(under_way),
         counted_(++under_way_ <= kMostAtOnce) {}
 
@@ -145,11 +145,12 @@ grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response,
                                        std::atomic<int>& under_way) {
-  const absl::StatusOr<Caller> caller = Admit(Op::kExplain, service, *context);
+  absl::StatusOr<Caller> caller = Admit(Op::kExplain, service, *context);
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   v1::ExplainRequest request;
   absl::Status status = wire::ParseRequest(bytes, request);
-  auto* const call = new ExplainReactor(service, *context, *caller, request, response, under_way);
+  auto* const call =
+      new ExplainReactor(service, *context, *std::move(caller), request, response, under_way);
   call->Start(std::move(status), request);
   return call;
 }

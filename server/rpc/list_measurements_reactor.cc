@@ -85,6 +85,7 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
   void Conclude(absl::Status status) {
     record_.status = status;
     service_.telemetry.End(std::move(record_));
+    EndCount();
     Finish(ToGrpc(status));
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,7 +43,9 @@ struct Patience {
 class LiveStream {
  public:
   /// `caller`: whose it is; nullopt: nobody is asked.
-  explicit LiveStream(std::optional<Caller> caller) : caller_(std::move(caller)) {}
+  explicit LiveStream(std::optional<Caller> caller)
+      : counted_(caller ? std::exchange(caller->counted, nullptr) : nullptr),
+        caller_(std::move(caller)) {}
   virtual ~LiveStream() = default;
   const std::optional<Caller>& caller() const { return caller_; }
 
@@ -57,9 +60,15 @@ class LiveStream {
   /// Adds what is in flight on it.
   virtual void Count(InFlightTable& /*table*/) {}
 
+ protected:
+  /// From now on it does not count in its caller's quotas: called before its end can leave, so that
+  /// who has but one request may send the next as soon as he knows.
+  void EndCount() { counted_.reset(); }
+
  private:
   friend class LiveStreams;
 
+  std::shared_ptr<const void> counted_;
   const std::optional<Caller> caller_;
   absl::Status refused_;  ///< LiveStreams': why its caller is not who he was
 };

@@ -169,6 +169,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     hold_.Clear();
     record_.status = status;
     service_.telemetry.End(std::move(record_));
+    EndCount();
     delivery_.Begin(0, [this, end = ToGrpc(status)] { Finish(end); });
   }
 

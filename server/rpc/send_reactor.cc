@@ -152,6 +152,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
     lease_.reset();
     record_.status = status;
     service_.telemetry.End(std::move(record_));
+    EndCount();
     Finish(ToGrpc(status));
   }
 

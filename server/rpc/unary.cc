@@ -11,8 +11,8 @@ constexpr std::chrono::seconds kUsualTime(1);
 }  // namespace
 
 UnaryReactor::UnaryReactor(Op op, const ServiceContext& service,
-                           grpc::CallbackServerContext& context, const Caller& caller,
-                           std::string subject, grpc::ByteBuffer& response)
+                           grpc::CallbackServerContext& context, Caller caller, std::string subject,
+                           grpc::ByteBuffer& response)
     : LiveStream(caller),
       service_(service),
       context_(context),
@@ -34,6 +34,7 @@ void UnaryReactor::End(absl::Status status, const google::protobuf::MessageLite&
   record_.status = status;
   service_.telemetry.End(std::move(record_));
   sending_ = status.ok() ? static_cast<int64_t>(response_.Length()) : 0;
+  EndCount();
   delivery_.Begin(0, [this, end = ToGrpc(status)] { Finish(end); });
 }
 

@@ -26,7 +26,7 @@ namespace sparsed::server {
 class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
  public:
   UnaryReactor(Op op, const ServiceContext& service, grpc::CallbackServerContext& context,
-               const Caller& caller, std::string subject, grpc::ByteBuffer& response);
+               Caller caller, std::string subject, grpc::ByteBuffer& response);
 
   const std::string& tenant() const { return tenant_; }
   /// From now on its client's patience is looked after. UNAVAILABLE if the server is shutting down;
@@ -73,13 +73,13 @@ grpc::ServerUnaryReactor* Answer(Op op, const ServiceContext& service,
                                  grpc::CallbackServerContext* context,
                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                  const Work& work) {
-  const absl::StatusOr<Caller> caller = Admit(op, service, *context);
+  absl::StatusOr<Caller> caller = Admit(op, service, *context);
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   Request request;
   Reply reply;
   absl::Status status = wire::ParseRequest(*bytes, request);
   auto* const call =
-      new UnaryReactor(op, service, *context, *caller, SubjectOf(request), *response);
+      new UnaryReactor(op, service, *context, *std::move(caller), SubjectOf(request), *response);
   call->Join().IgnoreError();
   if (status.ok()) status = work(request, *call->caller(), reply);
   call->End(std::move(status), reply);
@@ -92,20 +92,21 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
                                          grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          Work work) {
-  const absl::StatusOr<Caller> caller = Admit(op, service, *context);
+  absl::StatusOr<Caller> caller = Admit(op, service, *context);
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   Request request;
   absl::Status status = wire::ParseRequest(*bytes, request);
   auto* const call =
-      new UnaryReactor(op, service, *context, *caller, SubjectOf(request), *response);
+      new UnaryReactor(op, service, *context, *std::move(caller), SubjectOf(request), *response);
   if (status.ok()) status = call->Join();
   if (status.ok()) {
-    status = service.workers.Run(caller->tenant,
-                                 [call, request = std::move(request), work = std::move(work)] {
-                                   Reply reply;
-                                   absl::Status done = work(request, *call->caller(), reply);
-                                   call->End(std::move(done), reply);
-                                 });
+    const std::string tenant = call->tenant();
+    status =
+        service.workers.Run(tenant, [call, request = std::move(request), work = std::move(work)] {
+          Reply reply;
+          absl::Status done = work(request, *call->caller(), reply);
+          call->End(std::move(done), reply);
+        });
   }
   if (!status.ok()) call->End(std::move(status), Reply());
   return call;

@@ -161,6 +161,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
 
   /// `this` may be gone afterwards.
   void Send(const absl::Status& status) {
+    EndCount();
     delivery_.Begin(0, [this, &status] {
       if (status.ok()) {
         StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);

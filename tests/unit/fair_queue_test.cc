@@ -431,6 +431,19 @@ TEST_F(BesideLongOnes, OneThatIsBehindIsFoundBehindOneThatIsAhead) {
   EXPECT_EQ(Next(), nullptr);
 }
 
+TEST_F(BesideLongOnes, WhoComesGoesBesideWhateverRuns) {
+  FairQueue::Turn ahead;
+  Add("ahead", 1, true);
+  queue.Pop(ahead);
+  Add("behind", 1, true);
+  queue.Pop(turn);
+  queue.Ran(ahead, 0.5);
+  queue.Ran(turn, 0.1);
+  queue.End(ahead);
+  const auto tiny = Add("tiny", 0.1, false);
+  EXPECT_EQ(Next(), tiny.get());
+}
+
 TEST_F(BesideLongOnes, ATenantsShortOnesHaveHalfOfItsTime) {
   Add("t", 1, true);
   queue.Pop(turn);
