@@ -77,6 +77,7 @@ void AddCopy(CLI::App& app, Invocation& invocation);
 void AddDelete(CLI::App& app, Invocation& invocation);
 void AddDoctor(CLI::App& app, Invocation& invocation);
 void AddManual(CLI::App& app, Invocation& invocation);
+void AddRecord(CLI::App& app, Invocation& invocation);
 void AddRename(CLI::App& app, Invocation& invocation);
 void AddSddmm(CLI::App& app, Invocation& invocation);
 void AddSpmm(CLI::App& app, Invocation& invocation);
@@ -86,5 +87,6 @@ void AddWatch(CLI::App& app, Invocation& invocation);
 void AddDownload(CLI::App& app, Invocation& invocation);
 void AddSpgemm(CLI::App& app, Invocation& invocation);
 void AddSlow(CLI::App& app, Invocation& invocation);
+void AddSnapshot(CLI::App& app, Invocation& invocation);
 
 }  // namespace sparsed::cli

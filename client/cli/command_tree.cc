@@ -270,8 +270,10 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddExplain(app, invocation);
   AddServerCommands(app, invocation);
   AddSlow(app, invocation);
+  AddSnapshot(app, invocation);
   AddWatch(app, invocation);
   AddTop(app, invocation);
+  AddRecord(app, invocation);
   AddBench(app, invocation);
   AddDoctor(app, invocation);
   AddToken(app, invocation);

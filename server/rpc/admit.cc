@@ -36,6 +36,7 @@ Rule RuleOf(Op op) {
     case Op::kGetServerInfo:
     case Op::kListTenants:
     case Op::kListSlow:
+    case Op::kWatchRequests:
     case Op::kExplain:
       return {Role::kReadOnly, "looking"};
     case Op::kUpload:
@@ -60,6 +61,8 @@ Rule RuleOf(Op op) {
       return {Role::kUser, "preparing a matrix"};
     case Op::kGetStats:
       return {Role::kOperator, "the statistics of the whole server"};
+    case Op::kSaveSnapshot:
+      return {Role::kOperator, "a snapshot of what all tenants have"};
   }
   return {Role::kOperator, "this"};
 }
@@ -80,6 +83,7 @@ bool IsStream(Op op) {
     case Op::kSpgemm:
     case Op::kChain:
     case Op::kWatch:
+    case Op::kWatchRequests:
       return true;
     default:
       return false;

@@ -19,8 +19,8 @@ void Cut(std::string& text, size_t bytes) {
   text.resize(bytes);
 }
 
-/// Whether it changes what the server keeps.
-bool Changes(Op op) {
+/// Whether it changes what the server keeps, or takes all of it away: operators are told of it.
+bool IsNotable(Op op) {
   switch (op) {
     case Op::kUpload:
     case Op::kUpdateValues:
@@ -31,6 +31,7 @@ bool Changes(Op op) {
     case Op::kShare:
     case Op::kRename:
     case Op::kCopy:
+    case Op::kSaveSnapshot:
       return true;
     default:
       return false;
@@ -41,7 +42,7 @@ bool Changes(Op op) {
 LogLevel LevelOf(const StageRecord& record) {
   switch (record.status.code()) {
     case absl::StatusCode::kOk:
-      return Changes(record.op) ? LogLevel::kInfo : LogLevel::kDebug;
+      return IsNotable(record.op) ? LogLevel::kInfo : LogLevel::kDebug;
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:
@@ -139,12 +140,13 @@ void Telemetry::End(StageRecord record) {
   LogSlow(record);
   Audit(record);
   slow_.Add(record);
+  feed_.Tell(record);
   if (exporter_ != nullptr) exporter_->Add(record);
   live_.End(std::move(record));
 }
 
 void Telemetry::Audit(const StageRecord& record) {
-  if (audit_ == nullptr || (!Changes(record.op) && record.keeps.empty())) return;
+  if (audit_ == nullptr || (!IsNotable(record.op) && record.keeps.empty())) return;
   audit_->Write({.tenant = record.tenant,
                  .caller = record.caller,
                  .operation = std::string(Name(record.op)),
@@ -155,7 +157,7 @@ void Telemetry::Audit(const StageRecord& record) {
 }
 
 void Telemetry::Refused(Op op, const Caller* caller, std::string from, const absl::Status& why) {
-  if (audit_ == nullptr || !Changes(op)) return;
+  if (audit_ == nullptr || !IsNotable(op)) return;
   AuditEntry entry;
   if (caller != nullptr) {
     entry.tenant = caller->tenant;

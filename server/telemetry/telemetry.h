@@ -14,6 +14,7 @@
 #include "server/telemetry/live_requests.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/otlp_exporter.h"
+#include "server/telemetry/request_feed.h"
 #include "server/telemetry/slow_requests.h"
 #include "server/telemetry/stage_record.h"
 
@@ -51,6 +52,7 @@ class Telemetry {
   int64_t in_flight() const { return in_flight_; }
   const SlowRequests& slow() const { return slow_; }
   const LiveRequests& live() const { return live_; }
+  RequestFeed& feed() { return feed_; }
 
  private:
   static constexpr int kCodes = 17;  ///< of google.rpc
@@ -73,6 +75,7 @@ class Telemetry {
   std::unique_ptr<OtlpExporter> exporter_;
   std::atomic<int64_t> in_flight_ = 0;
   LiveRequests live_;
+  RequestFeed feed_;
 };
 
 }  // namespace sparsed::server

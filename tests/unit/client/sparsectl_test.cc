@@ -479,6 +479,39 @@ TEST_F(Sparsectl, BenchSaysRatesAndPhases) {
   ExpectSays("bench s --seconds=1 --most-seconds=2", 2, "does not go with");
 }
 
+TEST_F(Sparsectl, RecordsRequestsAndMakesThemAgain) {
+  ExpectSays("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx", 0, "wrote");
+  ExpectSays("upload s.mtx", 0, "uploaded");
+  ExpectSays("generate dense 200x16 --out=B.npy && cp s.mtx t.mtx", 0, "wrote");
+  ExpectSays(
+      "record --seconds=60 --out=log.jsonl & pid=$!; sleep 1; "
+      "for i in 1 2 3; do " SPARSECTL_PROGRAM
+      " spmm s --operand=B.npy --out=C.npy; done; " SPARSECTL_PROGRAM
+      " spgemm s s --transpose-left --discard; " SPARSECTL_PROGRAM
+      " upload t.mtx; " SPARSECTL_PROGRAM " spmm t --operand=B.npy --out=C.npy; " SPARSECTL_PROGRAM
+      " delete t; kill -INT $pid; wait $pid",
+      0, "recorded 7 requests in ");
+  ExpectSays("bench --replay=log.jsonl", 0, "replay  log.jsonl, 4 of 7 requests\n");
+  const Said text = Run("bench --replay=log.jsonl --speed=10");
+  EXPECT_EQ(text.exit_code, 0) << text.text;
+  for (const char* word : {"at 10 x its speed", "latency, from when due", "until it began", "P99.9",
+                           "1 requests were left out, as they are no products: upload",
+                           "1 requests were left out: there is no matrix named 't' here"}) {
+    EXPECT_THAT(text.text, HasSubstr(word));
+  }
+  ExpectSays("bench --replay=- --csv < log.jsonl", 0, ",latency_p99_ns,");
+  ExpectSays("bench --replay=log.jsonl -o json", 0, R"("requests":4)");
+  ExpectSays("bench --replay=log.jsonl --tenant=nobody", 4, "of tenant nobody");
+  ExpectSays("bench --replay=s.mtx", 3, "s.mtx:1: it is no object of JSON");
+  ExpectSays("bench --replay=nothing", 3, "nothing");
+  ExpectSays("bench s --replay=log.jsonl", 2, "a matrix does not go with --replay");
+  ExpectSays("bench", 2, "the matrix, or --replay, is missing");
+  ExpectSays("bench --replay=log.jsonl --k=8", 2, "--replay does not go with --k");
+  ExpectSays("bench s --speed=2", 2, "--speed goes with --replay only");
+  ExpectSays("bench --replay=log.jsonl --speed=0", 2, "--speed");
+  ExpectSays("record --out=/proc/nothing/x", 3, "cannot create");
+}
+
 TEST_F(Sparsectl, TopAndWatchShowWhatHappens) {
   ASSERT_EQ(Run("generate matrix 40x40 --row-nonzeros=4 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
