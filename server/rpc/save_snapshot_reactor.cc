@@ -1,10 +1,15 @@
 // Admin.SaveSnapshot: what the data directory holds at one moment, piece by piece, so that it takes
 // its turns on the workers and on the disk with everybody else.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>

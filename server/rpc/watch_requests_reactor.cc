@@ -43,7 +43,10 @@ class WatchRequestsReactor final : public BytesWriteReactor,
     if (status.ok() && all) {
       status = service.access.Require(caller, Role::kOperator, "the requests of all tenants");
     }
-    if (!status.ok()) return End(std::move(status));
+    if (!status.ok()) {
+      End(std::move(status));
+      return;
+    }
     // Whoever waits for it knows from then on that nothing is missed.
     {
       const MutexLock lock(mutex_);

@@ -31,7 +31,7 @@ const Histogram::BucketBoundaries kBatchBuckets = {2, 4, 8, 16, 32, 64, 128, 256
 Family<Counter>& CounterFamily(Registry& registry, const char* name, const char* help) {
   return BuildCounter().Name(name).Help(help).Register(registry);
 }
-Family<Gauge>& GaugeFamily(Registry& registry, const char* name, const char* help) {
+Family<prometheus::Gauge>& GaugeFamily(Registry& registry, const char* name, const char* help) {
   return BuildGauge().Name(name).Help(help).Register(registry);
 }
 Family<Histogram>& HistogramFamily(Registry& registry, const char* name, const char* help) {

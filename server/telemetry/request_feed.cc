@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "server/telemetry/live_requests.h"
+
 namespace sparsed::server {
 
 void RequestFeed::Add(Listener* listener) {
@@ -17,7 +19,7 @@ void RequestFeed::Remove(Listener* listener) {
 }
 
 void RequestFeed::Tell(const StageRecord& record) {
-  if (count_.load(std::memory_order_relaxed) == 0 || !SlowRequests::Counts(record.op)) return;
+  if (count_.load(std::memory_order_relaxed) == 0 || IsStatusCall(record.op)) return;
   const EndedRequest request{std::chrono::system_clock::now(), record};
   const MutexLock lock(mutex_);
   for (Listener* listener : listeners_) listener->OnRequest(request);
