@@ -32,6 +32,8 @@ struct BenchArguments {
 constexpr std::array<std::pair<const char*, double>, 4> kQuantiles = {
     {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}}};
 
+/// Of fewer the interval is a guess.
+constexpr int kWindowsForInterval = 5;
 /// Who begins so much later than it is due waits for those before.
 constexpr std::chrono::milliseconds kLate{5};
 
@@ -64,6 +66,7 @@ void AddResult(const LoadResult& result, Json& json) {
                {"warmup_seconds", result.warmup_seconds},
                {"windows", result.windows},
                {"error", result.error},
+               {"interval", result.interval},
                {"steady", result.steady},
                {"requests_per_second", count / result.seconds},
                {"gflops", 1e-9 * result.flops / result.seconds},
@@ -169,6 +172,9 @@ std::string Heading(const BenchArguments& arguments, const Json& json, const Loa
 std::string ToText(const BenchArguments& arguments, const Json& json, const LoadResult& result) {
   std::string text = fmt::format("{}rate    {:.1f} requests/s", Heading(arguments, json, result),
                                  json["requests_per_second"].get<double>());
+  if (!OpenLoop(arguments) && result.windows >= kWindowsForInterval) {
+    text += fmt::format(" +-{:.2f}% (95% confidence)", 100 * result.interval);
+  }
   if (result.flops > 0) {
     text += fmt::format(", {:.2f} GFLOP/s; {:.2f} GFLOP/s in the kernel",
                         json["gflops"].get<double>(), json["kernel_gflops"].get<double>());

@@ -209,6 +209,7 @@ class Load {
     LoadResult result;
     result.warmup_seconds = warmup_;
     result.error = error_;
+    result.interval = error_ * ConfidenceFactor(numbers_.size());
     result.steady = steady_;
     result.first_failure = first_failure_;
     Window all;
@@ -249,6 +250,15 @@ class Load {
 };
 
 }  // namespace
+
+double ConfidenceFactor(size_t windows) {
+  constexpr double kNormal = 1.959964;
+  const double n = std::max<double>(1, static_cast<double>(windows) - 1);
+  // Cornish and Fisher's expansion: within 0.5 % from 4 degrees of freedom on.
+  const double z = kNormal, z2 = z * z;
+  return z + z * (z2 + 1) / (4 * n) + z * (5 * z2 * z2 + 16 * z2 + 3) / (96 * n * n) +
+         z * (3 * z2 * z2 * z2 + 19 * z2 * z2 + 17 * z2 - 15) / (384 * n * n * n);
+}
 
 bool IsSteady(const std::vector<double>& windows, double precision, double* error) {
   const auto n = static_cast<double>(windows.size());

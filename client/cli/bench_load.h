@@ -56,8 +56,10 @@ struct LoadResult {
   double seconds = 0;                                       ///< that were measured
   double warmup_seconds = 0;                                ///< left out before them
   int windows = 0;
-  double error = 0;     ///< standard error of the windows, as LoadOptions::precision
-  bool steady = false;  ///< `error` is as wanted
+  double error = 0;  ///< standard error of the windows, as LoadOptions::precision
+  double interval =
+      0;  ///< half the width of the 95 % confidence interval of what it is of, likewise
+  bool steady = false;                    ///< `error` is as wanted
   std::map<std::string, int64_t> failed;  ///< by code
   std::string first_failure;
   std::map<std::string, int64_t> plans;  ///< requests by plan
@@ -73,6 +75,10 @@ using LoadRequest = std::function<absl::StatusOr<LoadSample>(int worker, int64_t
 /// nothing was measured.
 absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options, const LoadRequest& request,
                                    const std::atomic<bool>& stop);
+
+/// What a standard error of that many windows is to be multiplied by for half the width of a 95 %
+/// confidence interval: Student's t.
+double ConfidenceFactor(size_t windows);
 
 /// Whether the windows' numbers are as near to each other as `precision` wants, and the standard
 /// error of their mean, as a part of it. False of fewer than 12.

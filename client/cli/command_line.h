@@ -25,6 +25,7 @@ struct Invocation {
   ClientOptions options;
   std::function<absl::StatusOr<Report>(const Client&)> run;
   std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
+  bool lists = false;                                ///< what --sort can sort
 };
 
 inline constexpr const char* kTypes = "f32, f64, f16 or bf16";

@@ -77,6 +77,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   list->add_flag("--shared", listed->shared,
                  "Those that other tenants share with yours, TENANT~NAME, instead of your own");
   list->callback([&invocation, listed] {
+    invocation.lists = true;
     invocation.run = [listed](const Client& client) { return List(client, *listed); };
   });
 

@@ -69,7 +69,8 @@ std::string FloorShare(double share) {
 
 Table MeasurementsTable(const std::vector<Measurement>& measurements) {
   Table table({"CLASS", "TYPE", "K", "MEDIAN ms", "CSR ms", "BUILD ms", "GFLOP/s", "FLOOR", "RUNS",
-               "DEVICE", "KERNEL", "RECIPE"});
+               "DEVICE", "KERNEL", "RECIPE"},
+              {"RUNS", "TYPE", "BUILD ms", "FLOOR", "DEVICE", "GFLOP/s", "CSR ms"});
   for (const Measurement& m : measurements) {
     table.Add({Text(m.problem_class), Name(m.type), std::to_string(m.k),
                fmt::format("{:.3f}", m.median_ms), KnownMilliseconds(m.baseline_ms),

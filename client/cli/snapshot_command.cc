@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -275,8 +276,10 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
   auto verified = std::make_shared<VerifyArguments>();
   AddFile(verify, verified->path, "The snapshot; -: standard input");
   verify->add_flag("--list", verified->list, "List the matrices and dense matrices in it");
-  verify->callback(
-      [&invocation, verified] { invocation.run_here = [verified] { return Verify(*verified); }; });
+  verify->callback([&invocation, verified] {
+    invocation.lists = verified->list;
+    invocation.run_here = [verified] { return Verify(*verified); };
+  });
 
   CLI::App* restore = AddCommand(
       *snapshot, "restore",

@@ -167,9 +167,9 @@ absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextB
 
 absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
                              grpc::ServerContextBase& context) {
-  std::shared_ptr<const CallOrigin> origin = OriginOf(context);
+  const std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
-  if (caller.ok()) caller->origin = std::move(origin);
+  if (caller.ok()) caller->origin = origin;
   absl::Status status = caller.status();
   if (status.ok()) status = MayDo(op, service, *caller);
   if (status.ok()) {
@@ -177,7 +177,8 @@ absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
                    context, *caller);
   }
   if (status.ok()) return caller;
-  service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(), status);
+  service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(),
+                            origin->request_id, status);
   return status;
 }
 

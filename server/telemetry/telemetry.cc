@@ -156,7 +156,21 @@ void Telemetry::Audit(const StageRecord& record) {
                  .id = record.id});
 }
 
-void Telemetry::Refused(Op op, const Caller* caller, std::string from, const absl::Status& why) {
+void Telemetry::Refused(Op op, const Caller* caller, std::string from, const std::string& id,
+                        const absl::Status& why) {
+  if (const std::optional<int64_t> not_logged =
+          LogEnabled(LogLevel::kInfo) ? refused_limit_.Admit() : std::nullopt;
+      not_logged.has_value()) {
+    std::vector<Field> fields = {{"op", std::string(Name(op))},
+                                 {"tenant", caller == nullptr ? "" : caller->tenant},
+                                 {"caller", caller == nullptr ? "" : caller->name},
+                                 {"request_id", id},
+                                 {"from", from},
+                                 {"code", absl::StatusCodeToString(why.code())},
+                                 {"message", std::string(why.message())}};
+    if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
+    Log(LogLevel::kInfo, "refused", fields);
+  }
   if (audit_ == nullptr || !IsNotable(op)) return;
   AuditEntry entry;
   if (caller != nullptr) {
@@ -165,6 +179,7 @@ void Telemetry::Refused(Op op, const Caller* caller, std::string from, const abs
   }
   entry.operation = std::string(Name(op));
   entry.status = why;
+  entry.id = id;
   entry.from = std::move(from);
   audit_->Write(std::move(entry));
 }

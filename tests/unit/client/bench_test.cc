@@ -72,6 +72,14 @@ LoadSample Sample() {
           .transport = Transport::kHeld};
 }
 
+TEST(ConfidenceFactor, IsStudents) {
+  // Of tables: 4, 11, 29 degrees of freedom, and without end.
+  EXPECT_NEAR(ConfidenceFactor(5), 2.776, 0.02);
+  EXPECT_NEAR(ConfidenceFactor(12), 2.201, 0.005);
+  EXPECT_NEAR(ConfidenceFactor(30), 2.045, 0.002);
+  EXPECT_NEAR(ConfidenceFactor(1'000'000), 1.960, 0.001);
+}
+
 TEST(Load, CountsWhatEndsInItsTime) {
   const std::atomic<bool> stop = false;
   std::atomic<int> running = 0, most = 0;

@@ -77,7 +77,8 @@ TEST(SnapshotFile, EveryFlippedBitIsFound) {
     for (const int bit : {0, 3, 7}) {
       bytes[i] = static_cast<char>(bytes[i] ^ (1 << bit));
       const absl::Status status = Check(bytes).status();
-      EXPECT_TRUE(absl::IsDataLoss(status) || (i < 512 && absl::IsInvalidArgument(status)))
+      // At its beginning it may become one of another format, or none at all.
+      EXPECT_TRUE(absl::IsDataLoss(status) || (i < 1024 && absl::IsInvalidArgument(status)))
           << "bit " << bit << " of byte " << i << ": " << status;
       bytes[i] = static_cast<char>(bytes[i] ^ (1 << bit));
     }
@@ -96,8 +97,8 @@ TEST(SnapshotFile, EveryTruncationIsFound) {
 }
 
 TEST(SnapshotFile, ForeignFilesAreNone) {
-  for (const std::string foreign : {std::string(600, 'x'), std::string(600, '\0'),
-                                    "SQLite format 3" + std::string(1000, '\0')}) {
+  for (const std::string& foreign : {std::string(600, 'x'), std::string(600, '\0'),
+                                     "SQLite format 3" + std::string(1000, '\0')}) {
     const absl::Status status = Check(foreign).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("it is no snapshot of sparsed's"));

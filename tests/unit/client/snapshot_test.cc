@@ -67,14 +67,14 @@ TEST_F(SnapshotTest, SavedWhileOthersWriteAndRestoredBitForBit) {
   std::map<std::string, CsrMatrix> fixed;
   for (const char* name : {"a", "b", "c"}) {
     fixed[name] = RandomMatrix(200, 150, static_cast<unsigned>(name[0]));
-    ASSERT_TRUE(client.Upload(name, fixed[name]).ok());
+    ASSERT_TRUE(client.Upload(name, fixed[name].View()).ok());
   }
   const std::vector<float> dense = RandomDense(50 * 8, 4);
   ASSERT_TRUE(client.PutDense("x", DenseView(dense.data(), 50, 8), {.durable = true}).ok());
   // "first" and "second" get the same values, one after the other.
   const CsrMatrix moving = RandomMatrix(100, 100, 9);
-  ASSERT_TRUE(client.Upload("first", moving).ok());
-  ASSERT_TRUE(client.Upload("second", moving).ok());
+  ASSERT_TRUE(client.Upload("first", moving.View()).ok());
+  ASSERT_TRUE(client.Upload("second", moving.View()).ok());
   std::atomic<bool> ended = false;
   std::thread writer([&] {
     std::vector<float> values = F32(moving);
@@ -88,9 +88,10 @@ TEST_F(SnapshotTest, SavedWhileOthersWriteAndRestoredBitForBit) {
   std::thread uploader([&] {
     for (int i = 0; !ended; ++i) {
       const std::string name = fmt::format("u{}", i % 8);
-      EXPECT_TRUE(
-          client.Upload(name, RandomMatrix(60, 60, static_cast<unsigned>(i)), {.replace = true})
-              .ok());
+      EXPECT_TRUE(client
+                      .Upload(name, RandomMatrix(60, 60, static_cast<unsigned>(i)).View(),
+                              {.replace = true})
+                      .ok());
       if (i % 3 == 2) {
         EXPECT_TRUE(client.MatrixNamed(name).Delete().ok());
       }
@@ -131,7 +132,7 @@ TEST_F(SnapshotTest, SavedWhileOthersWriteAndRestoredBitForBit) {
     EXPECT_TRUE(of_first == of_second || of_first == of_second + 1 || of_first == 1)
         << of_first << " " << of_second;
     // It goes on from there.
-    EXPECT_TRUE(restored.Upload("new", fixed["a"]).ok());
+    EXPECT_TRUE(restored.Upload("new", fixed["a"].View()).ok());
   }
 }
 
@@ -139,7 +140,7 @@ TEST_F(SnapshotTest, WhatIsRefusedSaysWhy) {
   ServerProcess server({"--data-dir=" + Path("data")});
   const Client client = Connect(server);
   Use(server);
-  ASSERT_TRUE(client.Upload("a", RandomMatrix(50, 50, 1)).ok());
+  ASSERT_TRUE(client.Upload("a", RandomMatrix(50, 50, 1).View()).ok());
   ExpectSays("snapshot save .", 0, "./sparsed-2");
   ExpectSays("snapshot save s", 0, "1 matrices of 1 patterns");
   ExpectSays("-o json snapshot save s", 0, R"("matrices":1)");
@@ -167,7 +168,9 @@ TEST_F(SnapshotTest, WhatIsRefusedSaysWhy) {
   ExpectSays("snapshot restore flipped --data-dir=new", 9, "it is damaged at byte");
   EXPECT_FALSE(std::filesystem::exists(Path("new")));
   if (std::filesystem::exists("/dev/full")) {
-    ExpectSays("snapshot save - > /dev/full", 7, "cannot write to standard output: No space left");
+    ExpectSays("snapshot save - > /dev/full 2> said; code=$?; cat said; exit $code", 7,
+               "cannot write to standard output: No space left");
+    ExpectSays("snapshot save - > /dev/full", 7, "");  // nor can it say so
   }
   ServerProcess in_memory;
   Connect(in_memory);
@@ -180,8 +183,8 @@ TEST_F(SnapshotTest, DamagedArraysAreToldAndTheRestIsSaved) {
   ServerProcess server({"--data-dir=" + Path("data")});
   const Client client = Connect(server);
   Use(server);
-  ASSERT_TRUE(client.Upload("a", RandomMatrix(50, 50, 1)).ok());
-  ASSERT_TRUE(client.Upload("b", RandomMatrix(50, 50, 2)).ok());
+  ASSERT_TRUE(client.Upload("a", RandomMatrix(50, 50, 1).View()).ok());
+  ASSERT_TRUE(client.Upload("b", RandomMatrix(50, 50, 2).View()).ok());
   const std::string blob = Path("data/blobs/0000000000000003.blob");
   std::string bytes = ContentsOf(blob);
   ASSERT_GT(bytes.size(), 100);
