@@ -72,7 +72,7 @@ std::string ToText(const SnapshotSummary& summary) {
           std::chrono::nanoseconds(NumberIn(facts, "created_unix_ns"))));
   return fmt::format(
       "taken     {}, of sparsed {}\n"
-      "holds     {} matrices of {} patterns, {} layouts, {} dense matrices\n"
+      "holds     {} matrices of {} patterns, {} layouts, {} buffers\n"
       "arrays    {}, {}\n"
       "file      {} bytes\n",
       Time(created), TextIn(facts, "server_version"), Count(NumberIn(facts, "matrices")),
@@ -217,10 +217,10 @@ absl::StatusOr<Report> Verify(const VerifyArguments& arguments) {
                    {"VERSION", "version"}});
   for (const Json& item : summary->contents) {
     const bool matrix = TextIn(item, "kind") == "matrix";
-    listing.Add(item, {matrix ? "matrix" : "dense matrix", TextIn(item, "name"),
-                       TextIn(item, "tenant"), Count(NumberIn(item, "rows")),
-                       Count(NumberIn(item, "cols")), matrix ? Count(NumberIn(item, "nnz")) : "",
-                       TextIn(item, "type"), std::to_string(NumberIn(item, "version"))});
+    listing.Add(item, {matrix ? "matrix" : "buffer", TextIn(item, "name"), TextIn(item, "tenant"),
+                       Count(NumberIn(item, "rows")), Count(NumberIn(item, "cols")),
+                       matrix ? Count(NumberIn(item, "nnz")) : "", TextIn(item, "type"),
+                       std::to_string(NumberIn(item, "version"))});
   }
   report.listing = std::move(listing);
   if (const int64_t more = summary->listed - SnapshotSummary::kMostListed; more > 0) {
@@ -275,7 +275,7 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
                                 {"snapshot verify backup.snapshot --list"});
   auto verified = std::make_shared<VerifyArguments>();
   AddFile(verify, verified->path, "The snapshot; -: standard input");
-  verify->add_flag("--list", verified->list, "List the matrices and dense matrices in it");
+  verify->add_flag("--list", verified->list, "List the matrices and buffers in it");
   verify->callback([&invocation, verified] {
     invocation.lists = verified->list;
     invocation.run_here = [verified] { return Verify(*verified); };

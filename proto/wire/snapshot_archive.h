@@ -2,7 +2,7 @@
 // as it comes.
 //
 //   snapshot.json     when it was taken, of which server, how much is in it
-//   contents.jsonl    a line for each matrix and held dense matrix
+//   contents.jsonl    a line for each matrix and buffer
 //   catalog.sqlite    as in a data directory (docs/storage.md)
 //   blobs/N.blob      likewise, in ascending order
 //   damaged.txt       only if arrays were damaged when it was taken: a line for each

@@ -300,6 +300,10 @@ std::vector<std::string> Block(const std::string& help, const std::string& headi
 TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
   const std::string sparsectl = SPARSECTL_PROGRAM;
   const std::string path = sparsectl.substr(0, sparsectl.rfind('/'));
+  // Snapshots are of what is on disk.
+  const Folder data;
+  const ServerProcess durable({"--data-dir=" + data.path() + "/data"});
+  Connect(durable);
   std::vector<std::string> commands = {""};
   for (const std::string& line : Block(Run("--help").text, "Subcommands:")) {
     if (!line.empty() && line[0] != ' ') commands.push_back(line.substr(0, line.find(' ')));
@@ -319,7 +323,7 @@ TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
     EXPECT_FALSE(lines.empty()) << command << " has none";
     const bool whole = help.find("sparsectl generate") != std::string::npos;
     std::string script = "cd " + folder_ + " && rm -rf * && export PATH=" + path +
-                         ":$PATH SPARSED_SERVER=" + server_.address() + "\nset -e\n" +
+                         ":$PATH SPARSED_SERVER=" + durable.address() + "\nset -e\n" +
                          "sparsectl list -o yaml | sed -n 's/^  - name: //p' | xargs -r sparsectl "
                          "delete > deleted\n" +
                          (whole ? "" : given);
