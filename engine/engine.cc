@@ -24,7 +24,7 @@ constexpr double kScrubRate = 50e6;
 /// After which a pass begins again that found no memory or descriptors, at the latest.
 constexpr std::chrono::duration<double> kScrubAgain = std::chrono::hours(1);
 /// Memory that nobody took for so long, and at most for twice as long, goes back to the system.
-/// Held operands are looked at as often.
+/// Buffers are looked at as often.
 constexpr std::chrono::seconds kKeepTime{2};
 
 std::string CpuDescription() {
@@ -287,8 +287,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
 Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
 
 Engine::~Engine() {
-  // What expires tells lanes and the preparation; these call into each other: end the trials first,
-  // then both.
+  // What expires tells worker slots and the preparation; these call into each other: end the trials
+  // first, then both.
   if (housekeeper_.joinable()) {
     housekeeper_.request_stop();
     housekeeper_.join();

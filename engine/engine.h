@@ -1,4 +1,4 @@
-// The engine: what the service knows, without a wire. The rooms below are wired together here and
+// The engine: what the service knows, without a wire. The modules below are wired together here and
 // nowhere else.
 #pragma once
 
@@ -36,7 +36,7 @@ struct EngineOptions {
   std::vector<int> gpu_ordinals = {0};  ///< which
   bool gpu_required = false;            ///< it does not open without all of them
   CatalogOptions catalog;
-  DenseOptions dense;                     ///< held operands
+  DenseOptions dense;                     ///< buffers
   double scrub_interval_seconds = 86400;  ///< between two verifications of all blobs; 0: never
   ExecutorOptions execution;
   PreparationOptions preparation;
@@ -53,8 +53,8 @@ struct DeviceFacts {
 
 class Engine {
  public:
-  /// Opens the store, restores the catalog, starts lanes and workers. `observer` outlives the
-  /// engine.
+  /// Opens the store, restores the catalog, starts worker slots and workers. `observer` outlives
+  /// the engine.
   static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options,
                                                       Observer& observer);
   ~Engine();
@@ -121,7 +121,7 @@ class Engine {
   std::unique_ptr<StoreWatcher> store_watcher_;
   class Scrubber;
   std::unique_ptr<Scrubber> scrubber_;
-  std::jthread housekeeper_;  ///< gives up kept blocks and held operands that nobody uses
+  std::jthread housekeeper_;  ///< gives up kept blocks and buffers that nobody uses
 };
 
 }  // namespace sparsed::engine

@@ -23,7 +23,7 @@ struct KernelRun {
   std::string_view device;
   double seconds = 0;
   double flops = 0;          ///< useful floating point operations
-  double floor_seconds = 0;  ///< bytes that it had to move, over the device's measured rate
+  double floor_seconds = 0;  ///< memory-bound minimum: bytes to move over the device's rate
 };
 
 /// A preparation that ended.
@@ -33,11 +33,11 @@ struct PreparationReport {
   std::string sentence;  ///< why it failed, or what came of it
   double seconds = 0;
   bool asked_for =
-      false;  ///< by an upload or a client; else it restored, or tried a product's class
+      false;  ///< by an upload or a client; else it restored, or tried a product's signature
   Requester requester = {};
 };
 
-/// Called from lanes and workers: implementations are thread-safe and do not block.
+/// Called from worker slots and workers: implementations are thread-safe and do not block.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -46,7 +46,7 @@ class Observer {
   virtual void OnBatch(std::string_view /*device*/, int64_t /*requests*/) {}
   /// A stage of a preparation ended: "features", "lsh_cluster", "aspt", "trial", "restore", ...
   virtual void OnPreparationStage(std::string_view /*stage*/, double /*seconds*/) {}
-  /// A trial waited so long for a lane of "cpu" or a GPU, for one run.
+  /// A trial waited so long for a worker slot of "cpu" or a GPU, for one run.
   virtual void OnTrialWait(std::string_view /*device*/, double /*seconds*/) {}
   /// A preparation built a layout of this kind on the "cpu" or, a step of it at least, on a GPU.
   virtual void OnLayoutBuilt(std::string_view /*kind*/, std::string_view /*device*/,
@@ -57,7 +57,7 @@ class Observer {
   virtual void OnDeviceLost(std::string_view /*sentence*/) {}
   /// The data directory is gone (UNAVAILABLE, with a sentence), or is there again (OK).
   virtual void OnStore(const absl::Status& /*status*/) {}
-  /// A held dense matrix was forgotten because nothing used it, or could not be.
+  /// A buffer was deleted because nothing used it, or could not be.
   virtual void OnDenseExpired(const DenseExpiry&) {}
   virtual void OnMatrixExpired(const MatrixExpiry&) {}
   /// Since the last call of it so often, the tenant's use went past its soft limit.

@@ -98,14 +98,8 @@ absl::Status CopyAt(const DenseMemory& from, const DenseMemory& to, size_t eleme
 
 absl::Status Site::Grow(Buffer& buffer, size_t bytes) {
   if (buffer.size() >= bytes) return absl::OkStatus();
-  if (buffer.size() > 0) {
-    if (keeps()) {
-      if (absl::Status settled = Settle(); !settled.ok()) return settled;
-    } else {
-      Keep(std::make_shared<const Buffer>(buffer));
-    }
-    buffer = Buffer();
-  }
+  // What is queued may still use it, and is not waited for.
+  if (buffer.size() > 0) Keep(std::make_shared<const Buffer>(std::exchange(buffer, Buffer())));
   absl::StatusOr<Buffer> larger = memory().Allocate(bytes);
   if (!larger.ok()) return larger.status();
   buffer = *std::move(larger);
@@ -122,7 +116,9 @@ absl::StatusOr<void*> Site::PreparedFor(
     if (same && known.leading_dimensions == leading_dimensions) return known.state.get();
   }
   if (prepared_.size() >= kMostPrepared) {
-    if (absl::Status settled = Settle(); !settled.ok()) return settled;
+    for (Prepared& known : prepared_) {
+      if (known.state != nullptr) Keep(std::move(known.state));
+    }
     prepared_.clear();
   }
   absl::StatusOr<std::shared_ptr<void>> state = prepare();

@@ -161,7 +161,6 @@ class StreamSite : public Site {
 class GraphSite final : public StreamSite {
  public:
   using StreamSite::StreamSite;
-  absl::Status Settle() override { return absl::OkStatus(); }
   bool keeps() const override { return false; }
   void Keep(const std::shared_ptr<const void>& used) override { kept_.push_back(used); }
 
@@ -250,12 +249,6 @@ class QueueSite final : public StreamSite {
     if (passed_) passed_->Synchronize().IgnoreError();
   }
 
-  /// Also for what the present run has queued so far.
-  absl::Status Settle() override {
-    if (!passed_) return absl::OkStatus();
-    if (absl::Status recorded = passed_->Record(stream()); !recorded.ok()) return recorded;
-    return passed_->Synchronize();
-  }
   bool keeps() const override { return true; }
   void Keep(const std::shared_ptr<const void>& used) override {
     if (std::ranges::find(kept_, used) == kept_.end()) kept_.push_back(used);
@@ -297,7 +290,7 @@ class QueueSite final : public StreamSite {
     kept_.erase(old, kept_.end());
     absl::StatusOr<cuda::Event> event = cuda::Event::CreateUntimed();
     if (!event.ok() || !event->Record(stream()).ok()) {
-      Settle().IgnoreError();
+      passed_->Synchronize().IgnoreError();  // of the run before
       return;
     }
     LetGo(gpu, [gone = std::move(gone),

@@ -34,7 +34,6 @@ class HostSite final : public Site {
     return context;
   }
   MemorySource& memory() override { return HeapMemory(); }
-  absl::Status Settle() override { return absl::OkStatus(); }
   bool keeps() const override { return true; }
   void Keep(const std::shared_ptr<const void>& /*used*/) override {}
 

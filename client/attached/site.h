@@ -35,8 +35,6 @@ class Site {
   /// Runs `kernel`, or queues it: what counts as the run's time, if the site measures that.
   virtual absl::Status Timed(const std::function<absl::Status()>& kernel) { return kernel(); }
   virtual MemorySource& memory() = 0;
-  /// Called before memory of this site goes that what was done here may still use.
-  virtual absl::Status Settle() = 0;
   /// Whether the next run is done here, too; else all is part of a graph, which keeps the site.
   virtual bool keeps() const = 0;
   /// `used` stays until nothing that is done here uses it any more.
@@ -68,6 +66,7 @@ class Site {
   virtual absl::Status WeightedSum(std::span<const WeightedTerm> terms, ElementType type,
                                    const Dense& to) = 0;
 
+  /// Makes `buffer` at least so large; its contents are lost. Waits for nothing.
   absl::Status Grow(Buffer& buffer, size_t bytes);
   /// What `prepare` makes for the runs of `owner` with these leading dimensions, kept for the next
   /// of them while there is an owner; null: they run without.

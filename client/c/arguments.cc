@@ -70,6 +70,8 @@ CallOptions Arguments::Call(const sparsed_call_options* given) {
   if (NotNegative(options.timeout_ns, "timeout_ns") > 0) {
     call.timeout = std::chrono::nanoseconds(options.timeout_ns);
   }
+  if (options.traceparent != nullptr) call.traceparent = options.traceparent;
+  if (options.tracestate != nullptr) call.tracestate = options.tracestate;
   return call;
 }
 

@@ -1,4 +1,4 @@
-// buffers: the dense matrices that the server holds.
+// buffers: the dense matrices that the server keeps under a name.
 #include <fmt/format.h>
 
 #include <array>
@@ -38,7 +38,7 @@ absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::stri
 absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
   const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
   if (!buffers.ok()) return buffers.status();
-  Listing listing("buffers", "no held dense matrices",
+  Listing listing("buffers", "no buffers",
                   {{"NAME", "name"},
                    {"ROWS", "rows"},
                    {"COLUMNS", "cols"},
@@ -178,8 +178,8 @@ absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
 void AddBuffers(CLI::App& app, Invocation& invocation) {
   CLI::App* buffers =
       app.add_subcommand("buffers",
-                         "The dense matrices that the server holds: list (or nothing), "
-                         "put, get, renew, delete");
+                         "Buffers, the dense matrices that the server keeps under a "
+                         "name: list (or nothing), put, get, renew, delete");
   buffers->footer(ExampleLines(
       {"sparsectl generate dense 300x64 --out=B.npy", "sparsectl buffers put weights B.npy",
        "sparsectl buffers put state --zeros=300x64 --owner=train-17 --time-to-live=7d",
@@ -208,7 +208,7 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
   renew->callback([&invocation, name] {
     invocation.run = [name](const Client& client) { return RenewBuffer(client, *name); };
   });
-  AddDeleteOf(*buffers, invocation, "Forget one, or several", "The dense matrices", "BUFFER",
+  AddDeleteOf(*buffers, invocation, "Delete one, or several", "The buffers", "BUFFER",
               [](const Client& client, const std::string& which) {
                 return client.DenseNamed(which).Delete();
               });

@@ -81,11 +81,11 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
     invocation.run = [listed](const Client& client) { return List(client, *listed); };
   });
 
-  CLI::App* show =
-      AddCommand(app, "show",
-                 "Show a matrix: properties, plans, layouts, what became of each recipe and why, "
-                 "measurements",
-                 {"show cora", "show cora --features"});
+  CLI::App* show = AddCommand(
+      app, "show",
+      "Show a matrix: properties, plans, layouts, what became of each transform pipeline and "
+      "why, measurements",
+      {"show cora", "show cora --features"});
   auto shown = std::make_shared<ShowArguments>();
   AddName(show, shown->name);
   show->add_flag("--features", shown->features,
@@ -95,21 +95,21 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   });
 
   CLI::App* prepare =
-      AddCommand(app, "prepare", "Prepare a matrix for further classes, or once more",
+      AddCommand(app, "prepare", "Tune a matrix for further problem signatures, or once more",
                  {"prepare cora --tune-for=sddmm:64 --wait", "prepare cora --retune",
                   "prepare cora --tune-for=spmm:128 --recipe=\"aspt(panel=256)\" --wait"});
   auto prepared = std::make_shared<PrepareArguments>();
   AddName(prepare, prepared->name);
   AddTuneFor(prepare, prepared->expect, "what there are plans for, or spmm:128");
   prepare->add_flag("--retune", prepared->again,
-                    "Forget what was measured for that and time every candidate anew; meanwhile "
+                    "Discard what was measured for that and time every candidate anew; meanwhile "
                     "the present plans serve");
   prepare->add_option("--recipe", prepared->recipe,
-                      "Build this and time it beside plain CSR for that, whatever the rules say; "
-                      "the fastest serves, as usual. As `show` writes recipes, parameters may be "
-                      "left out (default: what the rules propose)");
+                      "Run this transform pipeline and time its layout beside plain CSR for that, "
+                      "whatever the rules say; the fastest serves, as usual. Written as `show` "
+                      "writes it; parameters may be left out (default: what the rules propose)");
   prepare->add_option("--kernel", prepared->kernel,
-                      "Time this kernel alone on the recipe's layout, or on plain CSR; also a "
+                      "Time this kernel alone on the pipeline's layout, or on plain CSR; also a "
                       "kernel of SpGEMM (default: all)");
   prepare->add_flag("--wait", prepared->wait, "Wait until it is prepared");
   prepare->callback([&invocation, prepared] {

@@ -161,7 +161,7 @@ CLI::Option* AddValues(CLI::App* command, std::string& values) {
   return command
       ->add_option("--values", values,
                    "Values of S for this product alone, one for each nonzero in canonical CSR "
-                   "order: a .npy file, or @NAME of a dense matrix that the server holds")
+                   "order: a .npy file, or @NAME of a buffer")
       ->check(CheckHeld);
 }
 
@@ -169,11 +169,10 @@ void AddResult(CLI::App* command, ResultArguments& result, const char* what) {
   CLI::Option* out =
       command->add_option("--out", result.out, fmt::format("The .npy file that {} goes to", what));
   command
-      ->add_option(
-          "--keep-as", result.keep_as,
-          fmt::format("Keep {} on the server instead, as a held matrix of this name, which "
-                      "is made if there is none",
-                      what))
+      ->add_option("--keep-as", result.keep_as,
+                   fmt::format("Keep {} on the server instead, as a buffer of this name, which "
+                               "is made if there is none",
+                               what))
       ->excludes(out);
 }
 
@@ -189,7 +188,7 @@ void AddSpmm(CLI::App& app, Invocation& invocation) {
       "spmm",
       "C = alpha * S * B + beta * C0, for dense B and C: .npy files of float16, float32 or float64 "
       "(results of bf16 matrices are written as float32, which holds them exactly), or @NAME of "
-      "what the server holds, so that nothing travels");
+      "a buffer, so that nothing travels");
   spmm->footer(
       ExampleLines({"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx",
                     "sparsectl generate dense 300x64 --out=B.npy",
@@ -231,7 +230,7 @@ void AddSddmm(CLI::App& app, Invocation& invocation) {
   CLI::App* sddmm = app.add_subcommand(
       "sddmm",
       "S .* (A * B^T): one value for each nonzero of S, in canonical CSR order, for dense A and B: "
-      ".npy files, or @NAME of what the server holds");
+      ".npy files, or @NAME of buffers");
   sddmm->footer(ExampleLines(
       {"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx",
        "sparsectl generate dense 300x64 --out=A.npy",

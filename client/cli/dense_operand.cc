@@ -51,7 +51,7 @@ absl::StatusOr<DenseResult> DenseResult::Open(const Client& client, const Result
   if (!there.ok()) return there.status();
   if (there->rows != rows || there->cols != cols || there->type != type) {
     return absl::InvalidArgumentError(fmt::format(
-        "the held matrix {} is {} x {} {}, but the result is {} x {} {}: take another name, or "
+        "the buffer {} is {} x {} {}, but the result is {} x {} {}: take another name, or "
         "`sparsectl buffers delete {}` first",
         where.keep_as, there->rows, there->cols, Name(there->type), rows, cols, Name(type),
         where.keep_as));

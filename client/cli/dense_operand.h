@@ -13,7 +13,7 @@
 
 namespace sparsed::cli {
 
-/// Whether it names a held matrix.
+/// Whether it names a buffer.
 inline bool IsHeld(std::string_view text) { return text.starts_with('@'); }
 /// A sentence for "@" without a name; else empty.
 std::string CheckHeld(const std::string& text);
@@ -46,7 +46,7 @@ struct ResultArguments {
 /// The destination of one result.
 class DenseResult {
  public:
-  /// Makes the held matrix, of zeros, if there is none; INVALID_ARGUMENT if there is one of another
+  /// Makes the buffer, of zeros, if there is none; INVALID_ARGUMENT if there is one of another
   /// shape or type.
   static absl::StatusOr<DenseResult> Open(const Client& client, const ResultArguments& where,
                                           ValueType type, int64_t rows, int64_t cols,

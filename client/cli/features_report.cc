@@ -95,9 +95,9 @@ void AddFeatures(const MatrixInfo& info, const MatrixFeatures& features, Report&
     return;
   }
   report.json.update(ToJson(features));
-  report.text +=
-      fmt::format("{}\nWhat the rules make of these for each recipe: sparsectl show {}\n",
-                  info.name, info.name);
+  report.text += fmt::format(
+      "{}\nWhat the rules make of these for each transform pipeline: sparsectl show {}\n",
+      info.name, info.name);
   report.text += ValuesText(features) + DistancesText(features) + MapText(info, features);
 }
 

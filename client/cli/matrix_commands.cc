@@ -16,12 +16,12 @@
 namespace sparsed::cli {
 namespace {
 
-/// What ends a class whose requests allow TF32.
+/// What ends a problem signature whose requests allow TF32.
 constexpr std::string_view kTf32 = ":tf32";
 
 std::string PlansText(const MatrixInfo& info) {
-  Table plans({"CLASS", "RECIPE", "KERNEL", "DEVICE", "CSR ms", "PLAN ms", "WHY"},
-              {"DEVICE", "WHY", "CSR ms"});
+  Table plans({"SIGNATURE", "PIPELINE", "KERNEL", "DEVICE", "BASELINE ms", "PLAN ms", "WHY"},
+              {"DEVICE", "WHY", "BASELINE ms"});
   for (const PlanInfo& plan : info.plans) {
     plans.Add({Text(plan.problem_class), plan.recipe, plan.kernel, plan.device,
                plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",
@@ -30,7 +30,8 @@ std::string PlansText(const MatrixInfo& info) {
   return plans.empty() ? "" : fmt::format("\nPlans\n{}", plans.Text());
 }
 
-/// What became of a recipe that was tried: by its fastest kernel, or by the one that it names.
+/// What became of a transform pipeline that was tried: by its fastest kernel, or by the one that it
+/// names.
 std::string Outcome(const MatrixInfo& info, const Decision& decision) {
   double best = 0;
   for (const Measurement& m : info.measurements) {
@@ -45,7 +46,7 @@ std::string Outcome(const MatrixInfo& info, const Decision& decision) {
 }
 
 std::string DecisionsText(const MatrixInfo& info) {
-  Table recipes({"CLASS", "OVER CSR", "WHY", "RECIPE"});
+  Table recipes({"SIGNATURE", "SPEED-UP", "WHY", "PIPELINE"});
   for (const Decision& decision : info.decisions) {
     const bool of_the_class = decision.recipe.empty();
     recipes.Add({Text(decision.problem_class),
@@ -54,7 +55,7 @@ std::string DecisionsText(const MatrixInfo& info) {
                                 : "not tried",
                  decision.reason, decision.recipe});
   }
-  return recipes.empty() ? "" : fmt::format("\nRecipes\n{}", recipes.Text());
+  return recipes.empty() ? "" : fmt::format("\nTransform pipelines\n{}", recipes.Text());
 }
 
 std::string DetailsText(const MatrixInfo& info) {
@@ -82,7 +83,7 @@ std::string DetailsText(const MatrixInfo& info) {
                         share.write ? ", who may write" : "");
   }
   text += PlansText(info);
-  Table layouts({"KIND", "BYTES", "BUILD s", "RECIPE"});
+  Table layouts({"KIND", "BYTES", "BUILD s", "PIPELINE"});
   for (const LayoutInfo& layout : info.layouts) {
     layouts.Add({layout.kind, Bytes(layout.bytes), fmt::format("{:.3f}", layout.build_seconds),
                  layout.recipe});
@@ -92,9 +93,9 @@ std::string DetailsText(const MatrixInfo& info) {
   const Table measurements = MeasurementsTable(info.measurements);
   if (!measurements.empty()) {
     text += fmt::format(
-        "\nMeasurements (CSR ms: plain CSR, turn by turn with the line's kernel; FLOOR: the time "
-        "that "
-        "the bytes alone take, of the median)\n{}",
+        "\nMeasurements (BASELINE: plain CSR, turn by turn with the line's kernel; ROOFLINE: the "
+        "time "
+        "that the bytes alone take, of the median)\n{}",
         measurements.Text());
   }
   return text;

@@ -59,7 +59,10 @@ std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns) {
 }
 
 std::string KnownMilliseconds(double milliseconds) {
-  return milliseconds > 0 ? fmt::format("{:.3f}", milliseconds) : "";
+  if (milliseconds <= 0) return "";
+  // Tiny matrices take no microsecond.
+  return milliseconds < 0.01 ? fmt::format("{:.5f}", milliseconds)
+                             : fmt::format("{:.3f}", milliseconds);
 }
 
 std::string FloorShare(double share) {
@@ -68,12 +71,12 @@ std::string FloorShare(double share) {
 }
 
 Table MeasurementsTable(const std::vector<Measurement>& measurements) {
-  Table table({"CLASS", "TYPE", "K", "MEDIAN ms", "CSR ms", "BUILD ms", "GFLOP/s", "FLOOR", "RUNS",
-               "DEVICE", "KERNEL", "RECIPE"},
-              {"RUNS", "TYPE", "BUILD ms", "FLOOR", "DEVICE", "GFLOP/s", "CSR ms"});
+  Table table({"SIGNATURE", "TYPE", "K", "MEDIAN ms", "BASELINE ms", "BUILD ms", "GFLOP/s",
+               "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"},
+              {"RUNS", "TYPE", "BUILD ms", "ROOFLINE", "DEVICE", "GFLOP/s", "BASELINE ms"});
   for (const Measurement& m : measurements) {
     table.Add({Text(m.problem_class), Name(m.type), std::to_string(m.k),
-               fmt::format("{:.3f}", m.median_ms), KnownMilliseconds(m.baseline_ms),
+               KnownMilliseconds(m.median_ms), KnownMilliseconds(m.baseline_ms),
                KnownMilliseconds(m.preparation_ms),
                m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "", FloorShare(m.floor_share),
                std::to_string(m.runs), m.device, m.kernel, m.recipe});

@@ -18,8 +18,8 @@ std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns);
 /// For people: a table for each pattern, fastest first within a class.
 std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns);
 
-/// "45 %" of the floor's speed; "130 % (caches)" where caches hold the operands, so that memory is
-/// no floor; empty if it is 0: not known.
+/// "45 %" of the roofline; "130 % (caches)" where caches hold the operands, so that memory is no
+/// limit; empty if it is 0: not known.
 std::string FloorShare(double share);
 /// "0.123" milliseconds; empty if it is 0: not known.
 std::string KnownMilliseconds(double milliseconds);

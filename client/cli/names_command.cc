@@ -51,7 +51,7 @@ void AddDeleteOf(CLI::App& app, Invocation& invocation, const char* what, const 
 }
 
 void AddDelete(CLI::App& app, Invocation& invocation) {
-  AddDeleteOf(app, invocation, "Forget matrices on the server", "The matrices", "MATRIX",
+  AddDeleteOf(app, invocation, "Delete matrices from the server", "The matrices", "MATRIX",
               [](const Client& client, const std::string& name) {
                 return client.MatrixNamed(name).Delete();
               });

@@ -326,7 +326,7 @@ std::string ExitCodesText() {
          "   3  bad input: what a file holds, or a value that the server refuses\n"
          "   4  there is no such matrix\n"
          "   5  no server answers\n"
-         "   6  what is there is against it: the name is taken, the version is another\n"
+         "   6  conflict: the name is taken, the version is another\n"
          "   7  no room: memory, disk or a queue\n"
          "   8  not in time, or cancelled\n"
          "   9  stored data is damaged\n"

@@ -46,7 +46,7 @@ absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, 
 
 std::string WaitsFor(const std::string& activity) {
   if (activity == "receiving") return "bytes of the client";
-  if (activity == "working") return "lane, kernel or disk";
+  if (activity == "working") return "worker slot, kernel or disk";
   if (activity == "sending") return "the client to read";
   return activity;
 }
@@ -57,7 +57,7 @@ absl::StatusOr<Report> Stats(const Client& client) {
   Report report{ToJson(*stats), ""};
   report.text = fmt::format(
       "up            {:.0f} s, devices busy {:.1f} s\n"
-      "holds         {} matrices, {} patterns, {} dense matrices\n"
+      "holds         {} matrices, {} patterns, {} buffers\n"
       "under way     {} requests, {} preparations (running and waiting)\n",
       stats->uptime_seconds, stats->device_busy_seconds, stats->matrices, stats->patterns,
       stats->dense_matrices, stats->requests_in_flight, stats->preparations_pending);

@@ -148,7 +148,7 @@ Json TopJson(const ServerInfo& server, const Look* before, const Look& now) {
 std::string TopText(const Json& page) {
   const auto uptime = std::chrono::duration<double>(page["uptime_seconds"].get<double>());
   std::string text = fmt::format(
-      "sparsed {}, up {}; {} matrices of {} patterns, {} held dense matrices\n"
+      "sparsed {}, up {}; {} matrices of {} patterns, {} buffers\n"
       "{} requests in flight, {} preparations; rates of the last {:.1f} s\n",
       page["version"].get<std::string>(),
       Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(uptime)),

@@ -212,7 +212,7 @@ void AddUpload(CLI::App& app, Invocation& invocation) {
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
   upload
       ->add_option("--time-to-live", up->time_to_live,
-                   "Forget it once nothing has used it for so long, such as 90s, 10m, 24h or 7d "
+                   "Delete it once nothing has used it for so long, such as 90s, 10m, 24h or 7d "
                    "(default: it stays)")
       ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
   AddTuneFor(upload, up->expect, "spmm:128");

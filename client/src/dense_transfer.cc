@@ -67,7 +67,7 @@ class PutCall final : public Exchange {
   bool stored_ = false;
 };
 
-/// Chunks speak the held matrix's leading dimension, which may differ from the caller's.
+/// Chunks speak the buffer's leading dimension, which may differ from the caller's.
 class ReadCall final : public Exchange {
  public:
   ReadCall(Connection& connection, const CallOptions& options, const std::string& name,

@@ -28,7 +28,7 @@
 
 namespace sparsed::engine {
 
-/// Of matrices and held dense matrices.
+/// Of matrices and buffers.
 inline constexpr size_t kMaxNameBytes = 255;
 /// INVALID_ARGUMENT unless 1 to kMaxNameBytes bytes of [A-Za-z0-9._:/@+-].
 absl::Status ValidateName(std::string_view what, std::string_view name);

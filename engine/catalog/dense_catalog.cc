@@ -188,11 +188,11 @@ absl::Status DenseCatalog::NoDense(const NameKey& key) const {
   if (absl::Status valid = ValidateName("dense matrix", key.second); !valid.ok()) return valid;
   const auto expired = std::ranges::find(expired_, key, &Expired::key);
   if (expired == expired_.end()) {
-    return absl::NotFoundError(fmt::format("there is no held dense matrix named '{}'", key.second));
+    return absl::NotFoundError(fmt::format("there is no buffer named '{}'", key.second));
   }
-  return absl::NotFoundError(fmt::format(
-      "the held dense matrix '{}' expired: nothing used it for its time to live of {:g} s",
-      key.second, std::chrono::duration<double>(expired->time_to_live).count()));
+  return absl::NotFoundError(
+      fmt::format("the buffer '{}' expired: nothing used it for its time to live of {:g} s",
+                  key.second, std::chrono::duration<double>(expired->time_to_live).count()));
 }
 
 DenseTotals& DenseCatalog::TotalsOf(std::string_view tenant) {
@@ -216,7 +216,7 @@ absl::Status DenseCatalog::CheckQuota(const NameKey& key, const DenseShape& shap
   ++totals.refused;
   return absl::ResourceExhaustedError(fmt::format(
       "the dense matrix '{}' needs {} more bytes of what tenant '{}' may hold, {} of {} are free "
-      "(--buffer-memory); delete held dense matrices, or put them with a shorter time to live",
+      "(--buffer-memory); delete buffers, or put them with a shorter time to live",
       key.second, growth, key.first, free, options_.tenant_bytes));
 }
 
@@ -375,8 +375,7 @@ absl::StatusOr<DenseWrite> DenseCatalog::BeginWrite(std::string_view tenant,
   const auto found = entries_.find(key);
   if (found == entries_.end()) return NoDense(key);
   if (!writing_.insert(key).second) {
-    return absl::AbortedError(
-        fmt::format("another request is writing the held dense matrix '{}'", name));
+    return absl::AbortedError(fmt::format("another request is writing the buffer '{}'", name));
   }
   Touch(*found->second);
   return DenseWrite(*this, found->second);
@@ -477,8 +476,8 @@ absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements) {
   const auto present = catalog_->entries_.find(key);
   if (present == catalog_->entries_.end()) return catalog_->NoDense(key);
   if (present->second != base_) {
-    return absl::AbortedError(fmt::format(
-        "the held dense matrix '{}' was replaced while a request was writing it", base_->name));
+    return absl::AbortedError(
+        fmt::format("the buffer '{}' was replaced while a request was writing it", base_->name));
   }
   catalog_->Touch(*held);
   // base_ keeps the old version alive, so nothing is freed under the lock.

@@ -45,7 +45,7 @@ absl::Status ValidateSizes(std::string_view what, const DenseShape& shape);
 
 /// What times to live are measured by.
 using DenseClock = std::chrono::steady_clock;
-/// One version of a held dense matrix; immutable.
+/// One version of a buffer; immutable.
 struct HeldDense {
   std::string tenant, name;
   DenseShape shape;
@@ -57,7 +57,7 @@ struct HeldDense {
   DenseClock::duration time_to_live{0};
   // All versions that results were written into share these.
   Budget::Charge charge;
-  TenantHold count;  ///< as one of the tenant's held matrices
+  TenantHold count;  ///< as one of the tenant's buffers
   TenantHold disk;   ///< its bytes there, of the last version that was stored; null: none was
   std::shared_ptr<std::atomic<DenseClock::time_point>> used;  ///< the last time
 };
@@ -119,7 +119,7 @@ class DensePut {
   ArrayAssembler elements_;
 };
 
-/// The right to write one held matrix: from BeginWrite to Publish or destruction. Move-only.
+/// The right to write one buffer: from BeginWrite to Publish or destruction. Move-only.
 class DenseWrite {
  public:
   DenseWrite() = default;
@@ -182,7 +182,7 @@ class DenseCatalog {
   /// Makes the disk agree: it has `held` if that is durable, else none of its name.
   absl::Status Write(const HeldDense& held, const Array& elements, bool stored, Store::Stop stop);
 
-  /// Of a tenant's held matrices.
+  /// Of a tenant's buffers.
   MemorySource& MemoryOf(std::string_view tenant) {
     return budget_.Source(MemoryUse::kBuffers, &budget_.OwnerOf(tenant));
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,6 +45,8 @@ struct Lane {
   /// On a GPU, kernels and copies within the device are queued and nobody waits for them: whoever
   /// set this keeps all that they read and write until Backend::Settle.
   bool queues = false;
+  /// Of several of a GPU: short jobs alone run on it, before what runs on the others.
+  bool express = false;
 };
 
 /// A point in what a lane does, one thing after the other.
@@ -99,6 +102,8 @@ class Backend {
 
   /// What a scheduler runs jobs on; those of a GPU exist once.
   virtual std::vector<Lane> NewLanes() = 0;
+  /// What trials run on, whichever lane's thread that is; none: on the thread's own.
+  virtual std::optional<Lane> TrialLane() { return std::nullopt; }
   /// What a lane keeps of its workspace when a job has ended.
   virtual size_t kept_workspace() const = 0;
   /// Runs the loop of a lane's thread with the device as the thread's own.
@@ -175,7 +180,7 @@ class Backend {
   virtual absl::Status ClearPadding(const PlacedDense& /*dense*/, Lane& /*lane*/) {
     return absl::OkStatus();
   }
-  /// A result as a held matrix of `shape`, which stays here until somebody needs it elsewhere: then
+  /// A result as a buffer of `shape`, which stays here until somebody needs it elsewhere: then
   /// it takes `memory` of the host, which outlives it.
   virtual std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                           MemorySource& memory) = 0;

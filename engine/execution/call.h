@@ -27,7 +27,7 @@ class DeviceQueue;
 /// A dense operand as the request names it.
 struct OperandSpec {
   std::optional<DenseShape> shape;  ///< a held one's must agree; the others need one
-  std::string held;                 ///< name of a held matrix; empty: it comes from elsewhere
+  std::string held;                 ///< name of a buffer; empty: it comes from elsewhere
   uint32_t stream_array = 0;        ///< array index of its chunks
   /// If not empty, it is there, from its first element on; the end may lie behind the operand's.
   /// Memory that the caller may change at any time, which harms nobody but its result.
@@ -37,7 +37,7 @@ struct OperandSpec {
 
 /// Where a dense result goes: into the stream, if nothing is set.
 struct ResultSpec {
-  std::string held;  ///< name of the held matrix that receives it
+  std::string held;  ///< name of the buffer that receives it
   Buffer shared;     ///< the caller's memory, as OperandSpec's
   /// Of what `shared` is to receive; must agree with the result.
   std::optional<DenseShape> shape;

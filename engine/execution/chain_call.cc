@@ -279,7 +279,7 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
     const auto nanoseconds = static_cast<uint64_t>(*ms * 1e6);
     step.done.nanoseconds += nanoseconds;  // one that was cut has several parts
     end_.timings.kernel_ns += nanoseconds;
-    scheduler().AddBusy(device(), nanoseconds);
+    AddBusy(nanoseconds);
     if (!step.product || step.cut != nullptr) continue;
     const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[i]);
     RecordProduct(*impl_, device(), *step.matrix->pattern(), step.problem,

@@ -31,7 +31,14 @@ uint64_t ChainCall::Kind() const {
 Job::Cost ChainCall::Predict() const {
   const Forecast all = scheduler().costs(device()).Of(Kind(), Operation::kSpmm, Work());
   Cost cost;
-  cost.is_long = Work() >= LongWork(scheduler().options().threads_per_lane, device().kind);
+  double work = Work();
+  // A GPU takes a while for the least step.
+  constexpr double kLeastSeconds = 10e-6;
+  const double long_work = LongWork(scheduler().options().threads_per_lane, device().kind);
+  if (device().kind != DeviceKind::kCpu) {
+    work += kLeastSeconds / kShortOnGpuSeconds * static_cast<double>(steps_.size()) * long_work;
+  }
+  cost.is_long = work >= long_work;
   cost.next_seconds = cost.is_long ? std::min(all.seconds, kTurnSeconds) : all.seconds;
   if (all.measured) {
     const double taken = 1e-9 * static_cast<double>(end_.timings.kernel_ns);

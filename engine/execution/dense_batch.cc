@@ -151,7 +151,7 @@ bool DenseCall::Joined::Multiply(const std::atomic<bool>* stop) {
   const absl::Status ran = backend_.Run(
       lane_, run, {lane_.workspace, backend_.memory(MemoryUse::kRequests), stop}, &milliseconds);
   kernel_ns_ = static_cast<uint64_t>(milliseconds * 1e6);
-  first_.scheduler().AddBusy(backend_.id(), kernel_ns_);
+  first_.AddBusy(kernel_ns_);
   if (!ran.ok()) return false;
   computed_ = std::chrono::steady_clock::now();
   plan_ = plan->text;

@@ -349,14 +349,14 @@ absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
   // Copies and kernels overlap: the time is of all together.
   AddKernelTime(1e-6 * static_cast<double>(NanosecondsSince(began)));
   Observe(problem_, slabs.kernel(), end_.timings.kernel_ns);
-  SendBegin(fmt::format("{}, in slabs of {} columns", plan.text, slabs.width()));
+  SendBegin(fmt::format("{}, in blocks of {} columns", plan.text, slabs.width()));
   return Send(*std::move(result), impl_->cpu, lane);
 }
 
 void DenseCall::AddKernelTime(double milliseconds) {
   const auto nanoseconds = static_cast<uint64_t>(milliseconds * 1e6);
   end_.timings.kernel_ns += nanoseconds;
-  scheduler().AddBusy(device(), nanoseconds);
+  AddBusy(nanoseconds);
 }
 
 void DenseCall::Observe(const Problem& problem, std::string_view kernel, uint64_t nanoseconds) {

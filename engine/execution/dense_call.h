@@ -88,6 +88,9 @@ class DenseCall final : public Job {
   uint64_t Kind() const;
   /// Multiplications on the CPU from which on it is cut.
   double LongWork() const;
+  /// Of the GPU that it is to run on, if nothing else ran there, as far as is known before: not by
+  /// what such requests took, which is long where others were in their way.
+  double SecondsAlone() const;
   /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead. OK
   /// with `whole_` there: it is cut, and GoOn goes on, on a lane of the same device.
   absl::Status RunWhole(Resolved& plan, Lane& lane);

@@ -62,7 +62,7 @@ absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::s
   const DenseShape& held = write->base()->shape;
   if (held.rows != shape.rows || held.cols != shape.cols || held.type != shape.type) {
     return absl::InvalidArgumentError(fmt::format(
-        "the result is {} x {} {}, but the held matrix '{}' is {} x {} {}", shape.rows, shape.cols,
+        "the result is {} x {} {}, but the buffer '{}' is {} x {} {}", shape.rows, shape.cols,
         Name(shape.type), spec.held, held.rows, held.cols, Name(held.type)));
   }
   result.shape_ = held;

@@ -17,7 +17,7 @@ class DenseResult {
  public:
   DenseResult() = default;
   /// For one of `shape`, whose leading dimension (0: its columns) counts where it is streamed.
-  /// INVALID_ARGUMENT; NOT_FOUND; ABORTED if somebody else writes into the held matrix.
+  /// INVALID_ARGUMENT; NOT_FOUND; ABORTED if somebody else writes into the buffer.
   static absl::StatusOr<DenseResult> Find(Executor::Impl& impl, const std::string& tenant,
                                           const ResultSpec& spec, DenseShape shape);
 

@@ -13,6 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Bytes a second between the host and a GPU, roughly.
+constexpr double kCopyRate = 20e9;
+
 }  // namespace
 
 double DenseCall::LongWork() const {
@@ -21,6 +24,34 @@ double DenseCall::LongWork() const {
 
 double DenseCall::Work() const {
   return static_cast<double>(matrix_->pattern()->nnz()) * static_cast<double>(problem_.k);
+}
+
+double DenseCall::SecondsAlone() const {
+  const bool planned = plan_.plan != nullptr && plan_.plan->layout != nullptr;
+  double kernel = kShortOnGpuSeconds * Work() / engine::LongWork(1, DeviceKind::kCuda);
+  if (plan_.exact && plan_.plan->plan.plan_ms > 0) {
+    const Plan& plan = plan_.plan->plan;
+    kernel = 1e-3 * plan.plan_ms * static_cast<double>(problem_.k) / plan.problem_class.k_bucket;
+  }
+  double bytes = 0;  // that are copied on the lane; what comes in the stream is there before
+  const Residency& residency = impl_->gpu(device())->device().residency();
+  const std::shared_ptr<const Layout> layout =
+      planned ? plan_.plan->layout->Resident() : matrix_->pattern()->resident_csr();
+  if (layout == nullptr || !residency.Has(layout)) {
+    bytes += static_cast<double>(matrix_->pattern()->nnz()) *
+             static_cast<double>(sizeof(int32_t) + SizeOf(problem_.type));
+  }
+  for (const Operand& operand : operands_) {
+    const auto* const held = std::get_if<Operand::Held>(&operand.source);
+    const bool comes = held != nullptr
+                           ? residency.PresenceOf(*held) == Residency::Presence::kNothing
+                           : std::holds_alternative<Operand::Shared>(operand.source);
+    if (comes) bytes += static_cast<double>(BytesOf(operand.shape));
+  }
+  if (!result_.kept() && result_.gpu() == nullptr) {
+    bytes += static_cast<double>(BytesOf(result_.shape()));
+  }
+  return kernel + bytes / kCopyRate;
 }
 
 uint64_t DenseCall::Kind() const {
@@ -43,8 +74,12 @@ Job::Cost DenseCall::Predict() const {
            /*measured=*/true};
   }
   Cost cost = {.next_seconds = all.seconds, .rest_seconds = all.measured ? all.seconds : 0};
-  // What runs on a GPU is not cut.
-  cost.is_long = device().kind == DeviceKind::kCpu && Work() >= LongWork();
+  // What runs on a GPU is not cut: blocks of short ones' kernels go before its own.
+  if (device().kind != DeviceKind::kCpu) {
+    cost.is_long = SecondsAlone() > kShortOnGpuSeconds;
+    return cost;
+  }
+  cost.is_long = Work() >= LongWork();
   if (!cost.is_long) return cost;
   cost.next_seconds = std::min(cost.next_seconds, kPieceSeconds);
   if (whole_ != nullptr) {

@@ -257,16 +257,10 @@ class DeviceQueues::Keeper {
 
   absl::StatusOr<std::shared_ptr<DeviceQueue::State>> Open(Buffer page, std::string_view tenant) {
     const cuda::DeviceScope scope(device_.ordinal());
-    absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create(), second = cuda::Stream::Create();
-    if (!stream.ok()) return backend_.Checked(stream.status());
-    if (!second.ok()) return backend_.Checked(second.status());
-    absl::StatusOr<cuda::Event> begin = cuda::Event::Create(), end = cuda::Event::Create();
-    if (!begin.ok()) return backend_.Checked(begin.status());
-    if (!end.ok()) return backend_.Checked(end.status());
-    auto state = std::make_shared<DeviceQueue::State>(
-        device_, backend_, std::move(page),
-        DeviceLane{*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}},
-        tenant);
+    absl::StatusOr<DeviceLane> lane = DeviceLane::Create(cuda::StreamPriority::kMiddle);
+    if (!lane.ok()) return backend_.Checked(lane.status());
+    auto state = std::make_shared<DeviceQueue::State>(device_, backend_, std::move(page),
+                                                      *std::move(lane), tenant);
     const MutexLock lock(mutex_);
     if (closing_) return absl::UnavailableError("the server is shutting down");
     const auto own = static_cast<size_t>(std::ranges::count(

@@ -86,12 +86,12 @@ absl::StatusOr<Backend*> Executor::Impl::Place(const std::shared_ptr<const Layou
     if (absl::Status status = gpus.front().status(); !status.ok()) return status;
     return &gpus.front();
   }
-  // In calls that others may be ahead by: a copy of held operands takes longer than most calls, one
+  // In calls that others may be ahead by: a copy of buffers takes longer than most calls, one
   // of a layout is made once.
   constexpr double kOperandsWorth = 4, kLayoutWorth = 1;
   struct Found {
     GpuBackend* gpu = nullptr;
-    int only = 0;  ///< held operands that are nowhere else
+    int only = 0;  ///< buffers that are nowhere else
     double cost = 0;
   };
   Found best;
@@ -349,6 +349,9 @@ TenantSeconds Executor::tenant_seconds(DeviceId device) const {
 int64_t Executor::in_flight() const { return impl_->scheduler->in_flight(); }
 int64_t Executor::queue_depth(DeviceId device) const {
   return impl_->scheduler->queue_depth(device);
+}
+LaneWaits Executor::lane_waits(DeviceId device) const {
+  return impl_->scheduler->lane_waits(device);
 }
 double Executor::busy_seconds(DeviceId device) const {
   return impl_->scheduler->busy_seconds(device);

@@ -1,6 +1,7 @@
 // Admission, queues and lanes: runs calls on the devices.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -45,11 +46,19 @@ struct ExecutorOptions {
       32 << 20;  ///< unreleased block bytes after which a streamed SpGEMM pauses
 };
 
+/// How requests came to the lanes of a device: first short ones, then long ones.
+struct LaneWaits {
+  std::array<int64_t, 2> turns{};   ///< a long one has one for each piece, block of rows and so on
+  std::array<double, 2> seconds{};  ///< that they waited before
+  int64_t beside = 0;  ///< turns of short ones that began while a long one had another lane
+};
+
 /// Lanes: owner threads with a fixed OpenMP team each. Tenants have device seconds by their
 /// weights; within a tenant the highest priority goes first, then who came first, but that short
 /// calls pass long ones and calls which can be joined run with the first of them (FairQueue). Long
 /// calls give way: on the CPU products after some milliseconds, SpGEMM after each row block, chains
-/// between steps. Thread-safe.
+/// between steps. On a GPU short calls have a lane and a priority of their own (Scheduler).
+/// Thread-safe.
 class Executor {
  public:
   /// The GPUs, if there are any, take every product that they have a kernel and room for.
@@ -77,9 +86,10 @@ class Executor {
 
   /// Runs `work` on a lane of the device once no call waits (and, on the GPU, none runs), and
   /// blocks until it has run. For trials: one kernel run a time, so that a query waits for one
-  /// kernel at most. Where calls never end it takes a turn from them, after a moment and so that
-  /// such turns are a twentieth of the lanes' time at most (Turns). CANCELLED if `stop` becomes
-  /// true first, or the executor is closing; DEADLINE_EXCEEDED if it has not begun by `until`.
+  /// kernel at most; on a GPU a short one waits a millisecond, and goes beside it then. Where calls
+  /// never end it takes a turn from them, after a moment and so that such turns are a twentieth of
+  /// the lanes' time at most (Turns). CANCELLED if `stop` becomes true first, or the executor is
+  /// closing; DEADLINE_EXCEEDED if it has not begun by `until`.
   absl::Status RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
                        const std::atomic<bool>* stop,
                        std::chrono::steady_clock::time_point until = kNever);
@@ -98,6 +108,7 @@ class Executor {
 
   int64_t in_flight() const;                   ///< begun and not ended
   int64_t queue_depth(DeviceId device) const;  ///< waiting for a lane
+  LaneWaits lane_waits(DeviceId device) const;
   double busy_seconds(DeviceId device) const;  ///< lanes in kernels, trials included
   /// Of a device that there is.
   Backend& backend(DeviceId device) const;

@@ -1,4 +1,4 @@
-// What calls share: the rooms around them, and the way from a problem to a kernel.
+// What calls share: the modules around them, and how a kernel is found for a problem.
 #pragma once
 
 #include <atomic>
@@ -46,7 +46,7 @@ class Executor::Impl {
   absl::StatusOr<DeviceId> DeviceOf(std::string_view uuid);
   /// Null if it is the CPU.
   GpuBackend* gpu(DeviceId device);
-  /// Where a call on `layout` (null: it is not in memory) with these held operands begins: the GPU
+  /// Where a call on `layout` (null: it is not in memory) with these buffers begins: the GPU
   /// that alone has most of them, else one that has copies of what is needed unless others have
   /// fewer calls; the CPU, if there are no GPUs. UNAVAILABLE if all of them are lost.
   absl::StatusOr<Backend*> Place(const std::shared_ptr<const Layout>& layout,

@@ -62,7 +62,7 @@ void FairQueue::Push(std::shared_ptr<FairEntry> entry) {
   const auto key = KeyOf(*entry);
   tenant.waiting[flow].emplace(key, std::move(entry));
   Enter(tenant);
-  ++size_;
+  ++sizes_[flow];
 }
 
 bool FairQueue::Remove(const FairEntry& entry) {
@@ -83,7 +83,7 @@ std::shared_ptr<FairEntry> FairQueue::Take(Tenant& tenant, Flow flow, Waiting::i
   double& rest = tenant.rest[flow][LevelOf(*taken)];
   // Without what rounding left of those that are gone.
   rest = tenant.waiting[flow].empty() ? 0 : std::max(0.0, rest - taken->rest_seconds);
-  --size_;
+  --sizes_[flow];
   return taken;
 }
 
@@ -108,13 +108,46 @@ void FairQueue::Move(Tenant& tenant, Flow flow, double seconds) {
 
 std::shared_ptr<FairEntry> FairQueue::Pop(Turn& turn) {
   Tenant& tenant = *order_.begin()->tenant;
+  return Begin(tenant, NextFlow(tenant), turn);
+}
+
+bool FairQueue::MayGoBeside(const Tenant& tenant, std::span<const Turn* const> beside) const {
+  if (beside.empty()) return true;
+  const int priority = PriorityOf(tenant.waiting[kShort].begin()->first);
+  return std::ranges::any_of(beside, [&](const Turn* turn) {
+    if (turn->tenant != &tenant) return tenant.position() <= turn->tenant->position();
+    if (priority != turn->priority) return priority > turn->priority;
+    return tenant.used[kShort] <= tenant.used[kLong] - tenant.ahead[kLong];
+  });
+}
+
+FairQueue::Tenant* FairQueue::FindShort(std::span<const Turn* const> beside) const {
+  if (sizes_[kShort] == 0) return nullptr;
+  const auto found = std::ranges::find_if(order_, [&](const Place& place) {
+    return !place.tenant->waiting[kShort].empty() && MayGoBeside(*place.tenant, beside);
+  });
+  return found == order_.end() ? nullptr : found->tenant;
+}
+
+const FairEntry* FairQueue::NextShort(std::span<const Turn* const> beside) const {
+  const Tenant* const tenant = FindShort(beside);
+  return tenant == nullptr ? nullptr : tenant->waiting[kShort].begin()->second.get();
+}
+
+std::shared_ptr<FairEntry> FairQueue::PopShort(Turn& turn, std::span<const Turn* const> beside) {
+  return Begin(*FindShort(beside), kShort, turn);
+}
+
+std::shared_ptr<FairEntry> FairQueue::Begin(Tenant& tenant, Flow flow, Turn& turn) {
   Leave(tenant);
   tenant.last_turn = ++turns_;
-  const Flow flow = NextFlow(tenant);
   std::shared_ptr<FairEntry> entry = Take(tenant, flow, tenant.waiting[flow].begin());
   if (tenant.waits()) Enter(tenant);
-  now_ = std::max(now_, tenant.start);
-  tenant.used_now = std::max(tenant.used_now, tenant.used[flow]);
+  // A short one may have passed others that are behind.
+  double now = tenant.position();
+  if (!order_.empty()) now = std::min(now, order_.begin()->start);
+  now_ = std::max(now_, now);
+  tenant.used_now = std::max(tenant.used_now, tenant.used[flow] - tenant.ahead[flow]);
   turn = Turn();
   turn.tenant = &tenant;
   turn.priority = entry->priority;
@@ -123,6 +156,7 @@ std::shared_ptr<FairEntry> FairQueue::Pop(Turn& turn) {
   turn.rest = entry->rest_seconds;
   ++tenant.turns;
   tenant.running_rest += turn.rest;
+  tenant.ahead[flow] += turn.charged;
   Move(tenant, flow, turn.charged);
   return entry;
 }
@@ -147,27 +181,29 @@ std::vector<std::shared_ptr<FairEntry>> FairQueue::PopWith(
   }
   if (tenant.waits()) Enter(tenant);
   turn.charged += seconds;
+  tenant.ahead[kShort] += seconds;
   Move(tenant, kShort, seconds);
   return taken;
 }
 
 void FairQueue::Ran(Turn& turn, double seconds) {
   Tenant& tenant = *turn.tenant;
+  const Flow flow = FlowOf(turn.is_long), other = FlowOf(!turn.is_long);
+  const double ahead = turn.ahead();
   turn.ran += seconds;
   const double done = std::min(turn.rest, seconds);
   turn.rest -= done;
   tenant.running_rest -= done;
   if (turn.ran > turn.charged) {
-    Move(tenant, FlowOf(turn.is_long), turn.ran - turn.charged);
+    Move(tenant, flow, turn.ran - turn.charged);
     turn.charged = turn.ran;
   }
-  // Where it would go on: for who comes while it does, unless somebody waits who is behind.
-  const double ahead = turn.charged - turn.ran;
-  double now = tenant.start - ahead / tenant.weight;
+  tenant.ahead[flow] += turn.ahead() - ahead;
+  // For who comes while it runs, unless somebody waits who is behind.
+  double now = tenant.position();
   if (!order_.empty()) now = std::min(now, order_.begin()->start);
   now_ = std::max(now_, now);
-  const Flow other = FlowOf(!turn.is_long);
-  double used = tenant.used[FlowOf(turn.is_long)] - ahead;
+  double used = tenant.used[flow] - tenant.ahead[flow];
   if (!tenant.waiting[other].empty()) used = std::min(used, tenant.used[other]);
   tenant.used_now = std::max(tenant.used_now, used);
 }
@@ -175,7 +211,7 @@ void FairQueue::Ran(Turn& turn, double seconds) {
 bool FairQueue::Passes(const Turn& turn) const {
   if (order_.empty()) return false;
   const Tenant& own = *turn.tenant;
-  const double start = own.start - (turn.charged - turn.ran) / own.weight;
+  const double start = own.start - turn.ahead() / own.weight;
   const bool goes_on = turn.is_long && turn.ran < kLongTurnSeconds;
   for (const Place& place : order_) {
     if (place.start >= start) break;
@@ -191,8 +227,11 @@ bool FairQueue::Passes(const Turn& turn) const {
 
 void FairQueue::End(Turn& turn) {
   Tenant& tenant = *turn.tenant;
-  Move(tenant, FlowOf(turn.is_long), turn.ran - turn.charged);
+  const Flow flow = FlowOf(turn.is_long);
+  tenant.ahead[flow] -= turn.ahead();
+  Move(tenant, flow, turn.ran - turn.charged);
   --tenant.turns;
+  if (tenant.turns == 0) tenant.ahead = {};  // without what rounding left
   tenant.running_rest = tenant.turns == 0 ? 0 : tenant.running_rest - turn.rest;
   turn = Turn();
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -75,6 +76,8 @@ class FairQueue {
     double charged = 0;  ///< seconds
     double ran = 0;
     double rest = 0;
+
+    double ahead() const { return charged - ran; }
   };
 
   /// In the place of those before.
@@ -83,11 +86,19 @@ class FairQueue {
   void Push(std::shared_ptr<FairEntry> entry);
   /// False if it does not wait here.
   bool Remove(const FairEntry& entry);
-  bool empty() const { return size_ == 0; }
-  int64_t size() const { return size_; }
+  bool empty() const { return size() == 0; }
+  int64_t size() const { return sizes_[kShort] + sizes_[kLong]; }
+  int64_t short_ones() const { return sizes_[kShort]; }
 
   /// The next, whose turn begins: its tenant is charged what was predicted. There is one.
   std::shared_ptr<FairEntry> Pop(Turn& turn);
+  /// Whether that is a long one.
+  bool NextIsLong() const { return NextFlow(*order_.begin()->tenant) == kLong; }
+  /// The next short one that may begin beside these turns of long ones: of a tenant that has had no
+  /// more than one of theirs, or, where there are none, of any. Null: there is none.
+  const FairEntry* NextShort(std::span<const Turn* const> beside) const;
+  /// That one, whose turn begins; there is one.
+  std::shared_ptr<FairEntry> PopShort(Turn& turn, std::span<const Turn* const> beside);
   /// Takes into the turn those of its tenant's that wait with its priority and `joins` wants, of
   /// `most` at most that it is asked about, in their order. Not of long ones.
   std::vector<std::shared_ptr<FairEntry>> PopWith(
@@ -127,11 +138,15 @@ class FairQueue {
     /// Seconds of each flow, and where they are now: of these, as of tenants, virtual time.
     std::array<double, 2> used{};
     double used_now = 0;
+    /// What the turns that run were charged, and have not had yet, by flow.
+    std::array<double, 2> ahead{};
     /// Of those that wait, by flow and priority; and of those that run.
     std::array<std::array<double, FairEntry::kPriorities>, 2> rest{};
     double running_rest = 0;
 
     bool waits() const { return !waiting[kShort].empty() || !waiting[kLong].empty(); }
+    /// Virtual time by what it has had.
+    double position() const { return start - (ahead[kShort] + ahead[kLong]) / weight; }
     double all_rest() const;
   };
   static Flow FlowOf(bool is_long) { return is_long ? kLong : kShort; }
@@ -139,6 +154,9 @@ class FairQueue {
   static int PriorityOf(const Key& key) { return -std::get<0>(key); }
   Tenant& TenantOf(std::string_view name);
   Flow NextFlow(const Tenant& tenant) const;
+  Tenant* FindShort(std::span<const Turn* const> beside) const;
+  bool MayGoBeside(const Tenant& tenant, std::span<const Turn* const> beside) const;
+  std::shared_ptr<FairEntry> Begin(Tenant& tenant, Flow flow, Turn& turn);
   std::shared_ptr<FairEntry> Take(Tenant& tenant, Flow flow, Waiting::iterator entry);
   /// Moves its virtual time on, or back.
   void Move(Tenant& tenant, Flow flow, double seconds);
@@ -159,8 +177,8 @@ class FairQueue {
   std::set<Place> order_;
   double now_ = 0;  ///< virtual
   uint64_t next_order_ = 1, turns_ = 0;
-  int64_t size_ = 0;
-  size_t sweep_at_ = 64;  ///< tenants
+  std::array<int64_t, 2> sizes_{};  ///< of each flow
+  size_t sweep_at_ = 64;            ///< tenants
 };
 
 }  // namespace sparsed::engine

@@ -79,7 +79,12 @@ std::vector<Lane> GpuBackend::NewLanes() {
   for (DeviceLane& lane : device_.lanes()) {
     lanes.push_back({.backend = this, .threads = 1, .gpu = &lane});
   }
+  lanes.front().express = lanes.size() > 1;
   return lanes;
+}
+
+std::optional<Lane> GpuBackend::TrialLane() {
+  return Lane{.backend = this, .threads = 1, .gpu = &device_.trial_lane()};
 }
 
 size_t GpuBackend::kept_workspace() const { return kKeptWorkspace; }

@@ -42,6 +42,7 @@ class GpuBackend final : public Backend {
     return device_.budget().Source(use, &owner);
   }
   std::vector<Lane> NewLanes() override;
+  std::optional<Lane> TrialLane() override;
   size_t kept_workspace() const override;
   void OnThread(const std::function<void()>& loop) override;
   void Tidy(bool rests) override;

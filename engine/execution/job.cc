@@ -127,6 +127,8 @@ void Job::TakePrediction() {
   is_long = cost.is_long;
 }
 
+void Job::AddBusy(uint64_t nanoseconds) { scheduler_->AddBusy(device_, nanoseconds, turn_); }
+
 bool Job::GivesWay() { return scheduler_->GivesWay(*this); }
 
 const std::atomic<bool>* Job::wanted() const { return scheduler_->wanted(device_); }

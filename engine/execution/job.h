@@ -91,6 +91,8 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   bool GivesWay();
   /// True while it is worth asking.
   const std::atomic<bool>* wanted() const;
+  /// Within a step: its kernels ran for so long.
+  void AddBusy(uint64_t nanoseconds);
   /// The device whose lanes take it.
   DeviceId device() const { return device_; }
   /// Before Start, or in Run before kAgain: that device's lanes take it.
@@ -140,7 +142,7 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   DeviceId begun_on_;    ///< known at the start
   DeviceId device_;      ///< changed by who runs it, looked at by who queues it or takes it out
   bool loaded_ = false;  ///< only who runs it looks at it
-  LaneTurn* turn_ = nullptr;  ///< while a lane runs it
+  LaneTurn* turn_ = nullptr;  ///< of the lane that runs it, or did
   Joint joint_;               ///< known at the start; without a key once a batch left it to itself
   bool coming_ = false;  ///< it may join others, once it is submitted; guarded by the scheduler's
   Mutex mutex_;          ///< taken before the scheduler's

@@ -16,7 +16,12 @@ namespace sparsed::engine {
 /// Seconds for which a long product has the lane while others wait.
 inline constexpr double kPieceSeconds = 0.003;
 
-/// Multiplications from which on a product, or a chain of them, counts as long: about a piece.
+/// Seconds of a GPU that a short request takes at most when it is alone: such ones go before long
+/// ones there.
+inline constexpr double kShortOnGpuSeconds = 0.001;
+
+/// Multiplications from which on a product, or a chain of them, counts as long: about a piece on
+/// the CPU, about kShortOnGpuSeconds on a GPU.
 double LongWork(int threads_per_lane, DeviceKind device);
 
 /// Joins parts of a key for Costs.

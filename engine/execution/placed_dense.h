@@ -51,7 +51,7 @@ int64_t CommonWidth(const PlacedDense& one, const PlacedDense& other);
 
 size_t BytesOf(const DenseShape& shape);
 
-/// INTERNAL unless `array` has the elements that a request or a held matrix promises, before
+/// INTERNAL unless `array` has the elements that a request or a buffer promises, before
 /// anything is read or written by `shape`.
 absl::Status CheckHolds(const Array& array, const DenseShape& shape);
 

@@ -26,7 +26,7 @@ absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec
   Operand operand;
   if (spec.held.empty() && !spec.shape.has_value()) {
     return absl::InvalidArgumentError(
-        fmt::format("operand {} needs a shape or the name of a held matrix", what));
+        fmt::format("operand {} needs a shape or the name of a buffer", what));
   }
   if (spec.shared.size() > 0) {
     operand.shape = *spec.shape;
@@ -48,10 +48,10 @@ absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec
     if (spec.shape.has_value() &&
         (spec.shape->rows != operand.shape.rows || spec.shape->cols != operand.shape.cols ||
          spec.shape->type != operand.shape.type)) {
-      return absl::InvalidArgumentError(fmt::format(
-          "operand {} is announced as {} x {} {}, but the held matrix '{}' is {} x {} {}", what,
-          spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held, operand.shape.rows,
-          operand.shape.cols, Name(operand.shape.type)));
+      return absl::InvalidArgumentError(
+          fmt::format("operand {} is announced as {} x {} {}, but the buffer '{}' is {} x {} {}",
+                      what, spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held,
+                      operand.shape.rows, operand.shape.cols, Name(operand.shape.type)));
     }
   }
   if (operand.shape.leading_dimension == 0) operand.shape.leading_dimension = operand.shape.cols;

@@ -16,6 +16,10 @@ namespace {
 constexpr auto kRest = std::chrono::seconds(2);
 /// For which a GPU's lane looks for the next job before it sleeps: a small query there and back.
 constexpr auto kLook = std::chrono::microseconds(200);
+/// For which a trial's turn has the GPU to itself though short jobs wait: then these go beside it.
+constexpr auto kAlone = std::chrono::milliseconds(1);
+/// After which the express lane looks again whether those that wait may begin beside long ones.
+constexpr auto kLookAgain = std::chrono::microseconds(500);
 /// After which who waits for a lane looks whether it is to stop.
 constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
 /// Waiting jobs among which others are looked for that can join the one before them: a queue may
@@ -40,9 +44,18 @@ Scheduler::~Scheduler() = default;
 
 void Scheduler::Open() {
   for (Lanes& lanes : lanes_) {
+    lanes.trial_lane = lanes.backend->TrialLane();
     for (Lane& lane : lanes.backend->NewLanes()) {
-      lanes.threads.emplace_back([this, &lanes, lane = std::move(lane)]() mutable {
-        lanes.backend->OnThread([&] { RunLane(lane, lanes); });
+      lanes.workers.emplace_back().lane = std::move(lane);
+    }
+  }
+  for (Lanes& lanes : lanes_) {
+    for (Worker& worker : lanes.workers) {
+      worker.thread = std::thread([this, &lanes, &worker] {
+        lanes.backend->OnThread([&] {
+          RunLane(worker, lanes);
+          worker.lane.workspace = Buffer();
+        });
       });
     }
   }
@@ -64,12 +77,13 @@ void Scheduler::Close() {
     job->token_->Stop(absl::UnavailableError("the server is shutting down"));
   }
   for (Lanes& lanes : lanes_) {
-    lanes.work.NotifyAll();
+    for (Worker& worker : lanes.workers) worker.work.NotifyAll();
     lanes.gathered.NotifyAll();
   }
   blocking_work_.NotifyAll();
   for (Lanes& lanes : lanes_) {
-    for (std::thread& thread : lanes.threads) thread.join();
+    for (Worker& worker : lanes.workers) worker.thread.join();
+    lanes.trial_lane.reset();
   }
   blocking_thread_.join();
   {
@@ -121,19 +135,15 @@ void Scheduler::ComesNoMoreLocked(Job& job) {
 
 absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline) {
   Lanes& lanes = lanes_of(job->device());
-  bool wakes;
-  {
-    const MutexLock lock(mutex_);
-    ComesNoMoreLocked(*job);
-    if (lanes.queued >= options_.max_queued) {
-      return RetryLater(absl::ResourceExhaustedError("the queue is full; retry later"));
-    }
-    if (deadline.has_value()) {
-      if (absl::Status status = MayEndLocked(lanes, *job, *deadline); !status.ok()) return status;
-    }
-    wakes = EnqueueLocked(lanes, std::move(job));
+  const MutexLock lock(mutex_);
+  ComesNoMoreLocked(*job);
+  if (lanes.queued >= options_.max_queued) {
+    return RetryLater(absl::ResourceExhaustedError("the queue is full; retry later"));
   }
-  if (wakes) lanes.work.NotifyOne();
+  if (deadline.has_value()) {
+    if (absl::Status status = MayEndLocked(lanes, *job, *deadline); !status.ok()) return status;
+  }
+  EnqueueLocked(lanes, std::move(job));
   return absl::OkStatus();
 }
 
@@ -144,7 +154,7 @@ absl::Status Scheduler::MayEndLocked(const Lanes& lanes, const Job& job,
   const double left =
       std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
   const double needs =
-      lanes.queue.SecondsUntilEnd(job, static_cast<int>(std::ssize(lanes.threads)));
+      lanes.queue.SecondsUntilEnd(job, static_cast<int>(std::ssize(lanes.workers)));
   if (kSurely * needs <= left) return absl::OkStatus();
   return absl::DeadlineExceededError(fmt::format(
       "it would end in {:.2g} s, {:.2g} s of them its own, and its deadline is in {:.2g} s; send "
@@ -154,27 +164,60 @@ absl::Status Scheduler::MayEndLocked(const Lanes& lanes, const Job& job,
 
 void Scheduler::Enqueue(std::shared_ptr<Job> job) {
   Lanes& lanes = lanes_of(job->device());
-  bool wakes;
-  {
-    const MutexLock lock(mutex_);
-    wakes = EnqueueLocked(lanes, std::move(job));
-  }
-  if (wakes) lanes.work.NotifyOne();
+  const MutexLock lock(mutex_);
+  EnqueueLocked(lanes, std::move(job));
 }
 
-bool Scheduler::EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) {
+void Scheduler::EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) {
   if (!lanes.gathering.empty()) {
     lanes.gathered.NotifyAll();
     const auto batch = std::ranges::find_if(
         lanes.gathering, [&](const Batch* gathers) { return gathers->Takes(*job); });
     if (batch != lanes.gathering.end()) {
       (*batch)->Add(std::move(job));
-      return false;
+      return;
     }
   }
   lanes.queue.Push(std::move(job));
   CountLocked(lanes);
-  return lanes.queued > lanes.looking;
+  WakeLocked(lanes);
+}
+
+void Scheduler::WakeLocked(Lanes& lanes) {
+  for (Worker& worker : lanes.workers) {
+    if (!worker.sleeps && !worker.looks) continue;
+    const bool runs = MayIdleLocked(lanes, worker.lane) || MayRunLocked(lanes, worker.lane);
+    // The express lane looks now and then, while there is somebody whom it will take.
+    if (worker.sleeps && (runs || (worker.lane.express && lanes.short_queued > 0))) {
+      worker.sleeps = false;
+      worker.work.NotifyOne();
+    }
+    if (runs) return;  // who looks sees it
+  }
+}
+
+bool Scheduler::MayRunLocked(Lanes& lanes, const Lane& lane) const {
+  if (lanes.queue.empty()) return false;
+  const bool stands_back = lanes.alone || lanes.idle_is_due();
+  if (!lanes.has_express()) return !stands_back;
+  const bool long_runs = lanes.long_runs();
+  if (!lane.express) return !stands_back && (lanes.queue.NextIsLong() || !long_runs);
+  // Short ones would stand back in vain from a trial that waits for the end of a long one.
+  if (lanes.idle_is_due() && !lanes.alone && !long_runs) return false;
+  const FairEntry* const next = lanes.queue.NextShort(LongTurnsLocked(lanes));
+  if (next == nullptr || !lanes.alone) return next != nullptr;
+  const bool known = next->next_seconds > 0;
+  return known && std::chrono::steady_clock::now() >= lanes.alone_since + kAlone;
+}
+
+std::vector<const FairQueue::Turn*> Scheduler::LongTurnsLocked(Lanes& lanes) const {
+  std::vector<const FairQueue::Turn*> turns;
+  for (LaneTurn* const turn : lanes.turns) {
+    if (!turn->is_long) continue;
+    CountTurnLocked(lanes, *turn);
+    turns.push_back(&turn->turn);
+  }
+  return turns;
 }
 
 void Scheduler::Reap(std::weak_ptr<Job> job) {
@@ -185,9 +228,15 @@ void Scheduler::Reap(std::weak_ptr<Job> job) {
   reaper_work_.NotifyOne();
 }
 
-Scheduler::Batch Scheduler::PopLocked(Lanes& lanes, LaneTurn& turn) {
+Scheduler::Batch Scheduler::PopLocked(Lanes& lanes, LaneTurn& turn, const Lane& lane) {
   Batch batch;
-  batch.Add(std::static_pointer_cast<Job>(lanes.queue.Pop(turn.turn)));
+  std::shared_ptr<FairEntry> first = lane.express
+                                         ? lanes.queue.PopShort(turn.turn, LongTurnsLocked(lanes))
+                                         : lanes.queue.Pop(turn.turn);
+  turn.is_long = first->is_long;
+  turn.express = lane.express;
+  if (!turn.is_long && lanes.long_runs()) ++lanes.begun_beside;
+  batch.Add(std::static_pointer_cast<Job>(std::move(first)));
   if (!batch.joint().key.empty()) {
     int64_t width = batch.width;
     const auto joins = [&](const FairEntry& entry) {
@@ -204,20 +253,74 @@ Scheduler::Batch Scheduler::PopLocked(Lanes& lanes, LaneTurn& turn) {
   return batch;
 }
 
-void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) {
+void Scheduler::MoveClocksLocked(Lanes& lanes) const {
   const auto now = std::chrono::steady_clock::now();
   const double seconds =
-      std::chrono::duration<double>(now - std::exchange(turn.counted, now)).count();
+      std::chrono::duration<double>(now - std::exchange(lanes.clocks_at, now)).count();
+  if (lanes.turns.empty()) return;
+  if (!lanes.is_gpu()) {
+    lanes.clock += seconds;
+    return;
+  }
+  const double each = seconds / static_cast<double>(lanes.turns.size());
+  lanes.express_clock += each;
+  const auto others = static_cast<double>(
+      std::ranges::count_if(lanes.turns, [](const LaneTurn* turn) { return !turn->express; }));
+  if (others == 0) return;
+  const double less = std::min(each, lanes.owed / others);
+  lanes.owed -= less * others;
+  lanes.clock += each - less;
+}
+
+void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) const {
+  MoveClocksLocked(lanes);
+  const double clock = turn.express ? lanes.express_clock : lanes.clock;
+  double seconds = clock - std::exchange(turn.counted, clock);
+  const double more = std::exchange(turn.kernel_seconds, 0) - seconds;
+  if (more > 0 && lanes.turns.size() > 1) {
+    seconds += more;
+    lanes.owed += more;
+  }
   lanes.queue.Ran(turn.turn, seconds);
   lanes.seconds.Add(turn.tenant, seconds);
+}
+
+void Scheduler::BeginTurnLocked(Lanes& lanes, LaneTurn& turn) {
+  MoveClocksLocked(lanes);
+  if (lanes.turns.empty()) lanes.owed = 0;  // by nobody who is still there
+  turn.counted = turn.express ? lanes.express_clock : lanes.clock;
+  lanes.turns.push_back(&turn);
+}
+
+void Scheduler::EndTurnLocked(Lanes& lanes, LaneTurn& turn) {
+  CountTurnLocked(lanes, turn);
+  std::erase(lanes.turns, &turn);
+  lanes.queue.End(turn.turn);
+}
+
+void Scheduler::AddBusy(DeviceId device, uint64_t nanoseconds, LaneTurn* turn) {
+  lanes_of(device).busy_ns += nanoseconds;
+  if (turn != nullptr && turn->express) {
+    turn->kernel_seconds += 1e-9 * static_cast<double>(nanoseconds);
+  }
+}
+
+LaneWaits Scheduler::lane_waits(DeviceId device) const {
+  const Lanes& lanes = lanes_of(device);
+  LaneWaits waits;
+  for (size_t i = 0; i < waits.turns.size(); ++i) {
+    waits.turns[i] = lanes.turns_begun[i];
+    waits.seconds[i] = 1e-9 * static_cast<double>(lanes.waited_ns[i].load());
+  }
+  waits.beside = lanes.begun_beside;
+  return waits;
 }
 
 bool Scheduler::GivesWay(Job& job) {
   Lanes& lanes = lanes_of(job.device());
   const MutexLock lock(mutex_);
   CountTurnLocked(lanes, *job.turn_);
-  const bool idle_is_due = !lanes.idle.empty() && lanes.idle.front()->due;
-  return closing_ || idle_is_due || lanes.queue.Passes(job.turn_->turn);
+  return closing_ || lanes.idle_is_due() || lanes.queue.Passes(job.turn_->turn);
 }
 
 void Scheduler::Charge(DeviceId device, std::string_view tenant, double seconds) {
@@ -237,14 +340,15 @@ TenantSeconds Scheduler::tenant_seconds(DeviceId device) const {
   return lanes_of(device).seconds;
 }
 
-void Scheduler::GatherLocked(Lanes& lanes, Batch& batch) {
+void Scheduler::GatherLocked(Lanes& lanes, const Lane& lane, Batch& batch) {
   const std::string& key = batch.joint().key;
   if (key.empty()) return;
   const auto until = std::chrono::steady_clock::now() + options_.batch_wait;
+  const std::atomic<int64_t>& waiting = lane.express ? lanes.short_queued : lanes.queued;
   lanes.gathering.push_back(&batch);
   const auto helps = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !closing_ && batch.width < batch.joint().most && lanes.coming.contains(key) &&
-           lanes.queued == 0;
+           waiting == 0;
   };
   while (helps() && lanes.gathered.WaitUntil(mutex_, until)) {
   }
@@ -257,71 +361,90 @@ Scheduler::IdleWork& Scheduler::BeginIdleLocked(Lanes& lanes) {
   idle.started = true;
   CountLocked(lanes);
   lanes.alone = idle.due && lanes.is_gpu();
+  lanes.alone_since = std::chrono::steady_clock::now();
   return idle;
 }
 
 void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end) {
   lanes.alone = false;
-  if (idle.due) {
-    lanes.turns.Took(idle.due_since, end);
-    lanes.work.NotifyAll();
-  }
+  if (idle.due) lanes.idle_turns.Took(idle.due_since, end);
   idle.done = true;
   idle_done_.NotifyAll();
 }
 
-void Scheduler::RunLane(Lane& lane, Lanes& lanes) {
+void Scheduler::SleepLocked(Worker& worker, Lanes& lanes) {
+  worker.sleeps = true;
+  if (worker.lane.express && lanes.short_queued > 0) {
+    worker.work.WaitUntil(mutex_, std::chrono::steady_clock::now() + kLookAgain);
+  } else {
+    worker.work.Wait(mutex_);
+  }
+  worker.sleeps = false;
+}
+
+bool Scheduler::LooksLocked(const Worker& worker, const Lanes& lanes) const {
+  if (!lanes.is_gpu()) return false;
+  if (worker.lane.express) return true;
+  // Trials are taken first, but not by the express lane.
+  return lanes.idle.empty() && std::ranges::none_of(lanes.workers, [](const Worker& other) {
+           return other.looks && !other.lane.express;
+         });
+}
+
+void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
   using Clock = std::chrono::steady_clock;
+  Lane& lane = worker.lane;
   MutexLock lock(mutex_);
   while (true) {
-    while (!closing_ && !MayRunLocked(lanes) && !MayIdleLocked(lanes)) lanes.work.Wait(mutex_);
+    bool has_job = false;
+    while (!closing_ && !(has_job = MayRunLocked(lanes, lane)) && !MayIdleLocked(lanes, lane)) {
+      SleepLocked(worker, lanes);
+    }
     if (closing_) return;
     lanes.used = true;
     ++lanes.running;
-    const bool had_job = MayRunLocked(lanes);
-    if (had_job) {
+    if (has_job) {
       LaneTurn turn;
-      Batch batch = PopLocked(lanes, turn);
-      GatherLocked(lanes, batch);
+      Batch batch = PopLocked(lanes, turn, lane);
+      GatherLocked(lanes, lane, batch);
       // It may be gone when its time is counted for the last time.
       const std::string tenant = batch.jobs.front()->tenant();
       turn.tenant = tenant;
-      turn.counted = Clock::now();
+      BeginTurnLocked(lanes, turn);
+      WakeLocked(lanes);  // who may go now that others do not any more
       lock.Unlock();
       RunBatch(std::move(batch), lane, turn);
       // Large ones are given to whoever needs memory next; taking one again is cheap.
       if (lane.workspace.size() > lanes.backend->kept_workspace()) lane.workspace = Buffer();
       lock.Lock();
-      CountTurnLocked(lanes, turn);
-      lanes.queue.End(turn.turn);
+      EndTurnLocked(lanes, turn);
     } else {
       IdleWork& idle = BeginIdleLocked(lanes);
       lock.Unlock();
       const Turns::Time begin = Clock::now();
-      (*idle.work)(lane);
+      (*idle.work)(lanes.trial_lane ? *lanes.trial_lane : lane);
       const Turns::Time end = Clock::now();
       lanes.busy_ns += (end - begin).count();
       lock.Lock();
       EndIdleLocked(lanes, idle, end);
     }
     --lanes.running;
-    if (!lanes.idle.empty()) {
-      lanes.work.NotifyOne();
-    } else if (had_job && lanes.is_gpu() && lanes.looking == 0) {
-      // The next one often follows at once, and to be woken for it takes as long as a small kernel.
-      ++lanes.looking;
-      lock.Unlock();
-      const Turns::Time end = Clock::now() + kLook;
-      while (lanes.queued == 0 && Clock::now() < end) std::this_thread::yield();
-      lock.Lock();
-      --lanes.looking;
-    }
+    WakeLocked(lanes);
+    worker.looks = has_job && LooksLocked(worker, lanes);
+    if (!worker.looks) continue;
+    lock.Unlock();
+    const std::atomic<int64_t>& waiting = lane.express ? lanes.short_queued : lanes.queued;
+    const Clock::time_point end = Clock::now() + kLook;
+    while (waiting == 0 && Clock::now() < end) std::this_thread::yield();
+    lock.Lock();
+    worker.looks = false;
   }
 }
 
 void Scheduler::RunBatch(Batch batch, Lane& lane, LaneTurn& turn) {
   std::vector<std::shared_ptr<Job>>& jobs = batch.jobs;
   std::erase_if(jobs, [this](const std::shared_ptr<Job>& job) { return !BeginRun(job); });
+  for (const std::shared_ptr<Job>& job : jobs) job->turn_ = &turn;
   if (jobs.size() > 1) {
     RunTogether(jobs, lane);
     for (const std::shared_ptr<Job>& job : jobs) {
@@ -335,12 +458,17 @@ void Scheduler::RunBatch(Batch batch, Lane& lane, LaneTurn& turn) {
 
 bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {
   using State = Job::State;
+  uint64_t waited = 0;
   {
     const MutexLock lock(job->mutex_);
     if (job->state_ != State::kQueued) return false;  // reaped while it waited
     job->state_ = State::kRunning;
-    job->end_.timings.queue_ns += NanosecondsSince(job->queued_);
+    waited = NanosecondsSince(job->queued_);
+    job->end_.timings.queue_ns += waited;
   }
+  Lanes& lanes = lanes_of(job->device());
+  ++lanes.turns_begun[job->is_long ? 1 : 0];
+  lanes.waited_ns[job->is_long ? 1 : 0] += static_cast<int64_t>(waited);
   if (!job->loaded_ && !job->token_->stopped()) {
     job->loaded_ = true;
     if (Job::Loader load = job->ToLoad()) {
@@ -395,7 +523,6 @@ void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane, LaneTurn& tu
   if (job->token_->stopped()) {
     end = job->token_->status();
   } else {
-    job->turn_ = &turn;
     next = job->Run(lane, &end);
     {
       // Before anybody hears of the end.
@@ -454,7 +581,10 @@ void Scheduler::RunReaper() {
       if (end && job->state_ == Job::State::kQueued) {
         const MutexLock queue_lock(mutex_);
         Lanes& lanes = lanes_of(job->device());
-        if (lanes.queue.Remove(*job)) CountLocked(lanes);
+        if (lanes.queue.Remove(*job)) {
+          CountLocked(lanes);
+          WakeLocked(lanes);  // who had to wait for it
+        }
       }
       if (end) job->state_ = Job::State::kLeft;  // no lane takes it any more
     }
@@ -474,13 +604,13 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
   std::chrono::nanoseconds stand_back = Turns::kStandBack;
   MutexLock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
-  if (lanes.threads.empty()) return absl::UnavailableError("the device has no lanes");
+  if (lanes.workers.empty()) return absl::UnavailableError("the device has no worker slots");
   lanes.idle.push_back(&idle);
-  lanes.work.NotifyOne();
+  WakeLocked(lanes);
   while (!idle.done) {
     Clock::time_point now = Clock::now();
     const Clock::time_point next =
-        idle.due ? idle.due_since + stand_back : lanes.turns.DueAt(asked);
+        idle.due ? idle.due_since + stand_back : lanes.idle_turns.DueAt(asked);
     const Clock::time_point look = now + kBetweenLooks;
     idle_done_.WaitUntil(mutex_, next > now ? std::min(look, next) : look);
     if (idle.started) continue;
@@ -489,22 +619,22 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
     if (stopped || now >= until) {
       std::erase(lanes.idle, &idle);
       CountLocked(lanes);
-      lanes.work.NotifyAll();  // calls that stood back
-      return stopped ? absl::CancelledError("stopped before a lane was idle")
-                     : absl::DeadlineExceededError("no lane had time for a trial");
+      WakeLocked(lanes);  // calls that stood back
+      return stopped ? absl::CancelledError("stopped before a worker slot was idle")
+                     : absl::DeadlineExceededError("no worker slot had time for a trial");
     }
-    if (!idle.due && lanes.idle.front() == &idle && now >= lanes.turns.DueAt(asked)) {
+    if (!idle.due && lanes.idle.front() == &idle && now >= lanes.idle_turns.DueAt(asked)) {
       idle.due = true;
       idle.due_since = now;
       CountLocked(lanes);
-      lanes.work.NotifyAll();
+      WakeLocked(lanes);
     } else if (idle.due && now >= idle.due_since + stand_back) {
       // A long call holds a lane: the others are not to wait for its end.
       idle.due = false;
       CountLocked(lanes);
-      lanes.turns.Took(idle.due_since, now);
+      lanes.idle_turns.Took(idle.due_since, now);
       stand_back *= 2;
-      lanes.work.NotifyAll();
+      WakeLocked(lanes);
     }
   }
   return absl::OkStatus();

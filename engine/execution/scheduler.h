@@ -33,7 +33,10 @@ namespace sparsed::engine {
 struct LaneTurn {
   FairQueue::Turn turn;
   std::string_view tenant;
-  std::chrono::steady_clock::time_point counted;
+  bool is_long = false;
+  bool express = false;
+  double counted = 0;         ///< by the device's clock for it
+  double kernel_seconds = 0;  ///< of an express one's kernels, since
 };
 
 /// Thread-safe. Tenants have equal device seconds, or as their weights say; see FairQueue.
@@ -51,7 +54,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
                        std::chrono::steady_clock::time_point until = kNever);
   /// Runs `work` on the thread for what blocks on the disk.
   void RunBlocking(std::function<void()> work);
-  void AddBusy(DeviceId device, uint64_t nanoseconds) { lanes_of(device).busy_ns += nanoseconds; }
+  /// Kernels ran for so long; `turn`: whose, if that is a lane's.
+  void AddBusy(DeviceId device, uint64_t nanoseconds, LaneTurn* turn = nullptr);
   /// Time of the device that no lane had a part in.
   void Charge(DeviceId device, std::string_view tenant, double seconds);
   /// Tenants' parts of every device, from now on.
@@ -70,6 +74,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   double busy_seconds(DeviceId device) const {
     return static_cast<double>(lanes_of(device).busy_ns.load()) * 1e-9;
   }
+  LaneWaits lane_waits(DeviceId device) const;
 
  private:
   friend class Job;
@@ -96,19 +101,31 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
              width + job.joint_.width <= joint().most;
     }
   };
+  /// Of one lane's thread, guarded by mutex_.
+  struct Worker {
+    Lane lane;  ///< its thread's own
+    CondVar work;
+    bool sleeps = false;
+    bool looks = false;  ///< for the next job, without sleeping
+    std::thread thread = {};
+  };
   /// The lanes of one device and what waits for them: guarded by mutex_, but for the backend, the
   /// threads and what is atomic.
+  ///
+  /// Of several lanes of a GPU the first is for short jobs alone: its kernels go before those of
+  /// the others, and long ones never have all lanes. While a long one runs, the other lanes take no
+  /// short ones, which would wait for its kernel there.
   struct Lanes {
     Backend* backend = nullptr;
     FairQueue queue;
-    std::atomic<int64_t> queued = 0;  ///< its size
+    std::atomic<int64_t> queued = 0, short_queued = 0;  ///< its size, and short ones of that
     /// Somebody waits for a lane: who runs long is to ask whether to give way.
     std::atomic<bool> wanted = false;
     TenantSeconds seconds;
     Costs costs;                     ///< has a lock of its own
     std::atomic<int64_t> begun = 0;  ///< jobs that began with this device and have not ended
     int running = 0;                 ///< jobs and idle work
-    int looking = 0;                 ///< lanes that look for the next job without sleeping
+    std::vector<LaneTurn*> turns;    ///< of jobs that run
     bool used = false;               ///< since Rest looked last
     bool rested = true;              ///< since it was used last
     std::deque<IdleWork*> idle;
@@ -117,13 +134,29 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::map<std::string, int64_t> coming;
     std::vector<Batch*> gathering;  ///< whose lanes wait for more of them
     CondVar gathered;               ///< there is less to wait for
-    Turns turns;                    ///< of idle work
+    Turns idle_turns;               ///< of idle work
     bool alone = false;             ///< such a turn is under way that has the device to itself
-    CondVar work;
+    Turns::Time alone_since;
+    std::optional<Lane> trial_lane;  ///< of idle work; none: the thread's
     std::atomic<uint64_t> busy_ns{0};
-    std::vector<std::thread> threads;
+    std::deque<Worker> workers;  ///< an express one first
+    /// As LaneWaits.
+    std::array<std::atomic<int64_t>, 2> turns_begun{}, waited_ns{};
+    std::atomic<int64_t> begun_beside = 0;
+
+    // Seconds of the device that each turn has had since the start. Lanes of the CPU have threads
+    // of their own: each has all of the time. A GPU's share it evenly, but that kernels of the
+    // express lane have the GPU for as long as they run, at the cost of the others.
+    std::chrono::steady_clock::time_point clocks_at;
+    double express_clock = 0, clock = 0;
+    double owed = 0;  ///< by those that are not express: seconds that express ones had
 
     bool is_gpu() const { return backend->id().kind == DeviceKind::kCuda; }
+    bool has_express() const { return !workers.empty() && workers.front().lane.express; }
+    bool long_runs() const {
+      return std::ranges::any_of(turns, [](const LaneTurn* turn) { return turn->is_long; });
+    }
+    bool idle_is_due() const { return !idle.empty() && idle.front()->due; }
   };
   /// Of a device that there are lanes of.
   Lanes& lanes_of(DeviceId device) {
@@ -139,36 +172,52 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   absl::Status Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline);
   /// One that was admitted comes back.
   void Enqueue(std::shared_ptr<Job> job);
-  /// True: a lane is to be woken for it.
-  bool EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Wakes a lane that sleeps and has something to do, if none that is awake will do it.
+  void WakeLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MayEndLocked(const Lanes& lanes, const Job& job, Turns::Time deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What waits has changed.
   void CountLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     lanes.queued = lanes.queue.size();
-    lanes.wanted = !lanes.queue.empty() || (!lanes.idle.empty() && lanes.idle.front()->due);
+    lanes.short_queued = lanes.queue.short_ones();
+    lanes.wanted = !lanes.queue.empty() || lanes.idle_is_due();
   }
+  /// Moves the clocks on to now.
+  void MoveClocksLocked(Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginTurnLocked(Lanes& lanes, LaneTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndTurnLocked(Lanes& lanes, LaneTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The lane's time until now is the tenant's.
-  void CountTurnLocked(Lanes& lanes, LaneTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountTurnLocked(Lanes& lanes, LaneTurn& turn) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool GivesWay(Job& job);
   /// Called when a token stopped: ends the job if no lane has it.
   void Reap(std::weak_ptr<Job> job);
   /// The next job, and those of its tenant's that wait and can join it.
-  Batch PopLocked(Lanes& lanes, LaneTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Batch PopLocked(Lanes& lanes, LaneTurn& turn, const Lane& lane)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Waits for jobs that can join, up to options().batch_wait, while one is coming, there is room
   /// for it, and nothing else waits for a lane.
-  void GatherLocked(Lanes& lanes, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GatherLocked(Lanes& lanes, const Lane& lane, Batch& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// It is submitted, or never will be.
   void ComesNoMoreLocked(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MayRunLocked(const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const bool stands_back = lanes.alone || (!lanes.idle.empty() && lanes.idle.front()->due);
-    return lanes.queued > 0 && !stands_back;
+  /// There is a job that this lane may take now.
+  bool MayRunLocked(Lanes& lanes, const Lane& lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The turns of long ones that run, with what they have had until now.
+  std::vector<const FairQueue::Turn*> LongTurnsLocked(Lanes& lanes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Trials on the GPU run alone: what else runs there would be in their times. Of several lanes
+  /// the express one stays free.
+  bool MayIdleLocked(const Lanes& lanes, const Lane& lane) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !lanes.idle.empty() && !lane.express && (!lanes.is_gpu() || lanes.running == 0);
   }
-  /// Trials on the GPU run alone: what else runs there would be in their times.
-  bool MayIdleLocked(const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !lanes.idle.empty() && (!lanes.is_gpu() || lanes.running == 0);
-  }
-  void RunLane(Lane& lane, Lanes& lanes);
+  void RunLane(Worker& worker, Lanes& lanes);
+  void SleepLocked(Worker& worker, Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// It is to look for the next job before it sleeps: that often follows at once, and to be woken
+  /// for it takes as long as a small kernel.
+  bool LooksLocked(const Worker& worker, const Lanes& lanes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes the first idle work, which then is run without the lock.
   IdleWork& BeginIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end)

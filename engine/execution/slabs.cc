@@ -49,7 +49,7 @@ absl::Status SlabMultiplication::ReserveFor(int64_t width) {
   // The last slab may be narrower, and may need more workspace.
   const int64_t rest = k() % width == 0 ? width : k() % width;
   kernel_ = FindKernel(width, rest);
-  if (!kernel_) return absl::UnimplementedError("no kernel for slabs");
+  if (!kernel_) return absl::UnimplementedError("no kernel for column blocks");
   MemorySource& memory = gpu_.MemoryFor(MemoryUse::kRequests, product_.owner);
   const size_t workspace = std::max(Bind(slabs_[0], width).Workspace(lane_.threads),
                                     Bind(slabs_[0], rest).Workspace(lane_.threads));
@@ -69,7 +69,7 @@ absl::Status SlabMultiplication::ReserveFor(int64_t width) {
 }
 
 absl::Status SlabMultiplication::Reserve() {
-  absl::Status reserved = absl::ResourceExhaustedError("slabs would be too narrow");
+  absl::Status reserved = absl::ResourceExhaustedError("column blocks would be too narrow");
   for (int64_t width = (k() + 1) / 2; absl::IsResourceExhausted(reserved) && width >= kLeastSlab;
        width = (width + 1) / 2) {
     reserved = ReserveFor(width);

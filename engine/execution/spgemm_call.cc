@@ -409,7 +409,7 @@ void SpgemmCall::AddTimes() {
   if (blocks_ == nullptr) return;
   const auto nanoseconds = static_cast<uint64_t>(blocks_->TakeKernelMilliseconds() * 1e6);
   end_.timings.kernel_ns += nanoseconds;
-  scheduler().AddBusy(device(), nanoseconds);
+  AddBusy(nanoseconds);
   end_.timings.from_device_ns += blocks_->TakeFromDeviceNanoseconds();
 }
 

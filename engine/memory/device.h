@@ -1,4 +1,5 @@
-// A GPU as the engine uses it: memory under a budget, what lives there, copies, lanes.
+// A GPU as the engine uses it: memory under a budget, what lives there, copies, worker slots
+// (lanes).
 #pragma once
 
 #include <atomic>
@@ -26,11 +27,16 @@ namespace sparsed::engine {
 struct DeviceOptions {
   int64_t memory_bytes = 0;  ///< limit; 0: nine tenths of what is free at the start
   int64_t staging_bytes = int64_t{64} << 20;  ///< pinned host memory for copies
-  int lanes = 3;  ///< calls at once: one copies in, one computes, one copies out
+  /// Calls at once: one copies in, one computes, one copies out. Where there are several, one of
+  /// these lanes is for short calls alone.
+  int lanes = 4;
 };
 
-/// What belongs to one lane of the device.
+/// What belongs to one worker slot of the device.
 struct DeviceLane {
+  /// On the thread's GPU.
+  static absl::StatusOr<DeviceLane> Create(cuda::StreamPriority priority);
+
   cuda::Stream stream;
   cuda::Stream second;     ///< for work that overlaps with the first's
   cuda::Event begin, end;  ///< around a kernel
@@ -59,7 +65,10 @@ class Device {
   double bytes_per_second() const { return bytes_per_second_; }
   DeviceBudget& budget() { return *budget_; }
   Residency& residency() { return *residency_; }
+  /// Of several the first has streams of high priority.
   std::vector<DeviceLane>& lanes() { return lanes_; }
+  /// Of low priority, for trials.
+  DeviceLane& trial_lane() { return *trial_lane_; }
 
   /// OK, or why it serves no more until a restart.
   absl::Status status() const;
@@ -156,6 +165,7 @@ class Device {
   std::unique_ptr<DeviceBudget> budget_;
   std::unique_ptr<Residency> residency_;
   std::vector<DeviceLane> lanes_;
+  std::optional<DeviceLane> trial_lane_;
   Mutex copies_mutex_;
   std::optional<cuda::Stream> copies_ ABSL_GUARDED_BY(copies_mutex_);
   std::unique_ptr<Pieces> pieces_;

@@ -43,7 +43,7 @@ void* PreparedRuns::For(const BoundRun& run, const Context& context, MemorySourc
 absl::StatusOr<Buffer> PreparedRuns::Limited::Allocate(size_t bytes) {
   if (bytes > kMostBytes - bytes_) {
     refused_ = true;
-    return absl::ResourceExhaustedError("more than a lane keeps");
+    return absl::ResourceExhaustedError("more than a worker slot keeps");
   }
   bytes_ += bytes;
   return memory_.Allocate(bytes);

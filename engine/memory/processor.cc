@@ -78,7 +78,7 @@ void MemoryRate::Take(std::vector<CopyTry> tries) {
   std::ranges::sort(tries, std::greater<>(), &CopyTry::bytes_per_second);
   const double best = tries.front().bytes_per_second;
   const CopyTry& median = tries[tries.size() / 2];
-  // Lanes and preparations of our own take from the memory's rate, wherever they run.
+  // Worker slots and preparations of our own take from the memory's rate, wherever they run.
   const bool quiet = median.bytes_per_second >= kNear * best &&
                      tries.front().processor_share >= kOwn && tries.front().process_share <= kAlone;
   bytes_per_second_ = quiet ? best : std::max(best, bytes_per_second_.load());

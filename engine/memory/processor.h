@@ -25,9 +25,9 @@ struct CopyTry {
   double process_share = 1;
 };
 
-/// Bytes a second that all threads of a lane together copy (read and written both count): the best
-/// of several short tries, over arrays larger than most caches. On a busy machine that may be less
-/// than there is; so it says whether it was quiet, and may be measured again. Thread-safe.
+/// Bytes a second that all threads of a worker slot together copy (read and written both count):
+/// the best of several short tries, over arrays larger than most caches. On a busy machine that may
+/// be less than there is; so it says whether it was quiet, and may be measured again. Thread-safe.
 class MemoryRate {
  public:
   static constexpr size_t kBytes = size_t{64} << 20;  ///< of each of the two arrays

@@ -20,11 +20,11 @@ struct Words {
 
 const Words& WordsOf(Quota quota) {
   static constexpr std::array<Words, kQuotas> kWords = {{
-      {"disk_bytes", "bytes on disk", "delete matrices or durable held ones"},
-      {"host_bytes", "bytes of host memory", "delete matrices or held ones"},
-      {"device_bytes", "bytes of a GPU's memory", "delete held matrices, or let shared memory go"},
+      {"disk_bytes", "bytes on disk", "delete matrices or durable buffers"},
+      {"host_bytes", "bytes of host memory", "delete matrices or buffers"},
+      {"device_bytes", "bytes of a GPU's memory", "delete buffers, or let shared memory go"},
       {"matrices", "matrices", "delete some"},
-      {"buffers", "held dense matrices", "delete some"},
+      {"buffers", "buffers", "delete some"},
       {"regions", "regions of shared memory", "let some go"},
       {"connections", "connections", "close some"},
       {"streams", "streams", "end some"},

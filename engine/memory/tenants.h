@@ -25,7 +25,7 @@ enum class Quota : uint8_t {
   kHostBytes,          ///< of host memory that it pays for
   kDeviceBytes,        ///< of the memory of each GPU that it pays for
   kMatrices,           ///< sparse ones
-  kBuffers,            ///< held dense matrices
+  kBuffers,            ///< buffers
   kRegions,            ///< of shared memory
   kConnections,        ///< to gRPC and to the local socket
   kStreams,            ///< compute streams, carriers, rings, watches

@@ -294,7 +294,7 @@ constexpr double kMostBlockPadding = 0.5;
 /// Of a row: a block that sorts them has several rows, and no row is too long for it.
 constexpr double kFewProducts = 256;
 
-/// More products take so long that who waits for the lane notices.
+/// More products take so long that who waits for the worker slot notices.
 constexpr double kMostUnstopped = 3e7;
 
 Verdict OneWindow(const PairFacts& facts) {

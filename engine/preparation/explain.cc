@@ -76,7 +76,7 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.workers = executor.options().threads_per_lane;
     if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
     e.roofline.bytes_per_second = executor.backend({}).bytes_per_second();
-    // On a lane, where nothing else computes meanwhile.
+    // In a worker slot, where nothing else computes meanwhile.
     const absl::Status measured = executor.RunIdle(
         DeviceId{},
         [&](Lane& /*lane*/) { e.roofline.flops_per_second = MeasureCpuFlops(type, e.workers); },

@@ -31,8 +31,8 @@ class Deadline {
 
   bool limited() const { return seconds_ > 0; }
   bool passed() const { return limited() && Clock::now() >= end_; }
-  /// Until when a trial that begins now waits for lanes: a little longer, as plain CSR is timed
-  /// whatever time there is.
+  /// Until when a trial that begins now waits for worker slots: a little longer, as plain CSR is
+  /// timed whatever time there is.
   Clock::time_point ForTrials() const;
   /// Milliseconds that are left of it, `most` at the most.
   double LeftOf(double most) const;

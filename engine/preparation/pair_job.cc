@@ -120,15 +120,15 @@ absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c,
   factor.matrix = std::move(matrix);
   factor.transposed = transpose;
   absl::StatusOr<std::shared_ptr<const Layout>> csr =
-      transpose ? rooms_.executor.derived().Transposed(factor.pattern, MakeContext())
+      transpose ? modules_.executor.derived().Transposed(factor.pattern, MakeContext())
                 : factor.pattern->Csr(&stop_);
   if (!csr.ok()) return csr.status();
   factor.operand.csr = *std::move(csr);
   // From the disk, if they are there alone.
   if (absl::Status s = factor.matrix->Values(&stop_).status(); !s.ok()) return s;
   absl::StatusOr<Array> values = BackendOf(c).ValuesFor(
-      *factor.matrix, *factor.operand.csr, rooms_.budget.Source(MemoryUse::kPreparation),
-      rooms_.options.threads_per_worker);
+      *factor.matrix, *factor.operand.csr, modules_.budget.Source(MemoryUse::kPreparation),
+      modules_.options.threads_per_worker);
   if (!values.ok()) return values.status();
   factor.operand.values = *std::move(values);
   if (!transpose) factor.features = factor.pattern->features();
@@ -163,7 +163,7 @@ absl::StatusOr<SpgemmFactor> PatternJob::FormatFactor(const ProblemClass& c, con
     const absl::StatusOr<std::shared_ptr<const Layout>> read = there->Get(&stop_);
     if (absl::IsDataLoss(read.status())) {
       // What is not there is built again.
-      rooms_.observer.OnDamage(Sentence(read.status()));
+      modules_.observer.OnDamage(Sentence(read.status()));
       factor.pattern->DropLayout(there);
     } else if (!read.ok()) {
       return read.status();
@@ -186,8 +186,8 @@ absl::StatusOr<SpgemmFactor> PatternJob::FormatFactor(const ProblemClass& c, con
   }
   SpgemmFactor operand = factor.operand;
   const absl::Status set = SetFormat(BackendOf(c), *factor.matrix, std::move(layout),
-                                     rooms_.budget.Source(MemoryUse::kPreparation),
-                                     rooms_.options.threads_per_worker, operand);
+                                     modules_.budget.Source(MemoryUse::kPreparation),
+                                     modules_.options.threads_per_worker, operand);
   if (!set.ok()) return set;
   return operand;
 }
@@ -267,8 +267,8 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
   absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
       SpgemmTrial::Begin(problem, left->operand, right->operand, baseline,
-                         rooms_.budget.Source(MemoryUse::kPreparation), BackendOf(c),
-                         rooms_.executor, &stop_, deadline_.ForTrials());
+                         modules_.budget.Source(MemoryUse::kPreparation), BackendOf(c),
+                         modules_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok()) {
     return keep_default(Sentence(trial.status()), IsForNow(trial.status()));
@@ -316,7 +316,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
   };
   const auto worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);
   const double share_ms =
-      rooms_.options.trial_budget_ms / static_cast<double>(std::max<int64_t>(worth_trying, 1));
+      modules_.options.trial_budget_ms / static_cast<double>(std::max<int64_t>(worth_trying, 1));
   std::vector<Decision> decisions;
   std::string best_recipe;
   double best_speedup = 0;
@@ -358,7 +358,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
                                         FactorRecipe(best_recipe, right.transposed)};
     builder_->DropAllBut(kept);
     if (right_builder_) right_builder_->DropAllBut(kept);
-    rooms_.observer.OnRecipe(outcome);
+    modules_.observer.OnRecipe(outcome);
     // A recipe that is asked for may be the kernel's own.
     std::erase_if(decisions, [&](const Decision& made) {
       return made.kernel == decision.kernel && made.recipe == decision.recipe;
@@ -413,7 +413,7 @@ absl::Status PatternJob::BuildFactorLayout(const std::shared_ptr<Pattern>& patte
   if (!layout.ok()) return layout.status();
   if (layout->layout == nullptr) return absl::FailedPreconditionError(layout->note);
   const absl::Status moved =
-      MoveTo(rooms_.budget.Source(MemoryUse::kLayouts, pattern->payer()), *layout->layout);
+      MoveTo(modules_.budget.Source(MemoryUse::kLayouts, pattern->payer()), *layout->layout);
   if (moved.ok()) built.push_back({pattern, layout->layout, layout->seconds});
   return moved;
 }
@@ -434,7 +434,7 @@ absl::StatusOr<std::vector<PatternJob::NewLayout>> PatternJob::BuildFactorLayout
 }
 
 void PatternJob::Publish(const Plan& plan, const std::vector<NewLayout>& layouts) {
-  const MutexLock lock(rooms_.publishing);
+  const MutexLock lock(modules_.publishing);
   for (const NewLayout& fresh : layouts) {
     const std::string& recipe = fresh.layout->recipe;
     if (fresh.pattern->FindLayout(recipe) != nullptr) continue;

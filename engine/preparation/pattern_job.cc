@@ -23,19 +23,19 @@ std::string Compared(double speedup) {
   return IsFaster(1 / speedup) ? fmt::format("{:.2f}x slower", 1 / speedup) : "as fast";
 }
 
-PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
+PatternJob::PatternJob(const JobModules& modules, std::shared_ptr<Pattern> pattern,
                        std::set<ProblemClass> again, AskedOf asked, const std::atomic<bool>& stop)
-    : rooms_(rooms),
+    : modules_(modules),
       pattern_(std::move(pattern)),
       again_(std::move(again)),
       asked_(std::move(asked)),
       stop_(stop),
-      progress_(*pattern_, rooms.observer),
-      deadline_(rooms.options.seconds),
-      gpu_(rooms.executor.IdlestGpu()) {
+      progress_(*pattern_, modules.observer),
+      deadline_(modules.options.seconds),
+      gpu_(modules.executor.IdlestGpu()) {
   if (gpu_ == nullptr) return;
   scope_.emplace(gpu_->id().ordinal);
-  absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create();
+  absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create(cuda::StreamPriority::kLow);
   if (!stream.ok()) return;
   stream_ = *std::move(stream);
   // Nothing is evicted for what the CPU can do, too.
@@ -44,8 +44,8 @@ PatternJob::PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern,
 
 BuildContext PatternJob::MakeContext() {
   BuildContext context;
-  context.threads = rooms_.options.threads_per_worker;
-  context.memory = &rooms_.budget.Source(MemoryUse::kPreparation);
+  context.threads = modules_.options.threads_per_worker;
+  context.memory = &modules_.budget.Source(MemoryUse::kPreparation);
   context.stop = &stop_;
   if (accelerator_) context.accelerator = &*accelerator_;
   return context;
@@ -69,7 +69,7 @@ absl::Status PatternJob::FindFeatures() {
   absl::Status status = features.status();
   if (status.ok()) {
     absl::StatusOr<DensityMap> map = DensityMap::FromPacked(
-        features->density_map.packed(), rooms_.budget.Source(MemoryUse::kLayouts));
+        features->density_map.packed(), modules_.budget.Source(MemoryUse::kLayouts));
     status = map.status();
     if (map.ok()) features->density_map = *std::move(map);
   }
@@ -78,7 +78,7 @@ absl::Status PatternJob::FindFeatures() {
     return absl::OkStatus();
   }
   pattern_->SetFeatures(std::make_shared<const Features>(*std::move(features)));
-  status = rooms_.store.PutFeatures(pattern_->hash(), *pattern_->features());
+  status = modules_.store.PutFeatures(pattern_->hash(), *pattern_->features());
   // NOT_FOUND: the pattern has been deleted meanwhile.
   if (!status.ok() && !absl::IsNotFound(status)) {
     notes_.push_back(fmt::format("features are known but not stored: {}", Sentence(status)));
@@ -88,12 +88,12 @@ absl::Status PatternJob::FindFeatures() {
 
 absl::Status PatternJob::WithoutCard() const {
   // Wanted by an earlier run of the server, with another device; or all are lost.
-  const std::deque<GpuBackend>& gpus = rooms_.executor.gpus();
+  const std::deque<GpuBackend>& gpus = modules_.executor.gpus();
   return gpus.empty() ? absl::OkStatus() : gpus.front().status();
 }
 
 MatrixLease PatternJob::MatrixOf(const Pattern& pattern, ElementType type) const {
-  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
+  for (const MatrixLease& matrix : modules_.catalog.MatricesOf(pattern)) {
     if (matrix->type() == type) return matrix;
   }
   return nullptr;
@@ -142,11 +142,11 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   if (!values.ok()) return values.status();
   if (again_.contains(c)) pattern_->trials().Forget(c);
   if (c.device == DeviceKind::kCpu) {
-    if (absl::Status s = rooms_.executor.SettleMemoryRate(&stop_); !s.ok()) return s;
+    if (absl::Status s = modules_.executor.SettleMemoryRate(&stop_); !s.ok()) return s;
   }
   absl::StatusOr<std::unique_ptr<Trial>> trial =
       Trial::Begin(c, pattern_->rows(), pattern_->cols(), pattern_->nnz(), BackendOf(c),
-                   rooms_.executor, &stop_, deadline_.ForTrials());
+                   modules_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok() && search.only_asked) {
     notes_.push_back(fmt::format("{}: what was asked for was not tried: {}", ToString(c),
@@ -186,7 +186,7 @@ absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
   AddAsked(AskedFor(search.plain.problem_class), search.only_asked, candidates);
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
   search.share_ms =
-      rooms_.options.trial_budget_ms /
+      modules_.options.trial_budget_ms /
       static_cast<double>(existing.size() + 1 +
                           std::ranges::count(candidates, true, &Candidate::worth_trying));
 
@@ -209,7 +209,7 @@ absl::Status PatternJob::TryExisting(ClassSearch& search, const Pattern::BuiltEn
   if (layout.ok()) return TryLayout(search, *layout, entry.build_seconds, "it was there already");
   if (absl::IsDataLoss(layout.status())) {
     // What is not there is built again.
-    rooms_.observer.OnDamage(Sentence(layout.status()));
+    modules_.observer.OnDamage(Sentence(layout.status()));
     DropLayout(*pattern_, recipe);
     return absl::OkStatus();
   }
@@ -271,9 +271,9 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
   }
   progress_.At("trial", 0, 0);
   progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
-  absl::StatusOr<Array> values =
-      BackendOf(c).ValuesFor(*search.matrix, *layout, rooms_.budget.Source(MemoryUse::kPreparation),
-                             rooms_.options.threads_per_worker);
+  absl::StatusOr<Array> values = BackendOf(c).ValuesFor(
+      *search.matrix, *layout, modules_.budget.Source(MemoryUse::kPreparation),
+      modules_.options.threads_per_worker);
   if (absl::IsDataLoss(values.status())) return values.status();
   for (std::string_view name : kernels) {
     const std::string kernel(name);
@@ -358,7 +358,7 @@ void PatternJob::RecordDecision(ClassSearch& search, const std::string& recipe,
   if (!tried) {
     progress_.Say(fmt::format("{}: {} not tried: {}", ToString(c), recipe, reason));
   }
-  rooms_.observer.OnRecipe(outcome);
+  modules_.observer.OnRecipe(outcome);
   search.decisions.push_back({c, recipe, tried, std::move(reason)});
 }
 
@@ -405,7 +405,7 @@ void PatternJob::Decide(ClassSearch& search) {
     const std::string recipe = search.best->layout->recipe;
     LayoutBuilder::Built built = builder_->Take(recipe);
     absl::Status added =
-        MoveTo(rooms_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), *built.layout);
+        MoveTo(modules_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), *built.layout);
     if (added.ok())
       added = AddLayout(built.layout, built.seconds, plan.problem_class.device == DeviceKind::kCpu);
     if (added.ok()) {
@@ -460,11 +460,11 @@ absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_
   const std::string recipe = layout->recipe;
   pattern_->AddLayout(layout, build_seconds);
   if (!for_cpu) return absl::OkStatus();
-  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(*pattern_)) {
+  for (const MatrixLease& matrix : modules_.catalog.MatricesOf(*pattern_)) {
     absl::Status placed =
         matrix
-            ->ValuesIn(*layout, rooms_.budget.Source(MemoryUse::kLayouts, matrix->payer()),
-                       rooms_.options.threads_per_worker)
+            ->ValuesIn(*layout, modules_.budget.Source(MemoryUse::kLayouts, matrix->payer()),
+                       modules_.options.threads_per_worker)
             .status();
     if (placed.ok()) continue;
     // A matrix whose values are damaged says so to whoever asks for it; the others go on.
@@ -480,7 +480,7 @@ absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_
 
 void PatternJob::DropLayout(Pattern& pattern, const std::string& recipe) {
   pattern.DropLayout(recipe);
-  for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
+  for (const MatrixLease& matrix : modules_.catalog.MatricesOf(pattern)) {
     matrix->DropLayout(recipe);
   }
 }
@@ -510,7 +510,7 @@ void PatternJob::Activate(const Plan& plan) {
 
 bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const {
   const auto can_be_asked_for = [&](const std::optional<PatternPair>& pair) {
-    return !pair || rooms_.catalog.HasPattern(pair->right);
+    return !pair || modules_.catalog.HasPattern(pair->right);
   };
   const auto is_used_by = [&](const Pattern& left) {
     const bool is_planned = std::ranges::any_of(left.plans().List(), [&](const auto& active) {
@@ -529,7 +529,7 @@ bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const
     });
   };
   return is_used_by(pattern) ||
-         std::ranges::any_of(rooms_.catalog.All(), [&](const MatrixLease& matrix) {
+         std::ranges::any_of(modules_.catalog.All(), [&](const MatrixLease& matrix) {
            return is_used_by(*matrix->pattern());
          });
 }
@@ -545,10 +545,10 @@ void PatternJob::DropUnusedLayouts(Pattern& pattern) {
 
 void PatternJob::DropIfUnused(Pattern& pattern, const Pattern::BuiltEntry& entry) {
   const std::string& recipe = entry.description->recipe;
-  const MutexLock lock(rooms_.publishing);
+  const MutexLock lock(modules_.publishing);
   if (IsUsed(pattern, recipe) || pattern.FindLayout(recipe) != entry.layout) return;
   DropLayout(pattern, recipe);
-  const absl::Status dropped = rooms_.store.DropLayout(pattern.hash(), recipe);
+  const absl::Status dropped = modules_.store.DropLayout(pattern.hash(), recipe);
   if (dropped.ok()) pattern.SetOnDisk(recipe, nullptr);
   if (!dropped.ok()) notes_.push_back(Sentence(dropped));
 }

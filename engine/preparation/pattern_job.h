@@ -34,7 +34,7 @@
 namespace sparsed::engine {
 
 /// What jobs work with; outlives them.
-struct JobRooms {
+struct JobModules {
   Catalog& catalog;
   Store& store;
   Budget& budget;
@@ -77,7 +77,7 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
 
 /// Gives a pattern the stored layouts that only products read, of which nothing is read yet: a job
 /// of any pattern may want them, before this one's is restored.
-void RestoreProductLayouts(const JobRooms& rooms, Pattern& pattern,
+void RestoreProductLayouts(const JobModules& modules, Pattern& pattern,
                            const StoredPreparation& stored);
 
 /// Below this many nonzeros of both operands together all of SpGEMM's kernels end before a trial
@@ -106,8 +106,8 @@ class PatternJob {
  public:
   /// Classes in `again` are tried whatever is known of them; that is forgotten. What is `asked` for
   /// is tried for its class, beside all else or, where the class has its plan, beside what serves.
-  PatternJob(const JobRooms& rooms, std::shared_ptr<Pattern> pattern, std::set<ProblemClass> again,
-             AskedOf asked, const std::atomic<bool>& stop);
+  PatternJob(const JobModules& modules, std::shared_ptr<Pattern> pattern,
+             std::set<ProblemClass> again, AskedOf asked, const std::atomic<bool>& stop);
 
   /// Reads back the layouts that stored plans use and activates the plans. A layout that is damaged
   /// is built again; one that finds no memory stays stored, and plain CSR serves meanwhile. Layouts
@@ -165,7 +165,7 @@ class PatternJob {
   absl::Status WithoutCard() const;
   /// Where a class is tried; of a GPU's, if one serves.
   Backend& BackendOf(const ProblemClass& problem_class) const {
-    return problem_class.device == DeviceKind::kCuda ? *gpu_ : rooms_.executor.backend({});
+    return problem_class.device == DeviceKind::kCuda ? *gpu_ : modules_.executor.backend({});
   }
   /// What builders of this job may use.
   BuildContext MakeContext();
@@ -295,7 +295,7 @@ class PatternJob {
   absl::StatusOr<LayoutBuilder::Built> ReadOrRebuild(const StoredPreparation& stored,
                                                      const std::string& recipe);
 
-  const JobRooms& rooms_;
+  const JobModules& modules_;
   const std::shared_ptr<Pattern> pattern_;
   const std::set<ProblemClass> again_;
   const AskedOf asked_;

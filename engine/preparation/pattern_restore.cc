@@ -45,9 +45,9 @@ std::vector<std::string_view> KernelsOf(const ProblemClass& c, const Layout& lay
 
 /// There is no room for it now: it is read when it is needed. One that the pattern has already
 /// stays. False if it never fits, or is damaged. `description` becomes its.
-bool AddUnreadLayout(const JobRooms& rooms, Pattern& pattern, const LayoutRecord& record,
+bool AddUnreadLayout(const JobModules& modules, Pattern& pattern, const LayoutRecord& record,
                      Layout& description) {
-  LazyLayout::DiskCopy disk = DiskCopyOf(rooms.store, rooms.budget, pattern.payer(), record);
+  LazyLayout::DiskCopy disk = DiskCopyOf(modules.store, modules.budget, pattern.payer(), record);
   description = record.layout;
   description.arrays.clear();
   for (const StoredArray& array : record.arrays) {
@@ -55,7 +55,8 @@ bool AddUnreadLayout(const JobRooms& rooms, Pattern& pattern, const LayoutRecord
   }
   if (pattern.FindLayout(description.recipe) != nullptr) return true;
   const auto bytes = static_cast<size_t>(description.bytes());
-  if (!disk.readable() || !rooms.budget.MayFit(bytes, MemoryUse::kLayouts, pattern.payer()).ok()) {
+  if (!disk.readable() ||
+      !modules.budget.MayFit(bytes, MemoryUse::kLayouts, pattern.payer()).ok()) {
     return false;
   }
   pattern.AddLayout(description, std::move(disk), record.build_seconds);
@@ -113,12 +114,12 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
   return foreign;
 }
 
-void RestoreProductLayouts(const JobRooms& rooms, Pattern& pattern,
+void RestoreProductLayouts(const JobModules& modules, Pattern& pattern,
                            const StoredPreparation& stored) {
   for (const LayoutRecord& record : stored.layouts) {
     Layout description;
     if (ReadsLayouts(Operation::kSpgemm, record.layout.kind)) {
-      AddUnreadLayout(rooms, pattern, record, description);
+      AddUnreadLayout(modules, pattern, record, description);
     }
   }
 }
@@ -185,7 +186,7 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
 
 void PatternJob::RestoreFeatures() {
   absl::StatusOr<std::optional<Features>> features =
-      rooms_.store.ReadFeatures(pattern_->hash(), rooms_.budget.Source(MemoryUse::kLayouts));
+      modules_.store.ReadFeatures(pattern_->hash(), modules_.budget.Source(MemoryUse::kLayouts));
   if (!features.ok()) {
     notes_.push_back(
         fmt::format("features are not known: {}", std::string(features.status().message())));
@@ -211,13 +212,13 @@ void PatternJob::SetDiskCopy(const StoredPreparation& stored, const std::string&
   // One that was built again is not stored yet.
   if (unstored_.contains(recipe)) return;
   pattern_->FindLayout(recipe)->SetDiskCopy(
-      DiskCopyOf(rooms_.store, rooms_.budget, pattern_->payer(), *RecordOf(stored, recipe)));
+      DiskCopyOf(modules_.store, modules_.budget, pattern_->payer(), *RecordOf(stored, recipe)));
 }
 
 bool PatternJob::AddUnread(const StoredPreparation& stored, const std::string& recipe,
                            Layout& description) {
   const LayoutRecord* const record = RecordOf(stored, recipe);
-  return record != nullptr && AddUnreadLayout(rooms_, *pattern_, *record, description);
+  return record != nullptr && AddUnreadLayout(modules_, *pattern_, *record, description);
 }
 
 void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
@@ -226,10 +227,10 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
     if (std::ranges::find(stored.plans, recipe, &PlanRecord::recipe) != stored.plans.end()) {
       continue;
     }
-    const MutexLock lock(rooms_.publishing);
+    const MutexLock lock(modules_.publishing);
     // Plans of pairs are found again when they are asked for (RestoreProductLayouts).
     if (pattern_->FindLayout(recipe) != nullptr) continue;
-    const absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
+    const absl::Status dropped = modules_.store.DropLayout(pattern_->hash(), recipe);
     if (dropped.ok()) pattern_->SetOnDisk(recipe, nullptr);
     if (!dropped.ok()) notes_.push_back(std::string(dropped.message()));
   }
@@ -238,8 +239,8 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
 absl::StatusOr<Layout> PatternJob::ReadSpare(const LayoutRecord& record) {
   // What is idle does not go for it: nobody may ever need it.
   const Budget::SpareOnly spare;
-  return rooms_.store.ReadLayout(
-      record, rooms_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), &stop_);
+  return modules_.store.ReadLayout(
+      record, modules_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), &stop_);
 }
 
 absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,
@@ -251,9 +252,9 @@ absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPrepa
                                   record->build_seconds, ""};
     }
     if (!absl::IsDataLoss(layout.status())) return layout.status();
-    rooms_.observer.OnDamage(std::string(layout.status().message()));
+    modules_.observer.OnDamage(std::string(layout.status().message()));
     notes_.push_back(fmt::format("built again: {}", std::string(layout.status().message())));
-    absl::Status dropped = rooms_.store.DropLayout(pattern_->hash(), recipe);
+    absl::Status dropped = modules_.store.DropLayout(pattern_->hash(), recipe);
     if (!dropped.ok()) return absl::InternalError(std::string(dropped.message()));
     pattern_->SetOnDisk(recipe, nullptr);
   }
@@ -262,7 +263,7 @@ absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPrepa
   if (!built.ok()) return built.status();
   if (built->layout == nullptr) return absl::NotFoundError(built->note);
   absl::Status moved =
-      MoveTo(rooms_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), *built->layout);
+      MoveTo(modules_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), *built->layout);
   if (!moved.ok()) return moved;
   unstored_.insert(recipe);
   return built;
@@ -273,20 +274,21 @@ bool PatternJob::StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry)
   TenantHold hold;
   const absl::StatusOr<LayoutRecord> stored = [&]() -> absl::StatusOr<LayoutRecord> {
     if (!layout.ok()) return layout.status();
-    if (rooms_.store.durable()) {
+    if (modules_.store.durable()) {
       absl::StatusOr<TenantHold> room = pattern.HoldDisk((*layout)->bytes());
       if (!room.ok()) return room.status();
       hold = *std::move(room);
     }
-    return rooms_.store.PutLayout(pattern.hash(), **layout, entry.build_seconds, &stop_);
+    return modules_.store.PutLayout(pattern.hash(), **layout, entry.build_seconds, &stop_);
   }();
   if (!stored.ok()) {
     notes_.push_back(fmt::format("{} is used but not stored: {}", entry.description->recipe,
                                  Sentence(stored.status())));
     return false;
   }
-  if (rooms_.store.durable()) {
-    entry.layout->SetDiskCopy(DiskCopyOf(rooms_.store, rooms_.budget, pattern.payer(), *stored));
+  if (modules_.store.durable()) {
+    entry.layout->SetDiskCopy(
+        DiskCopyOf(modules_.store, modules_.budget, pattern.payer(), *stored));
     pattern.SetOnDisk(entry.description->recipe, std::move(hold));
   }
   return true;
@@ -329,9 +331,9 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
     decisions.push_back({pattern_->hash(), ToString(d.problem_class), d.recipe, d.tried, d.reason,
                          d.kernel, d.pair});
   }
-  absl::Status stored = rooms_.store.PutPlans(plans);
-  if (stored.ok()) stored = rooms_.store.PutMeasurements(measurements);
-  if (stored.ok()) stored = rooms_.store.PutDecisions(decisions);
+  absl::Status stored = modules_.store.PutPlans(plans);
+  if (stored.ok()) stored = modules_.store.PutMeasurements(measurements);
+  if (stored.ok()) stored = modules_.store.PutDecisions(decisions);
   // NOT_FOUND: the pattern has been deleted meanwhile.
   if (!stored.ok() && !absl::IsNotFound(stored)) {
     notes_.push_back(

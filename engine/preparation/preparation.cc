@@ -52,15 +52,15 @@ class Preparation::Impl {
        Executor& executor, Observer& observer)
       : options_(options),
         light_options_(options),
-        rooms_{catalog, store, budget, executor, observer, options_, publishing_},
-        light_rooms_{catalog, store, budget, executor, observer, light_options_, publishing_} {
+        modules_{catalog, store, budget, executor, observer, options_, publishing_},
+        light_modules_{catalog, store, budget, executor, observer, light_options_, publishing_} {
     if (!options_.enabled) return;
     for (int i = 0; i < std::max(options_.workers, 1); ++i) {
-      workers_.emplace_back([this] { Work(rooms_, /*light=*/false); });
+      workers_.emplace_back([this] { Work(modules_, /*light=*/false); });
     }
     light_options_.threads_per_worker = 1;
     if (options_.light_nonzeros <= 0) return;
-    workers_.emplace_back([this] { Work(light_rooms_, /*light=*/true); });
+    workers_.emplace_back([this] { Work(light_modules_, /*light=*/true); });
   }
 
   ~Impl() {
@@ -145,7 +145,7 @@ class Preparation::Impl {
     {
       const MutexLock lock(mutex_);
       // An upload may have brought it back meanwhile.
-      if (!rooms_.catalog.MatricesOf(*pattern).empty()) return;
+      if (!modules_.catalog.MatricesOf(*pattern).empty()) return;
       if (const auto running = running_.find(pattern.get()); running != running_.end()) {
         running->second->stop = true;
       }
@@ -165,9 +165,10 @@ class Preparation::Impl {
  private:
   /// The observer hears how it ended.
   void Tell(const Job& job, const char* state, std::string_view sentence, double seconds) {
-    rooms_.observer.OnPreparationEnd(state);
-    rooms_.observer.OnPreparationReport({state, job.pattern->hash(), std::string(sentence), seconds,
-                                         job.priority == Priority::kClient, job.requester});
+    modules_.observer.OnPreparationEnd(state);
+    modules_.observer.OnPreparationReport({state, job.pattern->hash(), std::string(sentence),
+                                           seconds, job.priority == Priority::kClient,
+                                           job.requester});
   }
 
   bool IsWorthATrial(const PatternProduct& product) const {
@@ -175,14 +176,14 @@ class Preparation::Impl {
     // A matrix that meets a new one each time is better off without trials.
     return std::ranges::count_if(product.left->plans().List(), [&](const auto& active) {
              const std::optional<PatternPair>& pair = active->plan.pair;
-             return pair && rooms_.catalog.HasPattern(pair->right);
+             return pair && modules_.catalog.HasPattern(pair->right);
            }) < kMostPairs;
   }
 
   std::vector<ProblemClass> DefaultClasses() const {
     if (!options_.default_classes.empty()) return options_.default_classes;
-    return {
-        ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, rooms_.executor.first_choice()})};
+    return {ClassOf(
+        {Operation::kSpmm, false, ElementType::kF32, 128, modules_.executor.first_choice()})};
   }
 
   /// The classes that a client names, or the default ones, of the matrix's type and the device
@@ -193,7 +194,7 @@ class Preparation::Impl {
     for (const ProblemClass& c : named.empty() ? DefaultClasses() : named) {
       Problem problem = ProblemOf(c);
       problem.type = matrix.type();
-      problem.device = rooms_.executor.first_choice();
+      problem.device = modules_.executor.first_choice();
       classes.insert(ClassOf(problem));
     }
     return classes;
@@ -252,7 +253,7 @@ class Preparation::Impl {
           (again || !pattern->plans().Find(c, square).decided())) {
         job.pairs.insert({{c, square}, pattern});
       }
-      if (again) job.pairs.merge(MeasuredPairs(rooms_.catalog, *pattern, c));
+      if (again) job.pairs.merge(MeasuredPairs(modules_.catalog, *pattern, c));
     }
     return job;
   }
@@ -266,11 +267,11 @@ class Preparation::Impl {
       if (!job.again.contains(c) && pattern.plans().Find(c).decided()) continue;
       wanted.push_back({pattern.hash(), ToString(c)});
     }
-    const absl::Status stored = rooms_.store.PutWanted(wanted);
+    const absl::Status stored = modules_.store.PutWanted(wanted);
     // NOT_FOUND: the pattern has been deleted meanwhile.
     if (stored.ok() || absl::IsNotFound(stored)) return;
     pattern.progress().Update([&](PreparationStatus& status) {
-      status.message = fmt::format("a restart would forget what is to be prepared: {}",
+      status.message = fmt::format("a restart would lose what is to be prepared: {}",
                                    std::string(stored.message()));
     });
   }
@@ -296,9 +297,9 @@ class Preparation::Impl {
   std::map<const Pattern*, Job>::iterator NextLocked(bool light)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// A worker's thread. `light`: it takes light jobs alone, and so is soon there for the next.
-  void Work(const JobRooms& rooms, bool light);
+  void Work(const JobModules& modules, bool light);
   /// False: a card was lost meanwhile, and another one may take its place.
-  bool Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop);
+  bool Run(const JobModules& modules, const Job& job, const std::atomic<bool>& stop);
   /// Publishes how a job ended. The pattern stays QUEUED if an upload asks for more of it.
   void End(const Job& job, const PatternJob& work, PreparationState state,
            const std::string& detail);
@@ -306,7 +307,7 @@ class Preparation::Impl {
   const PreparationOptions options_;
   PreparationOptions light_options_;
   Mutex publishing_;
-  const JobRooms rooms_, light_rooms_;
+  const JobModules modules_, light_modules_;
   mutable Mutex mutex_;
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -333,14 +334,14 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
     if (c) wanted[record.pattern_hash].insert(*c);
   }
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
-  for (const MatrixLease& matrix : rooms_.catalog.All()) {
+  for (const MatrixLease& matrix : modules_.catalog.All()) {
     patterns[matrix->pattern()->hash()] = matrix->pattern();
   }
   std::map<std::string, std::set<ProblemClass>> foreign = RestoreMeasurements(
       contents, patterns,
-      [this](DeviceKind kind) -> const std::string& { return rooms_.executor.model(kind); });
+      [this](DeviceKind kind) -> const std::string& { return modules_.executor.model(kind); });
   for (const auto& [hash, pattern] : patterns) {
-    if (options_.enabled) RestoreProductLayouts(rooms_, *pattern, by_hash[hash]);
+    if (options_.enabled) RestoreProductLayouts(modules_, *pattern, by_hash[hash]);
   }
   for (const auto& [hash, pattern] : patterns) {
     if (!options_.enabled) {
@@ -394,7 +395,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
       if (job.wants_nothing()) return absl::OkStatus();
     }
     // Its last matrix may have been deleted before this call; Forget has then come already.
-    if (rooms_.catalog.MatricesOf(*pattern).empty()) return absl::OkStatus();
+    if (modules_.catalog.MatricesOf(*pattern).empty()) return absl::OkStatus();
     if (job.priority == Priority::kClient) {
       pattern->progress().Update(
           [](PreparationStatus& status) { status.state = PreparationState::kQueued; });
@@ -403,10 +404,10 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
       AskedOf& waits = waiting->second.asked;
       for (const auto& [c, asked] : job.asked) {
         if (waits[c].size() + asked.size() <= kMostAsked) continue;
-        return absl::ResourceExhaustedError(
-            fmt::format("{} recipes and kernels wait to be tried for {}; wait until the "
-                        "preparation has ended",
-                        waits[c].size(), ToString(c)));
+        return absl::ResourceExhaustedError(fmt::format(
+            "{} transform pipelines and kernels wait to be tried for {}; wait until the "
+            "preparation has ended",
+            waits[c].size(), ToString(c)));
       }
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
       if (waiting->second.requester.request_id.empty()) {
@@ -500,7 +501,7 @@ std::map<const Pattern*, Job>::iterator Preparation::Impl::NextLocked(bool light
   return next;
 }
 
-void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
+void Preparation::Impl::Work(const JobModules& modules, bool light) {
   // On Linux a thread has a niceness of its own, and the threads that it starts inherit it.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
   while (true) {
@@ -526,7 +527,7 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
     time_.Begin(job.tenant(), expected, now);
     lock.Unlock();
     const Job::Clock::time_point begin = Job::Clock::now();
-    while (!Run(rooms, job, running->stop)) {
+    while (!Run(modules, job, running->stop)) {
     }
     const std::chrono::duration<double> taken = Job::Clock::now() - begin;
     lock.Lock();
@@ -537,14 +538,15 @@ void Preparation::Impl::Work(const JobRooms& rooms, bool light) {
   }
 }
 
-bool Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::atomic<bool>& stop) {
+bool Preparation::Impl::Run(const JobModules& modules, const Job& job,
+                            const std::atomic<bool>& stop) {
   const auto serving = [this] {
-    return std::ranges::count_if(rooms_.executor.gpus(),
+    return std::ranges::count_if(modules_.executor.gpus(),
                                  [](const GpuBackend& gpu) { return gpu.status().ok(); });
   };
   const auto served = serving();
   Pattern& pattern = *job.pattern;
-  PatternJob work(rooms, job.pattern, job.again, job.asked, stop);
+  PatternJob work(modules, job.pattern, job.again, job.asked, stop);
   std::set<ProblemClass> classes = job.classes;
   absl::Status status;
   if (job.priority != Priority::kTrial || job.stored) {
@@ -558,7 +560,7 @@ bool Preparation::Impl::Run(const JobRooms& rooms, const Job& job, const std::at
     if (job.stored->record.state == Name(PreparationState::kReady)) {
       detail = job.stored->record.detail;
     } else if (classes.empty()) {
-      for (const MatrixLease& matrix : rooms_.catalog.MatricesOf(pattern)) {
+      for (const MatrixLease& matrix : modules_.catalog.MatricesOf(pattern)) {
         classes.merge(ClassesOf(*matrix, {}));
       }
     }
@@ -602,7 +604,7 @@ void Preparation::Impl::End(const Job& job, const PatternJob& work, PreparationS
   absl::Status stored;
   if (!provisional && !is_stored) {
     stored =
-        rooms_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
+        modules_.store.PutPreparation(pattern.hash(), {std::string(Name(state)), detail, seconds});
   }
   const bool ready = state == PreparationState::kReady;
   Tell(job, ready ? "ready" : "failed", ready ? work.Outcome() : detail, seconds);

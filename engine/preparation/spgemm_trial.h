@@ -1,5 +1,6 @@
 // Trials of SpGEMM: kernels on one pair of matrices, on a sample of the product's rows, on the
-// lanes that will run them, while they are idle. On the GPU, times are those between two events.
+// worker slots that will run them, while they are idle. On the GPU, times are those between two
+// events.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,7 @@ class SpgemmTrial {
  public:
   /// Analyses the product and takes the sample: ranges of rows here and there. `memory` is the
   /// host's, for what is looked at there. All that are given outlive the trial.
-  /// After `until` it waits for lanes no longer. Errors: CANCELLED, RESOURCE_EXHAUSTED,
+  /// After `until` it waits for worker slots no longer. Errors: CANCELLED, RESOURCE_EXHAUSTED,
   /// DEADLINE_EXCEEDED, UNAVAILABLE (the device is lost).
   static absl::StatusOr<std::unique_ptr<SpgemmTrial>> Begin(
       const Problem& problem, SpgemmFactor left, SpgemmFactor right, const SpgemmKernel& baseline,
@@ -58,7 +59,7 @@ class SpgemmTrial {
 
   /// Of at most `ranges` ranges with up to `range_entries` each (more, if a single row has them).
   absl::Status TakeSample(int64_t ranges, int64_t range_entries);
-  /// `use` on an idle lane, with `kernel` on the factors where it runs.
+  /// `use` in an idle worker slot, with `kernel` on the factors where it runs.
   absl::Status OnLane(const SpgemmKernel& kernel, const SpgemmFactor& left,
                       const SpgemmFactor& right,
                       const std::function<absl::Status(BoundSpgemm&, Lane&)>& use);

@@ -1,5 +1,5 @@
-// Trials: a layout and a kernel against plain CSR, on the lanes that will run it, while they are
-// idle or in a turn that they get. On the GPU, times are those between two events.
+// Trials: a layout and a kernel against plain CSR, in the worker slots that will run it, while they
+// are idle or in a turn that they get. On the GPU, times are those between two events.
 #pragma once
 
 #include <atomic>
@@ -53,7 +53,7 @@ class Trial {
  public:
   /// Allocates operands for `rows` x `cols` with `nnz` nonzeros in `backend`'s memory for
   /// preparations; if that has no room for them the width is halved until they fit. All that are
-  /// given outlive it. After `until` it waits for lanes no longer (DEADLINE_EXCEEDED).
+  /// given outlive it. After `until` it waits for worker slots no longer (DEADLINE_EXCEEDED).
   static absl::StatusOr<std::unique_ptr<Trial>> Begin(
       const ProblemClass& problem_class, int64_t rows, int64_t cols, int64_t nnz, Backend& backend,
       Executor& executor, const std::atomic<bool>* stop,
@@ -86,7 +86,7 @@ class Trial {
 
   absl::Status AllocateOperands(int64_t rows, int64_t cols, int64_t nnz);
   absl::Status Fill(Array& array, uint64_t seed);
-  /// One kernel run on an idle lane; milliseconds.
+  /// One kernel run in an idle worker slot; milliseconds.
   absl::StatusOr<double> RunOnce(const Contender& contender);
   /// Its kernel on what is placed of it.
   BoundRun Bind(const Contender& contender, const PlacedSparse& placed);

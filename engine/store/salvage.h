@@ -12,13 +12,13 @@
 namespace sparsed::engine {
 
 struct SalvageReport {
-  std::vector<std::string> saved;  ///< a sentence for each matrix and held dense matrix
+  std::vector<std::string> saved;  ///< a sentence for each matrix and buffer
   std::vector<std::string> lost;   ///< for each that is not, and each blob that is damaged: why
   std::string moved_to;            ///< the folder of the old catalog and of blobs that no row needs
 };
 
 /// Rebuilds the catalog of the store in `directory`, which no server may be using. Matrices and
-/// held dense matrices come back with their names if their blobs, or what can still be read of the
+/// buffers come back with their names if their blobs, or what can still be read of the
 /// old catalog, tell these; a matrix of which only its arrays are known is named by `hash_pattern`.
 /// Layouts, plans and measurements are left to the next preparation. Nothing is deleted. Reads
 /// every blob. Errors: FAILED_PRECONDITION (the catalog is whole, there are no blobs, a server uses

@@ -281,7 +281,7 @@ INSERT INTO decisions
 DROP TABLE temp.decisions_without_pair;
 )sql";
 
-// Whom held dense matrices are for, and of those that asked for a time to live how long that is;
+// Whom buffers are for, and of those that asked for a time to live how long that is;
 // the others stay.
 constexpr const char* kVersion11 = R"sql(
 ALTER TABLE buffers ADD COLUMN owner TEXT NOT NULL DEFAULT '';

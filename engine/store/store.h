@@ -288,7 +288,7 @@ class Store {
   virtual absl::StatusOr<std::optional<Features>> ReadFeatures(const std::string& pattern_hash,
                                                                MemorySource& memory) = 0;
 
-  /// Stores a held dense matrix; replaces one of the same name.
+  /// Stores a buffer; replaces one of the same name.
   virtual absl::StatusOr<BufferRecord> PutBuffer(const NewBuffer& buffer, Stop stop = nullptr) = 0;
   /// OK if it is not stored.
   virtual absl::Status DeleteBuffer(const std::string& tenant, const std::string& name) = 0;

@@ -1,4 +1,4 @@
-// The kernels of this room, for the kernel table. Empty where it is not built.
+// The kernels of this module, for the kernel table. Empty where it is not built.
 #pragma once
 
 #include <span>

@@ -237,10 +237,18 @@ absl::Status TrimPool(size_t keep) {
   return ToStatus(cudaMemPoolTrimTo(pool, keep), "trimming the pool");
 }
 
-absl::StatusOr<Stream> Stream::Create() {
+absl::StatusOr<Stream> Stream::Create(StreamPriority priority) {
+  // The highest is the least number; where there are but two, the middle one is low.
+  int low = 0, high = 0;
+  absl::Status status =
+      ToStatus(cudaDeviceGetStreamPriorityRange(&low, &high), "asking for priorities");
+  if (!status.ok()) return status;
+  const int number = priority == StreamPriority::kLow    ? low
+                     : priority == StreamPriority::kHigh ? high
+                                                         : low + (high - low) / 2;
   cudaStream_t stream = nullptr;
-  const absl::Status status =
-      ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+  status = ToStatus(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, number),
+                    "creating a stream");
   if (!status.ok()) return status;
   return Stream(stream);
 }

@@ -70,10 +70,14 @@ absl::StatusOr<size_t> FreeBytes();
 /// Gives what the pool holds beyond `keep` bytes and no buffer uses back to the card.
 absl::Status TrimPool(size_t keep);
 
+/// Of streams of one GPU: where blocks of kernels in several could start, those of the highest do.
+/// What has started is not interrupted, and copies have no priorities.
+enum class StreamPriority : uint8_t { kLow, kMiddle, kHigh };
+
 /// A queue of copies and kernels. Movable, not thread-safe. Its end waits for what is in it.
 class Stream {
  public:
-  static absl::StatusOr<Stream> Create();
+  static absl::StatusOr<Stream> Create(StreamPriority priority = StreamPriority::kMiddle);
   /// Somebody else's (a cudaStream_t), which outlives this and is left alone at the end.
   static Stream Of(void* handle) { return Stream(handle, /*owned=*/false); }
   Stream(Stream&& other) noexcept

@@ -22,15 +22,16 @@ Kept& KeptStreams() {
 
 }  // namespace
 
-absl::StatusOr<SideStreams::Lease> SideStreams::Borrow() {
-  int device = 0;
+absl::StatusOr<SideStreams::Lease> SideStreams::Borrow(cudaStream_t beside) {
+  int device = 0, priority = 0;
   cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaStreamGetPriority(beside, &priority);
   if (error != cudaSuccess) return ToStatus(error, "making streams");
   {
     Kept& kept = KeptStreams();
     const MutexLock lock(kept.mutex);
     const auto found = std::ranges::find_if(kept.streams, [&](const SideStreams* streams) {
-      return streams->device_ == device && streams->Idle();
+      return streams->device_ == device && streams->priority_ == priority && streams->Idle();
     });
     if (found != kept.streams.end()) {
       Lease lease(*found);
@@ -40,6 +41,7 @@ absl::StatusOr<SideStreams::Lease> SideStreams::Borrow() {
   }
   std::unique_ptr<SideStreams> made(new SideStreams);
   made->device_ = device;
+  made->priority_ = priority;
   error = made->Make();
   if (error != cudaSuccess) return ToStatus(error, "making streams");
   return Lease(made.release());
@@ -54,7 +56,7 @@ void SideStreams::GiveBack::operator()(SideStreams* streams) const {
 cudaError_t SideStreams::Make() {
   cudaError_t error = cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming);
   for (int i = 0; i < kMost && error == cudaSuccess; ++i) {
-    error = cudaStreamCreateWithFlags(&streams_[i], cudaStreamNonBlocking);
+    error = cudaStreamCreateWithPriority(&streams_[i], cudaStreamNonBlocking, priority_);
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&done_[i], cudaEventDisableTiming);
   }
   return error;

@@ -19,10 +19,10 @@ class SideStreams {
     void operator()(SideStreams* streams) const;
   };
   using Lease = std::unique_ptr<SideStreams, GiveBack>;
-  /// Of the calling thread's device. Making streams takes longer than a small product, so that they
-  /// are kept for who comes next. They may be given back as soon as all is joined: nobody gets them
-  /// before it is done, lest calls wait for each other.
-  static absl::StatusOr<Lease> Borrow();
+  /// Of the calling thread's device, and of the priority of `beside`. Making streams takes longer
+  /// than a small product, so that they are kept for who comes next. They may be given back as soon
+  /// as all is joined: nobody gets them before it is done, lest calls wait for each other.
+  static absl::StatusOr<Lease> Borrow(cudaStream_t beside);
 
   ~SideStreams();
   /// What is queued in the first `count` side streams from now on comes after what `stream` has.
@@ -37,7 +37,7 @@ class SideStreams {
   cudaError_t Make();
   bool Idle() const;
 
-  int device_ = 0;
+  int device_ = 0, priority_ = 0;
   int used_ = 0;
   cudaStream_t streams_[kMost] = {};
   cudaEvent_t forked_ = nullptr, done_[kMost] = {};

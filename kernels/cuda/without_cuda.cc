@@ -1,4 +1,4 @@
-// Built in place of this room where there is no CUDA compiler: no kernels, no device.
+// Built in place of this module where there is no CUDA compiler: no kernels, no device.
 #include "kernels/cuda/capture.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.h"
@@ -40,7 +40,7 @@ absl::StatusOr<PoolState> ReadPool() { return NotBuilt(); }
 absl::StatusOr<size_t> FreeBytes() { return NotBuilt(); }
 absl::Status TrimPool(size_t) { return NotBuilt(); }
 
-absl::StatusOr<Stream> Stream::Create() { return NotBuilt(); }
+absl::StatusOr<Stream> Stream::Create(StreamPriority /*priority*/) { return NotBuilt(); }
 Stream::~Stream() = default;
 absl::Status Stream::Copy(void*, const void*, size_t) { return NotBuilt(); }
 absl::Status Stream::Fill(void*, unsigned char, size_t) { return NotBuilt(); }

@@ -113,7 +113,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                                          "Keep matrices in this folder (made if missing)")
                               ->type_name("DIR")
                               ->group("Serving");
-  app.add_flag("--in-memory", flags.in_memory, "Keep nothing: a restart forgets all matrices")
+  app.add_flag("--in-memory", flags.in_memory, "Keep nothing on disk: a restart loses all matrices")
       ->excludes(data_dir)
       ->group("Serving");
   app.add_option("--devices", config.devices,
@@ -181,14 +181,14 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "connection may hold together (default: half of --host-memory)")
       ->transform(Size())
       ->group("Limits");
-  app.add_option(
-         "--buffer-memory", config.buffer_memory_bytes,
-         "Bytes of held dense matrices that one tenant may have, in memory or on disk, such "
-         "as 4GiB; 0: no quota but --host-memory (default)")
+  app.add_option("--buffer-memory", config.buffer_memory_bytes,
+                 "Bytes of buffers (dense matrices that are kept under a name) that one tenant may "
+                 "have, in memory or on disk, such "
+                 "as 4GiB; 0: no quota but --host-memory (default)")
       ->transform(Size())
       ->group("Limits");
   app.add_option("--buffer-time-to-live", config.buffer_time_to_live_seconds,
-                 "Seconds for which a held dense matrix stays though nothing uses it, unless it is "
+                 "Seconds for which a buffer stays though nothing uses it, unless it is "
                  "durable or whoever put it said otherwise; 0: for ever")
       ->check(Seconds(0, 366.0 * 86400))
       ->capture_default_str()
@@ -196,7 +196,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--threads", config.threads, "Threads that multiply (default: one a CPU)")
       ->check(count)
       ->group("Limits");
-  app.add_option("--lanes", config.lanes, "Requests that run at once, sharing the threads")
+  app.add_option("--lanes", config.lanes,
+                 "Worker slots: requests that run at once, sharing the threads")
       ->check(count)
       ->capture_default_str()
       ->group("Limits");
@@ -242,7 +243,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(Whole(0, 100'000, "MICROSECONDS"))
       ->capture_default_str()
       ->group("Limits");
-  app.add_option("--max-queued", config.max_queued, "Requests waiting for a lane")
+  app.add_option("--max-queued", config.max_queued, "Requests waiting for a worker slot")
       ->check(Whole(1, 1 << 24))
       ->capture_default_str()
       ->group("Limits");

@@ -40,9 +40,9 @@ struct Config {
   int64_t device_memory_bytes = 0;  ///< 0: nine tenths of what is free
   int64_t staging_memory_bytes = 64 << 20;
   int64_t connection_memory_bytes = 0;  ///< what one connection may hold; 0: half of host_memory
-  int64_t buffer_memory_bytes = 0;      ///< held dense matrices of one tenant; 0: no quota
-  int threads = 1;                      ///< of all lanes together
-  int lanes = 1;                        ///< requests that run at once
+  int64_t buffer_memory_bytes = 0;      ///< buffers of one tenant; 0: no quota
+  int threads = 1;                      ///< of all worker slots together
+  int lanes = 1;                        ///< worker slots: requests that run at once
   int preparation_workers = 1;          ///< preparations at once; 0: none, plain CSR only
   int preparation_threads = 1;          ///< of each preparation, at low priority
   double preparation_seconds = 3600;    ///< of each preparation; 0: no limit
@@ -52,7 +52,7 @@ struct Config {
   int max_requests_per_stream = 64;
   int max_rings = 16;                  ///< of processes of this machine; each has a thread
   int64_t ring_spin_microseconds = 0;  ///< for which its thread looks for the next before it sleeps
-  int max_queued = 4096;               ///< requests waiting for a lane
+  int max_queued = 4096;               ///< requests waiting for a worker slot
   /// For which a narrow SpMM may wait for others to join; 0: none is joined.
   int64_t batch_wait_microseconds = 0;
   double shutdown_grace_seconds = 30;  ///< for requests in flight after SIGTERM
@@ -60,7 +60,7 @@ struct Config {
   double send_idle_seconds = 60;       ///< for which it may take nothing of what it asked for
   double give_up_seconds = 60;         ///< of not answering its own clients, then it ends; 0: never
   double stall_seconds = 600;          ///< of requests that wait while nothing runs; 0: never
-  /// For which held dense matrices that ask for nothing stay though nothing uses them; 0: for ever.
+  /// For which buffers that ask for nothing stay though nothing uses them; 0: for ever.
   double buffer_time_to_live_seconds = 86400;
   double scrub_interval_seconds = 86400;  ///< between two verifications of what is stored; 0: none
 

@@ -17,7 +17,7 @@ struct Caller;
 struct ServiceContext;
 
 /// A ring of one connection. It has a thread, which takes its requests and keeps it until its end;
-/// lanes put their replies.
+/// worker slots put their replies.
 class Ring {
  public:
   virtual ~Ring() = default;

@@ -32,7 +32,7 @@ struct PageSources {
   std::chrono::steady_clock::time_point started_steady;
 };
 
-/// A held dense matrix, as the page lists it.
+/// A buffer, as the page lists it.
 struct BufferRow {
   std::string tenant, name, owner;
   engine::DenseShape shape;

@@ -31,8 +31,8 @@ struct ComputeWrite {
   bool is_end = false;
 };
 
-/// The engine's lanes call the sink's methods; everything else, and every member, is guarded by the
-/// stream's lock. Kept alive by the stream, and by the call until its end.
+/// The engine's worker slots call the sink's methods; everything else, and every member, is guarded
+/// by the stream's lock. Kept alive by the stream, and by the call until its end.
 class ComputeRequest final : public engine::ResultSink {
  public:
   /// `stream` outlives the request's end. `timeout_ns` is from the record's begin; 0: none.

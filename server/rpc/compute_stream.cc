@@ -79,7 +79,7 @@ absl::Status CheckNoArrays(const ComputeSpec& spec) {
       "memory");
 }
 
-/// The name of what it makes that stays on the server, as a held matrix or another; of several the
+/// The name of what it makes that stays on the server, as a buffer or another; of several the
 /// first. Empty: nothing stays.
 std::string KeptResult(const ComputeSpec& spec) {
   std::string kept;

@@ -39,11 +39,11 @@ class ComputeTransport {
   virtual bool is_ring() const = 0;
 };
 
-/// Messages come on one thread at a time; lanes bring results on theirs; one write is outstanding.
-/// Requests with something to send take turns, a message each. The stream is finished only when no
-/// call can reach it any more, so requests refer to it without counting. Its carriers bring chunks
-/// on threads of their own, write whatever chunk is next when they are ready, and may keep it for a
-/// while after its end.
+/// Messages come on one thread at a time; worker slots bring results on theirs; one write is
+/// outstanding. Requests with something to send take turns, a message each. The stream is finished
+/// only when no call can reach it any more, so requests refer to it without counting. Its carriers
+/// bring chunks on threads of their own, write whatever chunk is next when they are ready, and may
+/// keep it for a while after its end.
 class ComputeStream final : public LiveStream, public std::enable_shared_from_this<ComputeStream> {
  public:
   /// `transport` stays until OnDone.

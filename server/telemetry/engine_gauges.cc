@@ -51,12 +51,13 @@ void AddDevices(Families& families, engine::Engine& engine) {
   std::vector<DeviceId> devices = {DeviceId{}};
   for (const auto& gpu : engine.gpus()) devices.push_back(gpu->id());
   families.Begin(MetricType::Counter, "sparsed_device_busy_seconds_total",
-                 "Time that lanes spent in kernels, trials included");
+                 "Time that worker slots spent in kernels, trials included");
   for (const DeviceId device : devices) {
     families.Add({{"device", Name(device)}}, executor.busy_seconds(device));
   }
-  families.Begin(MetricType::Counter, "sparsed_tenant_device_seconds_total",
-                 "Lanes' time that a tenant's requests had; of those who use less, together");
+  families.Begin(
+      MetricType::Counter, "sparsed_tenant_device_seconds_total",
+      "Time of worker slots that a tenant's requests had; of those who use less, together");
   for (const DeviceId device : devices) {
     const engine::TenantSeconds seconds = executor.tenant_seconds(device);
     for (const auto& [tenant, use] : seconds.named()) {
@@ -66,7 +67,32 @@ void AddDevices(Families& families, engine::Engine& engine) {
       families.Add({{"device", Name(device)}, {"tenant", "other"}}, seconds.others());
     }
   }
-  families.Begin(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a lane");
+  constexpr const char* kLengths[] = {"short", "long"};
+  families.Begin(MetricType::Counter, "sparsed_slot_turns_total",
+                 "Turns that requests had on worker slots: a short one has one, a long one one for each "
+                 "part of it");
+  for (const DeviceId device : devices) {
+    const engine::LaneWaits waits = executor.lane_waits(device);
+    for (size_t i = 0; i < waits.turns.size(); ++i) {
+      families.Add({{"device", Name(device)}, {"length", kLengths[i]}},
+                   static_cast<double>(waits.turns[i]));
+    }
+  }
+  families.Begin(MetricType::Counter, "sparsed_slot_wait_seconds_total",
+                 "Time that requests waited for those turns");
+  for (const DeviceId device : devices) {
+    const engine::LaneWaits waits = executor.lane_waits(device);
+    for (size_t i = 0; i < waits.seconds.size(); ++i) {
+      families.Add({{"device", Name(device)}, {"length", kLengths[i]}}, waits.seconds[i]);
+    }
+  }
+  families.Begin(MetricType::Counter, "sparsed_turns_beside_long_total",
+                 "Turns of short requests that began while a long one had another slot");
+  for (const DeviceId device : devices) {
+    families.Add({{"device", Name(device)}},
+                 static_cast<double>(executor.lane_waits(device).beside));
+  }
+  families.Begin(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a worker slot");
   for (const DeviceId device : devices) {
     families.Add({{"device", Name(device)}}, static_cast<double>(executor.queue_depth(device)));
   }
@@ -188,11 +214,11 @@ void AddMatrices(Families& families, engine::Engine& engine) {
   for (const auto& [kind, bytes] : bytes_on_gpus) {
     families.Add({{"kind", kind}, {"tier", "device"}}, static_cast<double>(bytes));
   }
-  families.Single(MetricType::Gauge, "sparsed_matrices", "Matrices held",
+  families.Single(MetricType::Gauge, "sparsed_matrices", "Matrices on the server",
                   static_cast<double>(matrices.size()));
 }
 
-/// Held dense matrices, by tenant.
+/// Buffers, by tenant.
 void AddBuffers(Families& families, engine::Engine& engine, TenantLabels& labels) {
   const auto totals = engine.dense().totals();
   const auto add = [&](MetricType type, const char* name, const char* help,
@@ -205,17 +231,18 @@ void AddBuffers(Families& families, engine::Engine& engine, TenantLabels& labels
     }
   };
   using engine::DenseTotals;
-  add(MetricType::Gauge, "sparsed_buffers", "Dense matrices held", &DenseTotals::count);
-  add(MetricType::Gauge, "sparsed_buffer_bytes", "Bytes of them, in memory or not, with 2 KiB each",
-      &DenseTotals::bytes);
+  add(MetricType::Gauge, "sparsed_buffers",
+      "Buffers: dense matrices that the server keeps under a name", &DenseTotals::count);
+  add(MetricType::Gauge, "sparsed_buffer_bytes",
+      "Bytes of buffers, in memory or not, with 2 KiB each", &DenseTotals::bytes);
   add(MetricType::Counter, "sparsed_buffers_expired_total",
-      "Held dense matrices that were forgotten because nothing used them", &DenseTotals::expired);
+      "Buffers that were deleted because nothing used them for their time to live",
+      &DenseTotals::expired);
   add(MetricType::Counter, "sparsed_buffers_refused_total",
-      "Dense matrices that were not taken for the tenant's quota", &DenseTotals::refused);
+      "Buffers that were refused for the tenant's quota", &DenseTotals::refused);
   if (const int64_t limit = engine.options().dense.tenant_bytes; limit > 0) {
     families.Single(MetricType::Gauge, "sparsed_buffer_limit_bytes",
-                    "Bytes of dense matrices that each tenant may have held",
-                    static_cast<double>(limit));
+                    "Bytes of buffers that each tenant may have", static_cast<double>(limit));
   }
 }
 

@@ -16,8 +16,8 @@
 
 namespace sparsed::server {
 
-/// What a request waits for: bytes of its client, a lane or a disk, or its client to take the
-/// result.
+/// What a request waits for: bytes of its client, a worker slot or a disk, or its client to take
+/// the result.
 enum class Activity : uint8_t { kReceiving, kWorking, kSending };
 /// "receiving", "working", "sending".
 std::string_view Name(Activity activity);

@@ -60,7 +60,8 @@ Metrics::Metrics()
                                   "Useful floating point operations done for requests")),
       kernel_floor_seconds_(CounterFamily(
           registry_, "sparsed_kernel_floor_seconds_total",
-          "Time that kernels would have taken at the device's measured memory and compute rates")),
+          "Memory-bound minimum of the kernel runs: the time to move each byte once, at the "
+          "device's measured memory rate")),
       batch_requests_(HistogramFamily(registry_, "sparsed_batch_requests",
                                       "Requests that ran as one multiplication, by device")),
       attached_calls_(CounterFamily(registry_, "sparsed_attached_calls_total",
@@ -72,14 +73,16 @@ Metrics::Metrics()
                                            "Time that a preparation spent in a stage")),
       trial_wait_seconds_(HistogramFamily(
           registry_, "sparsed_trial_wait_seconds",
-          "Time that one run of a trial waited for a lane of the device, by device")),
+          "Time that one run of a trial waited for a worker slot of the device, by device")),
       layout_build_seconds_(
           HistogramFamily(registry_, "sparsed_layout_build_seconds",
                           "Time to build a layout, by its kind and the device that built it")),
       preparations_ended_(CounterFamily(registry_, "sparsed_preparations_ended_total",
                                         "Preparations that ended, by how")),
-      recipes_(CounterFamily(registry_, "sparsed_recipes_total",
-                             "Recipes that were considered for a class, by what became of them")),
+      recipes_(CounterFamily(
+          registry_, "sparsed_recipes_total",
+          "Transform pipelines that autotuning considered for a problem signature, by what became "
+          "of them")),
       snapshot_time_(
           GaugeFamily(registry_, "sparsed_last_snapshot_timestamp_seconds",
                       "Unix time at which the last snapshot since the start ended well")),
@@ -284,10 +287,10 @@ void Metrics::OnDenseExpired(const engine::DenseExpiry& expiry) {
                                {"bytes", engine::QuotaBytes(held.shape)}};
   if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
   if (expiry.status.ok()) {
-    Log(LogLevel::kInfo, "held dense matrix expired", fields);
+    Log(LogLevel::kInfo, "buffer expired", fields);
   } else {
     fields.push_back({"message", std::string(expiry.status.message())});
-    Log(LogLevel::kWarn, "held dense matrix could not expire", fields);
+    Log(LogLevel::kWarn, "buffer could not expire", fields);
   }
 }
 

@@ -75,7 +75,7 @@ struct StageRecord {
   uint64_t received_bytes = 0;                           ///< array bytes that chunks brought
   uint64_t stream_bytes_in = 0, stream_bytes_out = 0;    ///< array bytes on the wire
   uint64_t carried_bytes_in = 0, carried_bytes_out = 0;  ///< of these, on carriers
-  uint64_t held_bytes_in = 0, held_bytes_out = 0;        ///< of held operands, into held results
+  uint64_t held_bytes_in = 0, held_bytes_out = 0;        ///< of buffers, into held results
   uint64_t shared_bytes_in = 0, shared_bytes_out = 0;    ///< in host memory shared with the caller
   uint64_t gpu_bytes_in = 0, gpu_bytes_out = 0;          ///< in a GPU's, shared likewise
   bool ring = false;                                     ///< its messages came and went through one

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes docs/results/h100/epochs.md from what tests/bench/python/epochs.py and calls.py measured.
+"""Makes docs/results/h100/epochs.md from what tests/bench/python/epochs.py, calls.py and jobs.py measured.
 
-    tests/bench/epoch_tables.py epochs.jsonl calls.jsonl > epochs.md
+    tests/bench/epoch_tables.py epochs.jsonl calls.jsonl jobs.jsonl epochs-cpu.jsonl > epochs.md
 """
 
 import json
@@ -59,7 +59,8 @@ def main():
     print(f"{first['device']}, PyTorch {first['torch']}, PyG 2.8. Two layers, hidden 128, Adam, all of the graph at once; "
           "milliseconds, medians of blocks of epochs that took turns in one run. Made by `tests/bench/epoch_tables.py` from "
           "`epochs.jsonl` and `calls.jsonl`, which `tests/bench/python/epochs.py *.mtx.gz --graph` and "
-          "`tests/bench/python/calls.py` wrote. Products ran attached.")
+          "`tests/bench/python/calls.py` wrote. Products ran attached. Small graphs are the host's time, which differs between "
+          "machines: see what `torch.mm` takes of it, in the last table; as a CUDA graph an epoch takes none.")
     for model in MODELS:
         results = {}
         for line in lines:
@@ -68,10 +69,39 @@ def main():
         if results:
             table_of(model, results)
     print("\n## What a call costs\n\nHost time of a call whose kernel takes next to nothing, microseconds; "
-          "\"C\" is the function of the C interface.\n")
+          "\"C\" is the function of the C interface, into memory that is there.\n")
     print("| call | least | median |\n| --- | --- | --- |")
     for line in read(sys.argv[2]):
         print(f"| {line['call']} | {line['least_us']:.1f} | {line['median_us']:.1f} |")
+    jobs_table(read(sys.argv[3]))
+    cpu_table(read(sys.argv[4]))
+
+
+def jobs_table(lines):
+    print("\n## Two jobs on one card\n\nTwo processes train at the same time, with sparsed on one matrix of one server, with PyG each on its own; "
+          "the two ways in turns (`jobs.jsonl`, `tests/bench/python/jobs.py`). Without MPS. Memory is what the card has less with "
+          "them, the server's with sparsed; a process takes about 500 MB of it for its context alone.\n")
+    print("| graph | model | PyG's way | epochs a second, sparsed | PyG | ratio | one job alone, sparsed, PyG | memory, MB, sparsed, PyG |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for line in lines:
+        way = line["way"]
+        rates, alone, memory = line["epochs_per_second"], line["one_job"], line["memory_mb"]
+        print(f"| {line['matrix']} | {line['model'].upper()} | {way} | {rates['sparsed']:.0f} | {rates[way]:.0f} | **{line['ratio']:.2f}** | "
+              f"{alone['sparsed']:.0f}, {alone[way]:.0f} | {memory['sparsed']:.0f}, {memory[way]:.0f} |")
+
+
+def cpu_table(lines):
+    print("\n## On the CPU\n\nGCN with CPU tensors and a server of the CPU device, on the same machine's "
+          f"{lines[0]['threads']} cores (`epochs-cpu.jsonl`, `epochs.py --device cpu --models gcn --ways sparsed,edge_index,csr`), "
+          "milliseconds.\n")
+    print("| graph | nonzeros | sparsed | edge_index | CSR | fastest of PyG's / sparsed |\n| --- | --- | --- | --- | --- | --- |")
+    results = {}
+    for line in lines:
+        if line["way"] != "ratio":
+            results.setdefault((line["matrix"], line["nnz"]), {})[line["way"]] = line["epoch_ms"]
+    for (name, nnz), ways in results.items():
+        best = min(ways[way] for way in PEERS if way in ways)
+        print(f"| {name} | {nnz:,} | {ways['sparsed']:.1f} | {ways['edge_index']:.1f} | {ways['csr']:.1f} | **{best / ways['sparsed']:.2f}** |")
 
 
 if __name__ == "__main__":

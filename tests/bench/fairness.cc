@@ -1,7 +1,11 @@
-// How fairly tenants share the CPU's lanes, and what that costs: a line of JSON for each scenario.
-// Operands and results lie in memory that the callers share, so that lanes do little but compute.
+// How fairly tenants share a device, and what that costs: a line of JSON for each scenario.
+// Operands and results lie in memory of the device that the callers share, so that lanes do little
+// but compute.
 //
-//   bench_fairness [--seconds=10] [--threads=1] [--lanes=1] [--only=SCENARIO]
+//   bench_fairness [--devices=cpu] [--seconds=10] [--threads=1] [--lanes=1] [--only=SCENARIO]
+//
+// On a GPU (--devices=cuda:0) matrices are larger: a tiny product takes some microseconds there,
+// one that fills it less than a millisecond, a huge one many.
 //
 //   alone      one tenant with a tiny SpMM at a time: its latency
 //   beside     the same beside a tenant that has eight huge ones in flight
@@ -11,6 +15,11 @@
 //   sixteen    sixteen tenants of mixed sizes: each one's part, and how busy the lanes are
 //   cost       multiplications a second of two tenants with huge ones, which take turns, over those
 //              of one huge SpMM at a time, which nobody disturbs; five rounds of both, sorted
+//   filling    on a GPU: a tenant whose short SpMMs fill it and one with huge ones, that always
+//   have
+//              work: what each computes, as a part of what it does alone
+//   trials     one tenant with a tiny SpMM at a time beside trials of a huge one: its latency, and
+//              what a trial's run takes
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -25,16 +34,23 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/executor.h"
+#include "engine/execution/gpu_backend.h"
 #include "engine/memory/budget.h"
+#include "engine/memory/device.h"
 #include "engine/observer.h"
+#include "engine/preparation/trial.h"
 #include "engine/store/store.h"
+#include "kernels/bound_run.h"
+#include "kernels/device_id.h"
 #include "tests/generate.h"
 
 namespace sparsed {
@@ -63,10 +79,33 @@ struct Product {
 };
 
 struct Service {
-  Service(int lanes, int threads)
-      : executor({.lanes = lanes, .threads_per_lane = threads}, catalog, dense, budget, observer) {
+  Service(DeviceId on, int lanes, int threads)
+      : device(on),
+        gpu(on.kind == DeviceKind::kCuda ? Open(on.ordinal) : nullptr),
+        executor({.lanes = lanes, .threads_per_lane = threads}, catalog, dense, budget, observer,
+                 gpu == nullptr ? std::vector<engine::Device*>()
+                                : std::vector<engine::Device*>{gpu.get()}) {
     catalog.on_published = [](auto&&...) {};
     catalog.on_pattern_gone = [](const std::shared_ptr<engine::Pattern>&) {};
+  }
+  static std::unique_ptr<engine::Device> Open(int ordinal) {
+    absl::StatusOr<std::unique_ptr<engine::Device>> gpu = engine::Device::Open(ordinal, {});
+    Check(gpu.status());
+    return *std::move(gpu);
+  }
+  /// Of the device, and written: what is touched for the first time later would look like growth.
+  Buffer Shared(size_t bytes, float value) {
+    absl::StatusOr<Buffer> made =
+        gpu == nullptr ? HeapMemory().Allocate(bytes)
+                       : gpu->budget().Source(engine::MemoryUse::kBuffers).Allocate(bytes);
+    Check(made.status());
+    if (gpu == nullptr) {
+      std::fill_n(reinterpret_cast<float*>(made->mutable_data()), bytes / sizeof(float), value);
+    } else {
+      const std::vector<float> host(bytes / sizeof(float), value);
+      Check(gpu->CopyIn(made->mutable_data(), host.data(), bytes));
+    }
+    return *std::move(made);
   }
   Product Upload(const std::string& tenant, const std::string& name, const Pattern& pattern,
                  int64_t k) {
@@ -94,11 +133,13 @@ struct Service {
     return {name, pattern.rows, pattern.nnz(), k};
   }
 
+  const DeviceId device;
   std::unique_ptr<engine::Store> store = engine::MakeInMemoryStore();
-  engine::Budget budget{int64_t{8} << 30, int64_t{1} << 30};
+  engine::Budget budget{int64_t{16} << 30, int64_t{1} << 30};
   engine::Catalog catalog{*store, budget};
   engine::DenseCatalog dense{*store, budget};
   engine::Observer observer;
+  const std::unique_ptr<engine::Device> gpu;  ///< null: it is the CPU
   engine::Executor executor;
 };
 
@@ -108,10 +149,9 @@ class Client {
   Client(Service& service, std::string tenant, Product product, int depth)
       : service_(service), tenant_(std::move(tenant)), product_(std::move(product)) {
     const size_t bytes = static_cast<size_t>(product_.rows * product_.k) * sizeof(float);
-    b_ = HeapMemory().Allocate(bytes).value();
-    std::fill_n(reinterpret_cast<float*>(b_.mutable_data()), product_.rows * product_.k, 1.0F);
+    b_ = service.Shared(bytes, 1);
     for (int i = 0; i < depth; ++i) {
-      results_.push_back(HeapMemory().Allocate(bytes).value());
+      results_.push_back(service.Shared(bytes, 0));
       free_.push_back(i);
     }
     thread_ = std::thread([this] { Run(); });
@@ -136,6 +176,8 @@ class Client {
   void Forget() {
     const std::lock_guard lock(mutex_);
     milliseconds_.clear();
+    queued_.clear();
+    computed_.clear();
     ended_ = 0;
   }
   Json Latencies() {
@@ -146,7 +188,12 @@ class Client {
     const auto at = [&](double part) {
       return sorted[static_cast<size_t>(part * static_cast<double>(sorted.size() - 1))];
     };
-    return {{"requests", sorted.size()},
+    std::ranges::sort(queued_);
+    std::ranges::sort(computed_);
+    return {{"plan", plan_},
+            {"requests", sorted.size()},
+            {"queue_p50_ms", queued_[queued_.size() / 2]},
+            {"kernel_p50_ms", computed_[computed_.size() / 2]},
             {"p50_ms", at(0.5)},
             {"p95_ms", at(0.95)},
             {"p99_ms", at(0.99)},
@@ -157,10 +204,10 @@ class Client {
   class End final : public engine::ResultSink {
    public:
     End(Client& client, int slot) : client_(client), slot_(slot) {}
-    void OnBegin(engine::CallBegin) override {}
+    void OnBegin(engine::CallBegin begin) override { client_.Began(begin); }
     void OnArray(uint32_t, uint64_t, Array) override {}
     void OnBlock(engine::ResultBlock) override {}
-    void OnEnd(engine::CallEnd end) override { client_.Ended(slot_, begun_, end.status); }
+    void OnEnd(engine::CallEnd end) override { client_.Ended(slot_, begun_, end); }
 
    private:
     Client& client_;
@@ -168,10 +215,16 @@ class Client {
     const Clock::time_point begun_ = Clock::now();
   };
 
-  void Ended(int slot, Clock::time_point begun, const absl::Status& status) {
+  void Began(const engine::CallBegin& begin) {
+    const std::lock_guard lock(mutex_);
+    plan_ = begin.plan;
+  }
+  void Ended(int slot, Clock::time_point begun, const engine::CallEnd& end) {
     const std::lock_guard lock(mutex_);
     ++ended_;
-    if (!status.ok()) ++failed_;
+    if (!end.status.ok()) ++failed_;
+    queued_.push_back(1e-6 * static_cast<double>(end.timings.queue_ns));
+    computed_.push_back(1e-6 * static_cast<double>(end.timings.kernel_ns));
     milliseconds_.push_back(
         std::chrono::duration<double, std::milli>(Clock::now() - begun).count());
     free_.push_back(slot);
@@ -192,6 +245,7 @@ class Client {
       spec.b.shape = engine::DenseShape{product_.rows, product_.k, product_.k, ElementType::kF32};
       spec.b.shared = b_;
       spec.result.shared = results_[slot];
+      spec.b.shared_on = spec.result.shared_on = service_.device;
       spec.result.shape = spec.b.shape;
       auto call = service_.executor.Begin(spec, std::make_shared<End>(*this, slot));
       Check(call.status());
@@ -210,11 +264,13 @@ class Client {
   std::vector<int> free_;
   bool stop_ = false;
   std::atomic<int64_t> ended_ = 0, failed_ = 0;
-  std::vector<double> milliseconds_;
+  std::string plan_;                                      ///< of the last request
+  std::vector<double> milliseconds_, queued_, computed_;  ///< of each request
   std::thread thread_;
 };
 
 struct Options {
+  DeviceId device;
   double seconds = 10;
   int lanes = 1, threads = 1;
   std::vector<std::string> only;
@@ -224,18 +280,26 @@ class Bench {
  public:
   explicit Bench(const Options& options)
       : options_(options),
-        service_(options.lanes, options.threads),
+        on_gpu_(options.device.kind == DeviceKind::kCuda),
+        service_(options.device, options.lanes, options.threads),
         tiny_(test::Uniform(8000, 8000, 16, 1)),
-        huge_(test::Rmat(18, 12, 2)) {}
+        huge_(on_gpu_ ? test::Rmat(19, 16, 2) : test::Rmat(18, 12, 2)) {}
 
   void RunAll() {
     const std::pair<const char*, Json (Bench::*)()> scenarios[] = {
         {"alone", &Bench::Alone}, {"beside", &Bench::Beside},   {"own", &Bench::Own},
         {"equal", &Bench::Equal}, {"weights", &Bench::Weights}, {"sixteen", &Bench::Sixteen},
-        {"cost", &Bench::Cost}};
+        {"cost", &Bench::Cost},   {"filling", &Bench::Filling}, {"trials", &Bench::Trials}};
     for (const auto& [name, run] : scenarios) {
       if (!options_.only.empty() && !std::ranges::count(options_.only, name)) continue;
-      Json line = {{"scenario", name}, {"lanes", options_.lanes}, {"threads", options_.threads}};
+      if (run == &Bench::Filling && !on_gpu_) continue;
+      Json line = {{"scenario", name}, {"device", Name(options_.device)}};
+      if (on_gpu_) {
+        line["card"] = service_.gpu->info().name;
+      } else {
+        line["lanes"] = options_.lanes;
+        line["threads"] = options_.threads;
+      }
       line.update((this->*run)());
       std::printf("%s\n", line.dump().c_str());
       std::fflush(stdout);
@@ -243,17 +307,19 @@ class Bench {
   }
 
  private:
-  static constexpr int64_t kTinyWidth = 8, kHugeWidth = 128, kCostWidth = 32;
+  static constexpr int64_t kTinyWidth = 8, kFillingWidth = 64;
+  int64_t huge_width() const { return on_gpu_ ? 256 : 128; }
+  int64_t cost_width() const { return on_gpu_ ? 256 : 32; }
 
   Product Tiny(const std::string& tenant) {
     return service_.Upload(tenant, "tiny." + std::to_string(++uploads_), tiny_, kTinyWidth);
   }
   Product Huge(const std::string& tenant) {
-    return service_.Upload(tenant, "huge." + std::to_string(++uploads_), huge_, kHugeWidth);
+    return service_.Upload(tenant, "huge." + std::to_string(++uploads_), huge_, huge_width());
   }
   std::map<std::string, double> Seconds() {
     std::map<std::string, double> seconds;
-    const engine::TenantSeconds all = service_.executor.tenant_seconds(DeviceId{});
+    const engine::TenantSeconds all = service_.executor.tenant_seconds(options_.device);
     for (const auto& [tenant, use] : all.named()) {
       seconds[tenant] = use.seconds;
     }
@@ -274,6 +340,11 @@ class Bench {
       if (found != before.end()) seconds -= found->second;
     }
     return used;
+  }
+
+  /// Lanes of a GPU share its time.
+  double Busy(double seconds, double wall) const {
+    return seconds / wall / (on_gpu_ ? 1 : options_.lanes);
   }
 
   Json Alone() {
@@ -299,7 +370,7 @@ class Bench {
     return {{"tiny_device_seconds", used.at(one)},
             {"huge_device_seconds", used.at(other)},
             {"tiny_over_huge", used.at(one) / used.at(other)},
-            {"busy", (used.at(one) + used.at(other)) / wall / options_.lanes},
+            {"busy", Busy(used.at(one) + used.at(other), wall)},
             {"failed", tiny.failed() + huge.failed()}};
   }
   Json Equal() { return Shares("equal tiny", "equal huge"); }
@@ -337,7 +408,7 @@ class Bench {
     return {{"seconds", wall},
             {"requests", ended},
             {"failed", failed},
-            {"busy", sum / wall / options_.lanes},
+            {"busy", Busy(sum, wall)},
             {"least_of_share", least / (sum / 16)},
             {"most_of_share", most / (sum / 16)},
             {"resident_mib_settled", resident_settled_ >> 20},
@@ -361,7 +432,7 @@ class Bench {
   }
   Json Cost() {
     const auto huge = [&](const std::string& tenant) {
-      return service_.Upload(tenant, "huge." + std::to_string(++uploads_), huge_, kCostWidth);
+      return service_.Upload(tenant, "huge." + std::to_string(++uploads_), huge_, cost_width());
     };
     const Product alone = huge("uncut"), one = huge("cut 1"), other = huge("cut 2");
     std::vector<double> device, processor;
@@ -380,11 +451,83 @@ class Bench {
     }
     std::ranges::sort(device);
     std::ranges::sort(processor);
-    return {{"cut_over_uncut_by_device_seconds", device},
-            {"cut_over_uncut_by_processor_seconds", processor}};
+    Json line = {{"cut_over_uncut_by_device_seconds", device}};
+    if (!on_gpu_) line["cut_over_uncut_by_processor_seconds"] = processor;
+    return line;
+  }
+  Json Filling() {
+    const Pattern pattern = test::Rmat(16, 16, 4);
+    const Product filling = service_.Upload("of filling", "filling", pattern, kFillingWidth);
+    const Product huge = Huge("of huge");
+    const auto rates = [&](bool with_filling, bool with_huge) {
+      std::unique_ptr<Client> of_filling, of_huge;
+      std::vector<Client*> clients;
+      if (with_filling) {
+        of_filling = std::make_unique<Client>(service_, "of filling", filling, 64);
+        clients.push_back(of_filling.get());
+      }
+      if (with_huge) {
+        of_huge = std::make_unique<Client>(service_, "of huge", huge, 4);
+        clients.push_back(of_huge.get());
+      }
+      double wall = 0;
+      auto used = Measure(clients, &wall);
+      std::vector<double> rates;
+      for (const Client* const client : clients) rates.push_back(client->multiplications() / wall);
+      return std::pair(rates, used);
+    };
+    const double filling_alone = rates(true, false).first[0];
+    const double huge_alone = rates(false, true).first[0];
+    auto [both, used] = rates(true, true);
+    return {{"filling_of_alone", both[0] / filling_alone},
+            {"huge_of_alone", both[1] / huge_alone},
+            {"filling_device_seconds", used["of filling"]},
+            {"huge_device_seconds", used["of huge"]}};
+  }
+  Json Trials() {
+    const Product huge = Huge("of trials");
+    const Product tiny = Tiny("of tiny");
+    const auto matrix = service_.catalog.Find("of trials", huge.matrix);
+    Check(matrix.status());
+    engine::Backend& backend = service_.executor.backend(options_.device);
+    const ProblemClass c = {.operation = Operation::kSpmm,
+                            .type = ElementType::kF32,
+                            .k_bucket = static_cast<int32_t>(huge.k),
+                            .device = options_.device.kind};
+    std::atomic<bool> stop = false;
+    auto trial =
+        engine::Trial::Begin(c, huge.rows, huge.rows, huge.nnz, backend, service_.executor, &stop);
+    Check(trial.status());
+    const auto csr = (*matrix)->pattern()->Csr();
+    Check(csr.status());
+    auto values = backend.ValuesFor(**matrix, **csr, HeapMemory(), options_.threads);
+    Check(values.status());
+    const auto kernels = LayoutKernels(Operation::kSpmm);
+    const auto kernel = std::ranges::find_if(
+        kernels, [&](const LayoutKernel& k) { return k.Serves(ProblemOf(c), **csr); });
+    (*trial)->set_baseline({*csr, *std::move(values), std::string(kernel->name())});
+    std::atomic<double> run_ms = 0;
+    std::thread trials([&] {
+      while (!stop) {
+        const auto times = (*trial)->BaselineAlone(100);
+        if (!stop) Check(times.status());
+        if (times.ok()) run_ms = times->median;
+      }
+    });
+    Json line;
+    {
+      Client client(service_, "of tiny", tiny, 1);
+      double wall = 0;
+      Measure({&client}, &wall);
+      line = {{"tiny", client.Latencies()}, {"trial_run_ms", run_ms.load()}};
+    }
+    stop = true;
+    trials.join();
+    return line;
   }
 
   const Options options_;
+  const bool on_gpu_;
   Service service_;
   const Pattern tiny_, huge_;
   int uploads_ = 0;
@@ -396,12 +539,20 @@ class Bench {
 
 int main(int argc, char** argv) {
   sparsed::Options options;
-  CLI::App app("How fairly tenants share lanes of the CPU, and what that costs");
+  CLI::App app("How fairly tenants share a device, and what that costs");
+  std::string device = "cpu";
+  app.add_option("--devices", device, "cpu, or a GPU: cuda:0");
   app.add_option("--seconds", options.seconds, "of each scenario, after a fifth more to settle");
   app.add_option("--lanes", options.lanes);
-  app.add_option("--threads", options.threads, "of each lane");
+  app.add_option("--threads", options.threads, "of each of the CPU's");
   app.add_option("--only", options.only, "scenarios; may be repeated");
   CLI11_PARSE(app, argc, argv);
+  const std::optional<sparsed::DeviceId> id = sparsed::ParseDeviceId(device);
+  if (!id) {
+    std::fprintf(stderr, "--devices: '%s' is neither cpu nor cuda:N\n", device.c_str());
+    return 1;
+  }
+  options.device = *id;
   sparsed::Bench(options).RunAll();
   return 0;
 }

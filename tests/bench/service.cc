@@ -911,7 +911,7 @@ int Spgemm(const std::string& server, int runs) {
   return 0;
 }
 
-/// Many clients, each with a connection and held operands of its own, one query after the other:
+/// Many clients, each with a connection and buffers of its own, one query after the other:
 /// how many queries all of them get answered.
 int Crowd(const std::string& server, int clients, int64_t k, double seconds) {
   const Client admin = Connect(server);
@@ -1298,7 +1298,7 @@ int Main(int argc, char** argv) {
   int64_t crowd_width = 128;
   int crowd_clients = 16;
   double crowd_seconds = 10;
-  CLI::App* crowd = app.add_subcommand("crowd", "Many clients with held operands of their own");
+  CLI::App* crowd = app.add_subcommand("crowd", "Many clients with buffers of their own");
   crowd->add_option("--server", server);
   crowd->add_option("--clients", crowd_clients);
   crowd->add_option("--k", crowd_width, "Columns of the operands");

@@ -125,7 +125,7 @@ def gpu():
             means = [geomean(list(ratios.values())) for (o, t, _), ratios in served.items() if (o, t) == (op, kind)]
             cells.append(f"{min(means):.2f} to {max(means):.2f}" if means else "no baseline")
         by_type.append(cells)
-    return table(HEADERS, rows) + [training_note(), "",
+    return table(HEADERS, rows) + ["K is the number of columns of the dense operand. " + training_note(), "",
         "Speed-ups of other types: geometric means, from the least to the greatest over all widths that were measured. In f16 the "
         "baseline of transposed SpMM is cuSPARSE on a transposed copy, as it has no such product, nor SDDMM:", ""] + table(["type", *OPERATIONS.values()], by_type) + [
         f"Of {sum(map(len, served.values())):,} pairs of a matrix and a problem signature, {len(slower)} are served more than 2 % slower "

@@ -124,13 +124,16 @@ def check_forms(sparsed, chart):
     expect(calls["from"] == [{"podSelector": {"matchLabels": {"sparsed-client": "true"}}}], calls)
     expect("from" not in metrics, metrics)
     expect(form.one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1, "PodDisruptionBudget")
-    expect(not any(d["kind"] == "ServiceMonitor" for d in form.documents), "a ServiceMonitor")
+    expect(not any(d["kind"] in ("ServiceMonitor", "PrometheusRule") for d in form.documents),
+           "somebody else's kinds")
 
     form = Form(chart, {**SECURE, "gpu": {"enabled": True, "count": 2, "runtimeClassName": "nvidia"},
                         "replicaCount": 3, "config": {"max_queued": 1048576, "log_format": "json"},
                         "persistence": {"storageClass": "fast", "size": "1Ti"},
                         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
                         "serviceMonitor": {"enabled": True, "tokenSecret": {"name": "scrape"}},
+                        "prometheusRule": {"enabled": True, "labels": {"release": "main"},
+                                           "runbooks": "https://wiki.example/sparsed"},
                         "podLabels": {"team": "graphs"}, "nodeSelector": {"gpu": "yes"}},
                 name="my-sparsed")
     settings = check_form(sparsed, form)
@@ -145,6 +148,7 @@ def check_forms(sparsed, chart):
     expect("replicas" in form.notes and "TLS" in form.notes, form.notes)
     [endpoint] = form.one("ServiceMonitor")["spec"]["endpoints"]
     expect(endpoint["authorization"]["credentials"]["name"] == "scrape", endpoint)
+    check_rules(form.one("PrometheusRule"), "https://wiki.example/sparsed")
     for volume in form.pod["spec"]["volumes"]:  # as the server asks of files of secrets
         expect(volume.get("secret", {}).get("defaultMode", 0o440) == 0o440, volume)
 
@@ -152,13 +156,29 @@ def check_forms(sparsed, chart):
                         "podDisruptionBudget": {"enabled": False}})
     settings = check_form(sparsed, form)
     expect(settings["in_memory"] is True and "data_dir" not in settings, settings)
-    expect("forgets" in form.notes, form.notes)
+    expect("a restart loses them" in form.notes, form.notes)
     expect({d["kind"] for d in form.documents} == {"ConfigMap", "Service", "StatefulSet"}, form.by_name)
     # Other settings are another pod, the same ones are not.
     again = {**INSECURE, "persistence": {"enabled": False}}
     sums = [Form(chart, values).pod["metadata"]["annotations"]["checksum/config"]
             for values in (again, again, {**again, "config": {"lanes": 2}})]
     expect(sums[0] == sums[1] != sums[2], sums)
+
+
+def check_rules(rule, runbooks):
+    """They are those of deploy/prometheus, and lead to the runbooks where these are said to be."""
+    expect(rule["metadata"]["labels"].get("release") == "main", rule["metadata"])
+    files = [ROOT / "deploy/prometheus" / name for name in ("rules.yml", "alerts.yml")]
+    groups = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+    urls = 0
+    for group in groups:
+        for alert in group["rules"]:
+            if "alert" in alert:
+                url = f"{runbooks}#{alert['alert'].lower()}"
+                alert["annotations"]["runbook_url"] = url
+                urls += 1
+    expect(urls > 20, "only", urls, "alerts")
+    expect(rule["spec"]["groups"] == groups, "other rules than those of deploy/prometheus")
 
 
 def check_refusals(chart):
@@ -170,6 +190,7 @@ def check_refusals(chart):
                          ({**INSECURE, "gpu": {"enabled": True, "count": 0}}, "count"),
                          ({**INSECURE, "config": {"host-memory": "1GiB"}}, "host-memory"),
                          ({**INSECURE, "persistence": {"size": "lots"}}, "size"),
+                         ({**INSECURE, "prometheusRule": {"runbooks": "https://wiki.example/#top"}}, "runbooks"),
                          ({**INSECURE, "persistence": {"accessModes": ["ReadWriteMany"]}}, "accessModes"),
                          ({**INSECURE, "networkPolicy": {"clientLabels": {"sparsed-client": True}}},
                           "clientLabels")):

@@ -318,7 +318,7 @@ std::map<std::string, std::string> Remains(bool has_gpu) {
       {"queues", "sparsed_queues"},
       {"local connections", "sparsed_local_connections"},
       {"bytes shared", R"(sparsed_memory_bytes{device="cpu",use="shared"})"},
-      {"bytes of held operands", R"(sparsed_memory_bytes{device="cpu",use="buffers"})"}};
+      {"bytes of buffers", R"(sparsed_memory_bytes{device="cpu",use="buffers"})"}};
   if (has_gpu) samples["bytes shared on the GPU"] = kSharedOnGpu;
   return samples;
 }
@@ -407,7 +407,7 @@ int main(int argc, char** argv) {
   }
   return sparsed::test::AttackMain(
       argc, argv,
-      "Eight clients at once, by one stream and by three, with held operands, with "
+      "Eight clients at once, by one stream and by three, with buffers, with "
       "shared memory, by rings, attached, and with a GPU in its memory and in queues, each\n"
       "killed at a random moment. Nothing of theirs stays, the server "
       "lives, and the results of one\n"

@@ -239,7 +239,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
     return status;
   }
 
-  /// C = 0.5 * S * B - 2 * A with other values of S's, and S .* (A * B^T) into a held matrix.
+  /// C = 0.5 * S * B - 2 * A with other values of S's, and S .* (A * B^T) into a buffer.
   absl::Status Chain(Engine& engine, bool held_operands) const {
     ChainSpec spec;
     spec.tenant = std::string("t");
@@ -282,7 +282,7 @@ class Allocations : public ::testing::TestWithParam<bool> {
   }
 
   /// Attention of heads, normalised once more, forth and back; of what comes of it the greatest
-  /// over each row, and which they are; those and S * B with the heads' values into a held matrix.
+  /// over each row, and which they are; those and S * B with the heads' values into a buffer.
   absl::Status ChainOfHeads(Engine& engine, bool held_operands) const {
     ChainSpec spec;
     spec.tenant = std::string("t");
@@ -459,23 +459,23 @@ class Allocations : public ::testing::TestWithParam<bool> {
         {"spmm with gaps", spmm({.gap = 2})},
         {"spmm that accumulates", spmm({.beta = -2})},
         {"spmm that accumulates, with gaps", spmm({.beta = -2, .gap = 2})},
-        {"spmm of held operands", spmm({.held_operands = true, .beta = -2})},
-        {"spmm into a held matrix", spmm({.held_result = true})},
+        {"spmm of buffers", spmm({.held_operands = true, .beta = -2})},
+        {"spmm into a buffer", spmm({.held_result = true})},
         {"spmm, all of it held", spmm({.held_operands = true, .held_result = true, .beta = -2})},
         {"spmm of other values", spmm({.beta = -2, .other_values = true})},
         {"spmm of other values, all of it held",
          spmm({.held_operands = true, .held_result = true, .other_values = true})},
         {"spmm^T", spmm({.transpose = true})},
         {"spmm^T that accumulates", spmm({.transpose = true, .beta = -2})},
-        {"spmm^T of held operands", spmm({.transpose = true, .held_operands = true})},
+        {"spmm^T of buffers", spmm({.transpose = true, .held_operands = true})},
         {"sddmm", sddmm(false, false)},
-        {"sddmm of held operands", sddmm(true, false)},
-        {"sddmm into a held matrix", sddmm(false, true)},
+        {"sddmm of buffers", sddmm(true, false)},
+        {"sddmm into a buffer", sddmm(false, true)},
         {"sddmm, all of it held", sddmm(true, true)},
         {"chain", [this](Engine& engine) { return Chain(engine, false); }},
-        {"chain of held operands", [this](Engine& engine) { return Chain(engine, true); }},
+        {"chain of buffers", [this](Engine& engine) { return Chain(engine, true); }},
         {"chain of heads", [this](Engine& engine) { return ChainOfHeads(engine, false); }},
-        {"chain of heads, of held operands",
+        {"chain of heads, of buffers",
          [this](Engine& engine) { return ChainOfHeads(engine, true); }},
         {"spgemm", spgemm({})},
         {"spgemm, kept", spgemm({.kept = true})},

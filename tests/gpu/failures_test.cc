@@ -179,8 +179,9 @@ TEST_F(FailuresTest, WhereverTheDeviceFailsACIsScaledOnce) {
       for (const Step step : cuda::stand_in::kSteps) {
         // Until a request no longer comes as far; events are asked often.
         for (int first = 0; first < 40; ++first) {
-          SCOPED_TRACE(testing::Message() << failure << ", step " << static_cast<int>(step)
-                                          << ", call " << first << (tight ? ", in slabs" : ""));
+          SCOPED_TRACE(testing::Message()
+                       << failure << ", step " << static_cast<int>(step) << ", call " << first
+                       << (tight ? ", in column blocks" : ""));
           Fail(step, first, 1, failure);
           const auto result = std::make_shared<Result>();
           const absl::Status status = Run(Accumulate(), result);
@@ -292,7 +293,7 @@ TEST_F(FailuresTest, ALayoutWithoutRoomIsNotTriedByEachRequest) {
   // Room for the operands and the result twice, of 64 and 80 KB, and plain CSR.
   Buffer hog = LeaveOnDevice(600'000);
   // Operands in the stream are on the device already: the first goes on without them there.
-  EXPECT_EQ(run(), "csr / cuda.csr.rows, in slabs of 20 columns");
+  EXPECT_EQ(run(), "csr / cuda.csr.rows, in blocks of 20 columns");
   const int64_t evictions = device().residency().evictions();
   EXPECT_EQ(run(), "csr / cuda.csr.rows");
   EXPECT_EQ(device().residency().evictions(), evictions) << "it was tried again";

@@ -66,7 +66,7 @@ class SeveralDevices : public ::testing::Test {
     call.Submit();
     return sink.Wait();
   }
-  /// The device that a product of held matrices ran on.
+  /// The device that a product of buffers ran on.
   std::string Multiply(const std::string& b, const std::string& c) {
     const auto sink = std::make_shared<Result>();
     auto call = Begin(b, c, sink);

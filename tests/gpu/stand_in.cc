@@ -542,7 +542,7 @@ absl::Status TrimPool(size_t keep) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Stream> Stream::Create() { return Stream(nullptr); }
+absl::StatusOr<Stream> Stream::Create(StreamPriority /*priority*/) { return Stream(nullptr); }
 Stream::~Stream() = default;
 absl::Status Stream::Copy(void* to, const void* from, size_t bytes) {
   if (absl::Status s = Try(Step::kCopy); !s.ok()) return s;

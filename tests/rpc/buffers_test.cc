@@ -1,4 +1,4 @@
-// Buffers: held dense matrices over the wire.
+// Buffers over the wire.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -149,7 +149,7 @@ TEST(Buffers, OwnersAndTimesToLive) {
   EXPECT_TRUE(has("sparsed_buffers_expired_total{tenant=\"default\"} 1"));
   gone = Renew(server, "nobody", &info);
   EXPECT_EQ(gone.error_code(), grpc::NOT_FOUND);
-  EXPECT_EQ(gone.error_message(), "there is no held dense matrix named 'nobody'");
+  EXPECT_EQ(gone.error_message(), "there is no buffer named 'nobody'");
 }
 
 TEST(Buffers, EveryUseOverTheWireBeginsTheTimeAnew) {

@@ -1133,7 +1133,7 @@ TEST_F(ExecutorTest, BadRequestsAreRefusedAtTheDoor) {
   expect(bad, Code::kNotFound, "nothing");
   bad.b.held = "h";
   bad.b.shape = DenseShape{20, 3, 3, ElementType::kF32};
-  expect(bad, Code::kInvalidArgument, "held matrix 'h' is 20 x 2");
+  expect(bad, Code::kInvalidArgument, "buffer 'h' is 20 x 2");
   bad = good;
   bad.result.held = "h";
   expect(bad, Code::kInvalidArgument, "the result is 10 x 4");

@@ -354,5 +354,102 @@ TEST_F(FairQueueTest, TimeWithoutATurnCounts) {
   EXPECT_NEAR(given["b"] - given["a"], 10, 1.5);
 }
 
+/// With turns of long ones under way.
+class BesideLongOnes : public testing::Test {
+ protected:
+  std::shared_ptr<Request> Add(const std::string& tenant, double seconds, bool is_long,
+                               int priority = 0) {
+    auto request = std::make_shared<Request>(tenant);
+    request->next_seconds = seconds;
+    request->is_long = is_long;
+    request->priority = priority;
+    queue.Push(request);
+    return request;
+  }
+  const FairEntry* Next() const { return queue.NextShort(beside); }
+  FairQueue queue;
+  FairQueue::Turn turn;
+  std::vector<const FairQueue::Turn*> beside = {&turn};
+};
+
+TEST_F(BesideLongOnes, AShortOneIsTakenOfWhoHadNoMore) {
+  Add("huge", 1, /*is_long=*/true);
+  EXPECT_TRUE(queue.NextIsLong());
+  queue.Pop(turn);
+  EXPECT_EQ(Next(), nullptr);
+  const auto tiny = Add("tiny", 0.25, false);
+  EXPECT_EQ(queue.short_ones(), 1);
+  EXPECT_EQ(Next(), tiny.get());
+  FairQueue::Turn of_tiny;
+  EXPECT_EQ(queue.PopShort(of_tiny, beside), tiny);
+  queue.Ran(of_tiny, 0.25);
+  queue.End(of_tiny);
+  // It is ahead now, until the long one has had as much.
+  const auto another = Add("tiny", 0.25, false);
+  EXPECT_EQ(Next(), nullptr);
+  queue.Ran(turn, 0.2);
+  EXPECT_EQ(Next(), nullptr);
+  queue.Ran(turn, 0.05);
+  EXPECT_EQ(Next(), another.get());
+  // Where no long one runs it need not wait.
+  queue.End(turn);
+  beside.clear();
+  EXPECT_EQ(Next(), another.get());
+}
+
+TEST_F(BesideLongOnes, WhoComesIsNotBehindWhatOthersAreChargedForAndHaveNotHad) {
+  for (int i = 0; i < 8; ++i) Add("huge", 1, /*is_long=*/true);
+  FairQueue::Turn second, third;
+  for (FairQueue::Turn* const one : {&turn, &second, &third}) queue.Pop(*one);
+  beside = {&turn, &second, &third};
+  for (FairQueue::Turn* const one : {&turn, &second, &third}) queue.Ran(*one, 0.1);
+  const auto tiny = Add("tiny", 0.01, false);
+  EXPECT_EQ(Next(), tiny.get());
+  // Nor is a tenant's own short one.
+  queue.Remove(*tiny);
+  const auto own = Add("huge", 0.01, false);
+  EXPECT_EQ(Next(), own.get());
+  FairQueue::Turn of_own;
+  EXPECT_EQ(queue.PopShort(of_own, beside), own);
+  queue.Ran(of_own, 0.01);
+  queue.End(of_own);
+  for (FairQueue::Turn* const one : {&turn, &second, &third}) queue.Ran(*one, 0.1);
+  const auto another = Add("huge", 0.01, false);
+  EXPECT_EQ(Next(), another.get());
+}
+
+TEST_F(BesideLongOnes, OneThatIsBehindIsFoundBehindOneThatIsAhead) {
+  Add("huge", 1, true);
+  queue.Pop(turn);
+  queue.Charge("greedy", 10);
+  const auto greedy = Add("greedy", 0.1, false);
+  const auto waits = Add("huge", 1, true);
+  const auto modest = Add("modest", 0.1, false);
+  EXPECT_EQ(Next(), modest.get());
+  FairQueue::Turn of_modest;
+  queue.PopShort(of_modest, beside);
+  EXPECT_EQ(Next(), nullptr);
+}
+
+TEST_F(BesideLongOnes, ATenantsShortOnesHaveHalfOfItsTime) {
+  Add("t", 1, true);
+  queue.Pop(turn);
+  const auto tiny = Add("t", 0.1, false);
+  EXPECT_EQ(Next(), tiny.get());
+  FairQueue::Turn of_tiny;
+  queue.PopShort(of_tiny, beside);
+  queue.Ran(of_tiny, 0.1);
+  queue.End(of_tiny);
+  const auto second = Add("t", 0.1, false);
+  EXPECT_EQ(Next(), nullptr);
+  const auto urgent = Add("t", 0.1, false, /*priority=*/1);
+  EXPECT_EQ(Next(), urgent.get());
+  FairQueue::Turn of_urgent;
+  queue.PopShort(of_urgent, beside);
+  queue.End(of_urgent);
+  queue.Ran(turn, 0.2);
+  EXPECT_EQ(Next(), second.get());
+}
+
 }  // namespace
 }  // namespace sparsed::engine

@@ -129,9 +129,14 @@ typedef struct sparsed_call_options {
   int64_t timeout_ns; /* after which the call ends with DEADLINE_EXCEEDED; 0: never. Not of products
                          on a GPU, nor of the time that attaching takes */
   void* stream;       /* cudaStream_t, for operands on a GPU; NULL: CUDA's default stream */
+  /* The trace that the call belongs to, as W3C's Trace Context has it in the headers of these
+   * names: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01". NULL: that of the
+   * environment's TRACEPARENT and TRACESTATE. What is malformed is not sent. */
+  const char* traceparent;
+  const char* tracestate;
 } sparsed_call_options;
 #define SPARSED_CALL_OPTIONS_INIT \
-  { sizeof(sparsed_call_options), 0, NULL }
+  { sizeof(sparsed_call_options), 0, NULL, NULL, NULL }
 
 /* JSON: version, devices, limits, sockets. */
 SPARSED_API sparsed_error* sparsed_server_info(sparsed_client* client,
@@ -281,11 +286,11 @@ SPARSED_API sparsed_error* sparsed_csr_read_matrix_market(const char* path, int3
 
 enum { SPARSED_SPMM = 1, SPARSED_SDDMM = 2, SPARSED_SPGEMM = 3 };
 
-/* A class of products to prepare for. */
+/* A problem signature: products to prepare (tune) for. */
 typedef struct sparsed_problem {
   int32_t operation;
   int32_t transposed; /* SpMM with S^T */
-  int64_t k;          /* width; 0 for SpGEMM */
+  int64_t k;          /* K, columns of the dense operand; 0 for SpGEMM */
   int32_t allow_tf32; /* SpMM that may round its factors to TF32 */
   int32_t reserved;
 } sparsed_problem;
@@ -345,8 +350,8 @@ typedef struct sparsed_prepare_options {
   const sparsed_problem* expected; /* to prepare for */
   size_t expected_count;           /* 0: what it is prepared for already, or the default */
   int32_t again;                   /* time every candidate anew */
-  const char* recipe;              /* build and time just this one; NULL */
-  const char* kernel;              /* time this one alone; NULL */
+  const char* recipe;              /* build and time just this transform pipeline; NULL */
+  const char* kernel;              /* time this kernel alone; NULL */
 } sparsed_prepare_options;
 #define SPARSED_PREPARE_OPTIONS_INIT \
   { sizeof(sparsed_prepare_options), NULL, 0, 0, NULL, NULL }
@@ -408,7 +413,7 @@ typedef struct sparsed_result {
   int32_t batch; /* calls that the server ran as one with it, itself counted */
   int64_t queue_ns, receive_ns, to_device_ns, kernel_ns, from_device_ns, send_ns, setup_ns,
       total_ns;
-  char plan[256]; /* "<recipe> / <kernel>", cut off if it is longer */
+  char plan[256]; /* "<pipeline> / <kernel>", cut off if it is longer */
 } sparsed_result;
 
 /* All operands and results of one product are on one device: in host memory or held, or all on one

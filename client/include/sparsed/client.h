@@ -124,9 +124,9 @@ struct UploadOptions {
   /// The hash that MatrixInfo gave for this pattern: a pattern that the server has is not sent
   /// again.
   std::string pattern_hash{};
-  /// Classes to prepare for at once; the server's default without any.
+  /// Problem signatures to prepare for at once; the server's default without any.
   std::vector<ProblemClass> expected{};
-  /// For which nothing needs to use the matrix before the server forgets it, at most 366 days; 0:
+  /// For which nothing needs to use the matrix before the server deletes it, at most 366 days; 0:
   /// it stays.
   std::chrono::nanoseconds time_to_live{0};
   /// Called now and then with the bytes sent and the bytes in all.
@@ -134,17 +134,18 @@ struct UploadOptions {
 };
 
 struct PrepareOptions {
-  /// Classes to prepare for; without any, those that the matrix is or is being prepared for, or
-  /// else the server's default.
+  /// Problem signatures to prepare for; without any, those that the matrix is or is being prepared
+  /// for, or else the server's default.
   std::vector<ProblemClass> expected{};
-  /// Forget what was measured for these classes and time every candidate anew. Otherwise classes
-  /// that have a plan are left alone.
+  /// Tune again: discard what was measured for these signatures and time every candidate anew.
+  /// Otherwise signatures that have a plan are left alone.
   bool again = false;
-  /// Build this recipe and time it beside plain CSR for these classes, whatever the rules say;
-  /// without any class, for those that it serves. The fastest is the plan, as usual.
+  /// Run this transform pipeline and time its layout beside plain CSR for these signatures,
+  /// whatever the rules say; without any signature, for those that it serves. The fastest is the
+  /// plan, as usual.
   std::string recipe{};
-  /// Time this kernel alone on what the recipe makes; without a recipe on plain CSR. Also one of
-  /// SpGEMM, without a recipe.
+  /// Time this kernel alone on what `recipe` makes; without one on plain CSR. Also one of SpGEMM,
+  /// without a pipeline.
   std::string kernel{};
 };
 
@@ -159,7 +160,7 @@ struct CopyOptions {
 
 struct PutOptions {
   bool durable = false;  ///< on disk before the call returns
-  /// Who it is for, a job or a person, where held matrices are listed. Empty, or of the form of a
+  /// Who it is for, a job or a person, where buffers are listed. Empty, or of the form of a
   /// name.
   std::string owner{};
   /// For how long the server holds it though nothing uses it, at most 366 days; each request that
@@ -269,7 +270,7 @@ struct SpmmOptions {
 
 struct SddmmOptions {
   bool unscaled = false;  ///< do not multiply by S's values
-  /// As SpmmOptions::values; it may be the held matrix that the result goes to. Refused with
+  /// As SpmmOptions::values; it may be the buffer that the result goes to. Refused with
   /// `unscaled`.
   std::optional<Operand> values{};
 };
@@ -321,8 +322,9 @@ class Matrix {
   Call<Explanation> ExplainAsync(const ExplainOptions& explain = {},
                                  const CallOptions& options = {}) const;
 
-  /// Has it prepared for further classes, or once more. Returns at once: WaitReady and Watch follow
-  /// the preparation, and the present plans serve until new ones take their place.
+  /// Has it prepared (tuned) for further problem signatures, or once more. Returns at once:
+  /// WaitReady and Watch follow the preparation, and the present plans serve until new ones take
+  /// their place.
   absl::Status Prepare(const PrepareOptions& prepare = {}, const CallOptions& options = {}) const;
   Call<void> PrepareAsync(const PrepareOptions& prepare = {},
                           const CallOptions& options = {}) const;

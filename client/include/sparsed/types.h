@@ -156,11 +156,11 @@ enum class Semiring : uint8_t {
 /// "sum-product", "boolean", "min-plus", "plus-pair".
 const char* Name(Semiring semiring);
 
-/// What to prepare a matrix for.
+/// A problem signature: what to prepare (tune) a matrix for.
 struct ProblemClass {
   Operation operation = Operation::kSpmm;
   bool transposed = false;  ///< SpMM with S^T
-  int64_t k = 0;            ///< width; 0 for SpGEMM
+  int64_t k = 0;            ///< K, columns of the dense operand; 0 for SpGEMM
   bool allow_tf32 = false;  ///< SpMM with SpmmOptions::allow_tf32
 };
 
@@ -171,17 +171,17 @@ const char* Name(MatrixState state);
 
 struct LayoutInfo {
   std::string kind;
-  std::string recipe;
-  int64_t bytes = 0;  ///< values included
+  std::string recipe;  ///< the transform pipeline that made it
+  int64_t bytes = 0;   ///< values included
   double build_seconds = 0;
 };
 
 struct PlanInfo {
   ProblemClass problem_class;
-  std::string recipe;
+  std::string recipe;  ///< the transform pipeline of its layout
   std::string kernel;
   std::string device;
-  double baseline_ms = 0;  ///< what plain CSR took; 0 if not tried
+  double baseline_ms = 0;  ///< the baseline, plain CSR; 0 if not tried
   double plan_ms = 0;      ///< what this plan took; 0 if not tried
   std::string reason;
 };
@@ -194,20 +194,21 @@ struct Measurement {
   double median_ms = 0;
   double gflops = 0;
   int32_t runs = 0;
-  int64_t k = 0;  ///< the width that was timed: the class's, or less for want of memory
-  /// `floor_ms` over the median; above 1 if caches hold the operands, 0 if it is not known.
+  int64_t k = 0;  ///< K that was timed: the signature's, or less for want of memory
+  /// Share of the roofline: `floor_ms` over the median; above 1 if caches hold the operands, 0 if
+  /// it is not known.
   double floor_share = 0;
-  double floor_ms = 0;        ///< of the bytes that must be moved, at the device's rate then
-  double baseline_ms = 0;     ///< what plain CSR took, turn by turn with this; 0 if not known
+  double floor_ms = 0;        ///< memory-bound minimum: the bytes over the device's rate then
+  double baseline_ms = 0;     ///< plain CSR, turn by turn with this; 0 if not known
   double preparation_ms = 0;  ///< what building the layout took
   ValueType type = ValueType::kF32;
   std::string model;  ///< of the processor or the card that it was timed on; empty if not known
 };
 
-/// What became of a recipe for a class.
+/// What became of a transform pipeline for a problem signature.
 struct Decision {
   ProblemClass problem_class;
-  /// Empty: it is about the class. Of a sparse product, what its factors are read from and the
+  /// Empty: it is about the signature. Of a sparse product, what its factors are read from and the
   /// kernel: "csr * csr / cpu.csr.hash", "csr * dia / cpu.dia.diagonals".
   std::string recipe;
   bool tried = false;
@@ -306,7 +307,7 @@ struct ExplainedOperation {
   double known_gain = 1;     ///< likewise, with the best schedule known
   double imbalance = 1;      ///< the longest row over a worker's fair share, at least 1
   double measured_ms = 0;    ///< of the plan that serves just this problem, in its trials; 0: none
-  std::string measured;      ///< its kernel and recipe
+  std::string measured;      ///< its kernel and transform pipeline
 };
 
 struct Explanation {
@@ -317,7 +318,7 @@ struct Explanation {
   double bytes_per_second = 0;  ///< that the device copies
   double flops_per_second = 0;  ///< that it computes
   std::vector<ExplainedOperation> operations;
-  std::string reordered_by;  ///< a recipe step
+  std::string reordered_by;  ///< a pipeline step
 };
 
 /// One step of a preparation.
@@ -361,7 +362,7 @@ struct Timings {
 
 /// What a step of a chain did.
 struct StepResult {
-  std::string plan;  ///< "<recipe> / <kernel>", or what it was: "sum", "softmax", "max"
+  std::string plan;  ///< "<pipeline> / <kernel>", or what it was: "sum", "softmax", "max"
   std::chrono::nanoseconds duration{};  ///< from the step before it to its end on the device
 };
 
@@ -379,7 +380,7 @@ const char* Name(Transport transport);
 
 /// How an SpMM, an SDDMM or a chain was done.
 struct ComputeResult {
-  std::string plan;      ///< "<recipe> / <kernel>"; "chain of 3: " and that of its first step
+  std::string plan;      ///< "<pipeline> / <kernel>"; "chain of 3: " and that of its first step
   uint64_t version = 0;  ///< of the values that were used, or that the call's own took the place of
   Timings timings;
   std::vector<StepResult> steps{};  ///< of a chain
@@ -459,8 +460,8 @@ struct TenantInfo {
 /// What a device does, and for whom.
 struct DeviceUse {
   std::string name;
-  double busy_seconds = 0;  ///< of its lanes in kernels
-  int64_t waiting = 0;      ///< requests, for a lane
+  double busy_seconds = 0;  ///< of its worker slots in kernels
+  int64_t waiting = 0;      ///< requests, for a worker slot
   int64_t memory_bytes = 0;
   int64_t memory_limit_bytes = 0;
   std::map<std::string, double> tenant_seconds;  ///< of busy_seconds

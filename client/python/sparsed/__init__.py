@@ -43,6 +43,7 @@ from sparsed._native import Result, last_result
 from sparsed._progress import Progress
 from sparsed._report import Report
 from sparsed._sparse import positions
+from sparsed._trace import trace
 from sparsed._transposed import Transposed
 
 __version__ = "0.1.0"
@@ -80,6 +81,7 @@ __all__ = [
     "last_transport",
     "positions",
     "read",
+    "trace",
 ]
 
 

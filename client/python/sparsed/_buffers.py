@@ -1,4 +1,4 @@
-"""Dense matrices that a server holds, as a client sees them."""
+"""Buffers, dense matrices that a server keeps under names, as a client sees them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Buffers(Connection):
         name = unused_name() if name is None else name
         encoded = c_name(name)
         if dense[2] < 1:
-            raise InvalidArgument(f"{name!r} has no columns: what the server holds has 1 or more")
+            raise InvalidArgument(f"{name!r} has no columns: a buffer has 1 or more")
         handle = self._native_handle()
         c_owner = ctypes.create_string_buffer(owner.encode()) if owner else None
         put = _native.PUT_OPTIONS.pack(
@@ -101,7 +101,7 @@ class Buffers(Connection):
         return Operation(start, finish, (handle, keep, c_owner, put, packed, options))
 
     def held(self, name: str) -> HeldDense:
-        """The dense matrix of that name that the server holds already.
+        """The buffer of that name, which the server has already.
 
         Raises:
             NotFound: there is none.
@@ -111,15 +111,14 @@ class Buffers(Connection):
                 return HeldDense(
                     cast("Client", self), name, one["rows"], one["cols"], _types.parse(one["type"])
                 )
-        raise NotFound(f"the server holds no dense matrix {name!r}")
+        raise NotFound(f"the server has no buffer {name!r}")
 
     def buffers(self, prefix: str = "") -> list[Report]:
-        """What the server says about each dense matrix that it holds whose name begins with
-        `prefix`, by name."""
-        listed = self._json("sparsed_dense_list", c_name(prefix, "prefix"), None)
+        """What the server says about each buffer whose name begins with `prefix`, by name."""
+        listed = self._json("sparsed_dense_list", c_name(prefix, "prefix"))
         if isinstance(listed, dict):
             listed = listed["buffers"]
-        return [Report(one, f"held dense matrix {one['name']}") for one in listed]
+        return [Report(one, f"buffer {one['name']}") for one in listed]
 
     def _read_held(self, held: HeldDense, out: Any, timeout: float | None) -> Operation[Any]:
         rows, cols = held.shape
@@ -142,12 +141,14 @@ class Buffers(Connection):
     def _renew_held(self, name: str) -> None:
         lib = _native.library()
         handle = self._native_handle()
-        _native.check(lib.sparsed_dense_renew(handle.pointer, name.encode(), None))
+        options = _native.call_options()
+        _native.check(lib.sparsed_dense_renew(handle.pointer, name.encode(), options))
 
     def _delete_held(self, name: str) -> None:
         lib = _native.library()
         handle = self._native_handle()
-        _native.check(lib.sparsed_dense_delete(handle.pointer, name.encode(), None))
+        options = _native.call_options()
+        _native.check(lib.sparsed_dense_delete(handle.pointer, name.encode(), options))
 
     def _release_held(self, name: str) -> None:
         try:

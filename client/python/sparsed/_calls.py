@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
@@ -142,7 +143,8 @@ class Callbacks:
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
-    """Awaits a short call that has no handle."""
+    """Awaits a short call that has no handle. It is in the trace of the task that awaits it."""
+    context = contextvars.copy_context()
     return await asyncio.get_running_loop().run_in_executor(
-        _waiters(), lambda: function(*arguments, **keywords)
+        _waiters(), lambda: context.run(function, *arguments, **keywords)
     )

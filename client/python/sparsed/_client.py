@@ -256,7 +256,7 @@ class Client(Buffers):
 
     def matrices(self, prefix: str = "") -> list[Report]:
         """What the server says about each matrix whose name begins with `prefix`, by name."""
-        listed = self._json("sparsed_matrix_list", c_name(prefix, "prefix"), None)
+        listed = self._json("sparsed_matrix_list", c_name(prefix, "prefix"))
         if isinstance(listed, dict):
             listed = listed["matrices"]
         return [Report(one, f"matrix {one['name']}") for one in listed]
@@ -275,15 +275,15 @@ class Client(Buffers):
 
     def info(self) -> Report:
         """Version, devices, limits and sockets of the server."""
-        return Report(self._json("sparsed_server_info", None), f"sparsed at {self._address}")
+        return Report(self._json("sparsed_server_info"), f"sparsed at {self._address}")
 
     def stats(self) -> Report:
         """Counters since the server's start."""
-        return Report(self._json("sparsed_server_stats", None), f"sparsed at {self._address}")
+        return Report(self._json("sparsed_server_stats"), f"sparsed at {self._address}")
 
     def measurements(self) -> list[dict[str, Any]]:
         """Everything that was measured on all matrices' patterns."""
-        listed = self._json("sparsed_measurements", None, None)
+        listed = self._json("sparsed_measurements", None)
         return list(listed)
 
 

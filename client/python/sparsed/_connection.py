@@ -96,12 +96,13 @@ class Connection:
     def _json(self, function: str, *arguments: Any) -> Any:
         lib = _native.library()
         handle = self._native_handle()
-        return json.loads(_native.text(getattr(lib, function), handle.pointer, *arguments))
+        options = _native.call_options()
+        return json.loads(_native.text(getattr(lib, function), handle.pointer, *arguments, options))
 
     def _shares_memory(self) -> bool:
         """Whether the server is on this machine and shares memory; asked once."""
         if self._local is None:
-            socket = self._json("sparsed_server_info", None).get("local_socket") or ""
+            socket = self._json("sparsed_server_info").get("local_socket") or ""
             self._local = bool(socket) and os.path.exists(socket)
         return self._local
 

@@ -72,7 +72,7 @@ class DeadlineExceeded(Error, TimeoutError):
 
 
 class NotFound(Error, LookupError):
-    """There is no matrix or held dense matrix of that name."""
+    """There is no matrix or buffer of that name."""
 
     code = "NOT_FOUND"
 

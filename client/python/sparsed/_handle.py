@@ -50,6 +50,7 @@ class MatrixHandle:
         # What sparsed.torch keeps with it, and the number that its operators know it by.
         self._torch: Any = None
         self._number = next(_numbers)
+        self._number_text = str(self._number)
         by_number[self._number] = self
         client._matrices.add(self)
 
@@ -73,8 +74,8 @@ class MatrixHandle:
     def _json(self, function: str, *arguments: Any) -> Any:
         lib = _native.library()
         handle = self._native_handle()
-        text = _native.text(getattr(lib, function), handle.pointer, *arguments, None)
-        return json.loads(text)
+        options = _native.call_options()
+        return json.loads(_native.text(getattr(lib, function), handle.pointer, *arguments, options))
 
     def _known_sizes(self) -> Sizes:
         """Asked for once, and anew after an error: somebody may have replaced the matrix."""

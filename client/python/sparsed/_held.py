@@ -1,4 +1,4 @@
-"""Dense matrices that a server holds, as operands."""
+"""Buffers of a server's, as operands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class HeldDense:
-    """A dense matrix that the server holds, by name: an operand or a result of products that does
-    not travel. Made by `Client.put`, `Client.zeros` and `Client.held`.
+    """A buffer, a dense matrix that the server keeps under a name: an operand or a result of
+    products that does not travel. Made by `Client.put`, `Client.zeros` and `Client.held`.
 
     As a context manager it is deleted at the end.
 

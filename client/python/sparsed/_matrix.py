@@ -233,12 +233,12 @@ class Matrix(Nonzeros, SparseProducts):
         products go on meanwhile.
 
         Args:
-            problems: "spmm:128" (the width), "spmm^T:128", "spmm:128:tf32", "sddmm:64", "spgemm"; a
-                number is the width of an SpMM. None: what it is prepared for already, or the
-                server's default.
-            again: time every candidate anew.
-            recipe: build and time just this one.
-            kernel: time this one alone.
+            problems: "spmm:128" (K, the columns of the dense operand), "spmm^T:128",
+                "spmm:128:tf32", "sddmm:64", "spgemm"; a number is K of an SpMM. None: what it is
+                prepared for already, or the server's default.
+            again: discard what was measured and time every candidate anew.
+            recipe: build and time just this transform pipeline, written as in the matrix's info.
+            kernel: time this kernel alone.
             wait: until it is prepared, as `wait_ready`.
             progress: see `wait_ready`; implies `wait`.
             timeout: seconds.
@@ -330,7 +330,8 @@ class Matrix(Nonzeros, SparseProducts):
         """Everything that was measured on its pattern."""
         lib = _native.library()
         client, handle = self.client._native_handle(), self._native_handle()
-        text = _native.text(lib.sparsed_measurements, client.pointer, handle.pointer, None)
+        options = _native.call_options()
+        text = _native.text(lib.sparsed_measurements, client.pointer, handle.pointer, options)
         return list(json.loads(text))
 
     def attach(self, gpu: int | None = None) -> None:
@@ -346,7 +347,7 @@ class Matrix(Nonzeros, SparseProducts):
         """
         lib = _native.library()
         handle = self._native_handle()
-        _native.check(lib.sparsed_matrix_delete(handle.pointer, None))
+        _native.check(lib.sparsed_matrix_delete(handle.pointer, _native.call_options()))
 
     def _delete_if_there(self) -> None:
         try:

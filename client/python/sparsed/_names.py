@@ -1,4 +1,4 @@
-"""Small things that calls take: names, classes of products."""
+"""Small things that calls take: names, problem signatures."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ctypes import c_void_p
 from typing import Any, NamedTuple
 
-from sparsed import _loading, _numbers
+from sparsed import _loading, _numbers, _trace
 from sparsed._errors import BY_CODE, Unknown
 from sparsed._loading import PreparationProgress, Progress, RowBlock, library, lock
 
@@ -35,7 +35,7 @@ OPERATIONS = {"spmm": 1, "sddmm": 2, "spgemm": 3}
 # Structs. N: size_t, P: pointer; "0q" at the end pads to 8 bytes.
 DENSE = struct.Struct("@PqqqiiP")
 CLIENT_OPTIONS = struct.Struct("@NqiqqqiqiiiiPPPPPP")
-CALL_OPTIONS = struct.Struct("@NqP")
+CALL_OPTIONS = struct.Struct("@NqPPP")
 PUT_OPTIONS = struct.Struct("@NiPq")
 CSR_VIEW = struct.Struct("@qqqPiiPP")
 PROBLEM = struct.Struct("@iiqii")
@@ -114,9 +114,20 @@ def text(function: Any, *arguments: Any) -> str:
     return take_text(out.value)
 
 
-def call_options(timeout: float | None, stream: int = 0) -> bytes:
+class _CallOptions(bytes):
+    """`sparsed_call_options`, and what has to live as long."""
+
+    trace: _trace.Trace
+
+
+def call_options(timeout: float | None = None, stream: int = 0) -> bytes:
     """`sparsed_call_options`; timeout in seconds, None: none."""
-    return CALL_OPTIONS.pack(CALL_OPTIONS.size, nanoseconds(timeout), stream)
+    trace = _trace.current()
+    options = _CallOptions(
+        CALL_OPTIONS.pack(CALL_OPTIONS.size, nanoseconds(timeout), stream, *trace.addresses)
+    )
+    options.trace = trace
+    return options
 
 
 def nanoseconds(timeout: float | None) -> int:
@@ -145,7 +156,7 @@ class Result(NamedTuple):
     Attributes:
         transport: how operands and results travelled, the slowest way that one of them took:
             "stream", "ring", "shared_host", "shared_device", "held" or "attached".
-        plan: "<recipe> / <kernel>".
+        plan: "<transform pipeline> / <kernel>".
         version: of the sparse matrix's values that were used.
         batch: calls that the server ran as one with it, itself counted.
     """
@@ -194,12 +205,17 @@ def last_result() -> Result | None:
 # One block of memory for all that a product's function is given: what an SpMM always has, packed at
 # once (two dense matrices, the call's options, its own), up to three more dense matrices, the
 # result.
-_SPMM = struct.Struct("@PqqqiiP PqqqiiP NqP NiiddPPiiP")
-_DENSE = (0, 48, 184, 232, 280)
+_SPMM = struct.Struct("@PqqqiiP PqqqiiP NqPPP NiiddPPiiP")
+_DENSE = (0, 48, 200, 248, 296)
 _CALL = 96
-_OPTIONS = 120
-_RESULT = 328
-_Frame = ctypes.c_char * (_RESULT + RESULT.size)
+_OPTIONS = 136
+_RESULT = 344
+
+
+class _Frame(ctypes.c_char * (_RESULT + RESULT.size)):  # type: ignore[misc]
+    trace: _trace.Trace  # that it has the addresses of
+
+
 
 _put_dense = DENSE.pack_into
 _put_call = CALL_OPTIONS.pack_into
@@ -261,22 +277,23 @@ def spmm(
 ) -> Product:
     """c = alpha op(S) b + beta accumulate. `matrix`: a handle's pointer. See sparsed_spmm."""
     frame = _Frame()
+    frame.trace = trace = _trace.current()
     at = _address(frame)
     at_accumulate = at_values = at_which = 0
     if accumulate is not None:
-        _put_dense(frame, 184, *accumulate)
-        at_accumulate = at + 184
+        _put_dense(frame, 200, *accumulate)
+        at_accumulate = at + 200
     if values is not None:
-        _put_dense(frame, 232, *values)
-        at_values = at + 232
+        _put_dense(frame, 248, *values)
+        at_values = at + 248
     if which is not None:
-        _put_dense(frame, 280, *which)
-        at_which = at + 280
+        _put_dense(frame, 296, *which)
+        at_which = at + 296
     _put_spmm(
-        frame, 0, *b, *c, 24, timeout_ns, stream, 64, transpose, reduce, alpha, beta, at_accumulate,
-        at_values, unscaled, allow_tf32, at_which,
+        frame, 0, *b, *c, 40, timeout_ns, stream, *trace.addresses, 64, transpose, reduce, alpha,
+        beta, at_accumulate, at_values, unscaled, allow_tf32, at_which,
     )  # fmt: skip
-    arguments = (matrix, at, at + 48, at + 120, at + 96, at + 328)
+    arguments = (matrix, at, at + 48, at + _OPTIONS, at + _CALL, at + _RESULT)
     return Product(frame, (_loading._library or library()).sparsed_spmm, arguments)
 
 
@@ -296,14 +313,15 @@ def sddmm(
     at = _address(frame)
     _put_dense(frame, 0, *a)
     _put_dense(frame, 48, *b)
-    _put_dense(frame, 184, *out)
+    _put_dense(frame, 200, *out)
     at_values = 0
     if values is not None:
-        _put_dense(frame, 232, *values)
-        at_values = at + 232
-    _put_call(frame, _CALL, 24, timeout_ns, stream)
+        _put_dense(frame, 248, *values)
+        at_values = at + 248
+    frame.trace = trace = _trace.current()
+    _put_call(frame, _CALL, 40, timeout_ns, stream, *trace.addresses)
     _put_sddmm(frame, _OPTIONS, 32, unscaled, at_values, heads)
-    arguments = (matrix, at, at + 48, at + 184, at + _OPTIONS, at + _CALL, at + _RESULT)
+    arguments = (matrix, at, at + 48, at + 200, at + _OPTIONS, at + _CALL, at + _RESULT)
     return Product(frame, (_loading._library or library()).sparsed_sddmm, arguments)
 
 
@@ -318,7 +336,8 @@ def _dense_frame(
         if one is not None:
             _put_dense(frame, offset, *one)
         addresses.append(at + offset if one is not None else 0)
-    _put_call(frame, _CALL, 24, timeout_ns, stream)
+    frame.trace = trace = _trace.current()
+    _put_call(frame, _CALL, 40, timeout_ns, stream, *trace.addresses)
     return frame, addresses, at
 
 
@@ -384,11 +403,16 @@ def total(
 
 # As _SPMM: the call's options, those of attention, five dense matrices that there always are, up to
 # six more, and the result.
-_ATTENTION = struct.Struct("@NqP NiiqddP" + " PqqqiiP" * 5)
-_ATTENTION_OPTIONS = 24
-_ATTENTION_DENSE = tuple(range(72, 72 + 11 * 48, 48))
-_ATTENTION_RESULT = 72 + 11 * 48
-_AttentionFrame = ctypes.c_char * (_ATTENTION_RESULT + RESULT.size)
+_ATTENTION = struct.Struct("@NqPPP NiiqddP" + " PqqqiiP" * 5)
+_ATTENTION_OPTIONS = 40
+_ATTENTION_DENSE = tuple(range(88, 88 + 11 * 48, 48))
+_ATTENTION_RESULT = 88 + 11 * 48
+
+
+class _AttentionFrame(ctypes.c_char * (_ATTENTION_RESULT + RESULT.size)):  # type: ignore[misc]
+    trace: _trace.Trace
+
+
 _put_attention = _ATTENTION.pack_into
 
 
@@ -409,6 +433,7 @@ def _attention_frame(
     """A frame with five dense matrices and more, the first of which is the bias; its address, and
     those of the others (0 of None)."""
     frame = _AttentionFrame()
+    frame.trace = trace = _trace.current()
     at = _address(frame)
     addresses = []
     for offset, one in zip(_ATTENTION_DENSE[5:], more, strict=False):
@@ -417,8 +442,8 @@ def _attention_frame(
         addresses.append(at + offset if one is not None else 0)
     one, two, three, four, five = dense
     _put_attention(
-        frame, 0, 24, timeout_ns, stream, 48, scores, 0, heads, factor, factor, addresses[0], *one,
-        *two, *three, *four, *five,
+        frame, 0, 40, timeout_ns, stream, *trace.addresses, 48, scores, 0, heads, factor, factor,
+        addresses[0], *one, *two, *three, *four, *five,
     )  # fmt: skip
     return frame, at, addresses
 
@@ -442,7 +467,7 @@ def attention(
         (left, right, values, out, log_sums), (bias,), scores, heads, factor, timeout_ns, stream
     )
     arguments = (
-        matrix, at + 72, at + 120, at + 168, at + 216, at + 264, at + _ATTENTION_OPTIONS, at,
+        matrix, at + 88, at + 136, at + 184, at + 232, at + 280, at + _ATTENTION_OPTIONS, at,
         at + _ATTENTION_RESULT,
     )  # fmt: skip
     return _Attention(frame, (_loading._library or library()).sparsed_attention, arguments)
@@ -471,7 +496,7 @@ def attention_gradient(
         timeout_ns, stream,
     )  # fmt: skip
     arguments = (
-        matrix, at + 72, at + 120, at + 168, at + 216, at + 264, at_gradient, *at_wanted,
+        matrix, at + 88, at + 136, at + 184, at + 232, at + 280, at_gradient, *at_wanted,
         at + _ATTENTION_OPTIONS, at, at + _ATTENTION_RESULT,
     )  # fmt: skip
     return _Attention(frame, (_loading._library or library()).sparsed_attention_gradient, arguments)

@@ -9,7 +9,7 @@ Names, parameters, results and exceptions are those of `sparsed.Client` and `spa
 Cancelling a task cancels its call, on the server, too; the task ends when its memory is free.
 Functions for progress run in the event loop's thread.
 
-Dense matrices that the server holds are `sparsed.HeldDense`, whose short calls (`renew`, `delete`,
+Buffers are `sparsed.HeldDense`, whose short calls (`renew`, `delete`,
 the end of a `with`) block.
 
 Products with operands in host memory run on the server, so that nothing here is busy; those on a

@@ -6,10 +6,11 @@
 // is split into TF32 parts (mma.cuh); a dot product that overflows on that way is computed once
 // more without splitting. f64 has tensor cores of its own.
 // Layout in: "row_panels" of 8 or 16 rows; one of S^T has the operands' parts swapped.
-// Threads: as many blocks as run at once share the slots equally. A block of two warps takes its
-// share in pieces of up to 96 slots of one panel, and goes over K a line at a time: while a line
-// of each row is multiplied, the next one is on its way, across pieces, too. The warps take turns
-// at tiles of 16 slots. A's lines, which are not needed again, leave L2 first.
+// Threads: as many blocks as run at once share the slots equally, or more, if there are many. A
+// block of two warps takes its share in pieces of up to 96 slots of one panel, and goes over K a
+// line at a time: while a line of each row is multiplied, the next one is on its way, across
+// pieces, too. The warps take turns at tiles of 16 slots. A's lines, which are not needed again,
+// leave L2 first.
 // Needs: no workspace; fewer than 2^31 nonzeros; values aligned to 16 bytes; for f32, K >= 16,
 // below which the parts' error may exceed that of plain sums.
 //
@@ -596,6 +597,11 @@ absl::Status Launch(cudaStream_t stream, Panels s, const SddmmOperands<T>& opera
   if (error != cudaSuccess) return ToStatus(error, "reserving shared memory");
   static const int resident = ResidentBlocks(kernel, kBytes);
   s.share = std::max((s.slots.items + resident - 1) / resident, kLeastShare);
+  // Of a large product more blocks than run at once, each of some 0.2 ms: what has a higher
+  // priority starts when blocks end.
+  constexpr int64_t kShareBytes = int64_t{1} << 20, kEnoughPieces = 8 * kSlots;
+  const int64_t row_bytes = std::max<int64_t>(operands.k, 1) * static_cast<int64_t>(sizeof(T));
+  s.share = std::min(s.share, std::max(kShareBytes / row_bytes, kEnoughPieces));
   const auto blocks = static_cast<unsigned>((s.slots.items + s.share - 1) / s.share);
   kernel<<<blocks, kWarps * 32, kBytes, stream>>>(s, operands);
   return ToStatus(cudaGetLastError(), "starting SDDMM");

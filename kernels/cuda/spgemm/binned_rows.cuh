@@ -129,11 +129,14 @@ Rows<T> RowsOf(const RowsCall& call) {
   return rows;
 }
 
-/// A grid that fills the device, and no more blocks than the rows ask for.
+/// A grid that fills the device, and no more blocks than the rows ask for; of many rows so many
+/// that each ends soon: what has a higher priority starts when blocks end.
 inline unsigned BlocksForRows(int64_t rows, int64_t for_each_multiprocessor,
                               int64_t rows_of_block) {
-  return static_cast<unsigned>(std::min(Multiprocessors() * for_each_multiprocessor,
-                                        (rows + rows_of_block - 1) / rows_of_block));
+  constexpr int64_t kMostTurns = 64;
+  const int64_t turns = (rows + rows_of_block - 1) / rows_of_block;
+  const int64_t fill = Multiprocessors() * for_each_multiprocessor;
+  return static_cast<unsigned>(std::min(std::max(fill, turns / kMostTurns), turns));
 }
 
 }  // namespace sparsed::cuda

@@ -399,10 +399,10 @@ template <bool kNumeric, typename T, typename Start>
 absl::Status StartRows(const Context& context, const Rows<T>& rows, int64_t count,
                        const BinLimits& limits, Start start) {
   if (count == 0) return absl::OkStatus();
-  absl::StatusOr<SideStreams::Lease> lease = SideStreams::Borrow();
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  absl::StatusOr<SideStreams::Lease> lease = SideStreams::Borrow(stream);
   if (!lease.ok()) return lease.status();
   SideStreams& sides = **lease;
-  const auto stream = static_cast<cudaStream_t>(context.stream);
   Bins bins;
   cudaError_t error = FillBins(context, rows, count, limits, &bins);
   if (error == cudaSuccess) error = sides.Fork(stream, kNumeric ? 4 : 3);

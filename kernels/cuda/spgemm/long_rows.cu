@@ -353,8 +353,10 @@ cudaError_t LaunchLongRows(cudaStream_t stream, const Rows<typename Semiring::El
   const BlockMemory memory = {
       BitmapColumns(rows.pair.cols, kNumeric ? 1 << 17 : 1 << 18),
       kNumeric ? (32 << 10) / static_cast<int>(sizeof(typename Semiring::Element)) : 0};
-  // Few rows are spare, if any.
-  const unsigned blocks = BlocksForRows(count, bin == kSpareBin ? 1 : 4, 1);
+  // Few rows are spare, if any, and each block has spare memory of its own.
+  const unsigned blocks = bin == kSpareBin
+                              ? static_cast<unsigned>(std::min<int64_t>(count, Multiprocessors()))
+                              : BlocksForRows(count, 4, 1);
   return LaunchBlocks<Semiring, 512, kNumeric>(stream, rows, blocks, bins, bin, last_bin, memory);
 }
 

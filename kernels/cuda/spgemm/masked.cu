@@ -238,9 +238,12 @@ absl::Status Compute(const RowsCall& call) {
                      call.arguments.mask->column_indices.data(), prepared.hits, prepared.sums};
   const RowTarget<T> to = TargetOf<T>(call);
   constexpr int64_t kBlocksPerMultiprocessor = 16;
-  const int64_t most = Multiprocessors() * kBlocksPerMultiprocessor;
+  // As BlocksForRows: each is to end soon.
+  constexpr int64_t kMostTurns = 64;
+  const int64_t fill = Multiprocessors() * kBlocksPerMultiprocessor;
   const auto blocks = [&](int64_t threads) {
-    return static_cast<unsigned>(std::min<int64_t>(BlocksFor(threads, kThreads), most));
+    const int64_t turns = BlocksFor(threads, kThreads);
+    return static_cast<unsigned>(std::min(turns, std::max(fill, turns / kMostTurns)));
   };
   if (call.arguments.left.nnz() > 0) {
     MultiplyEdges<Semiring><<<blocks(call.arguments.left.nnz()), kThreads, 0, stream>>>(

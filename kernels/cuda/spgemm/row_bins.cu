@@ -43,10 +43,10 @@ absl::Status LaunchRows(const Context& context, const Rows<typename Semiring::El
   constexpr BinLimits kLimits = {
       {kTinyRow, kSmallRow, kShortRow, kFairRow, kNumeric ? kMiddleRow : 4096, 8192},
       {32, 32, 32, 32, 256, INT32_MAX}};
-  absl::StatusOr<SideStreams::Lease> lease = SideStreams::Borrow();
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  absl::StatusOr<SideStreams::Lease> lease = SideStreams::Borrow(stream);
   if (!lease.ok()) return lease.status();
   SideStreams& sides = **lease;
-  const auto stream = static_cast<cudaStream_t>(context.stream);
   Bins bins;
   cudaError_t error = FillBins(context, rows, count, kLimits, &bins);
   if (error == cudaSuccess) error = sides.Fork(stream, 2);

@@ -818,8 +818,8 @@ function requests() {
 
 function buffers() {
   const table = new ServerTable({
-    title: 'Buffers', heading: 'h1', caption: 'Held operands', endpoint: 'buffers', keep: true,
-    sort: 'name', order: 'asc', empty: 'no operand is held',
+    title: 'Buffers', heading: 'h1', caption: 'Dense matrices kept under a name', endpoint: 'buffers', keep: true,
+    sort: 'name', order: 'asc', empty: 'there are no buffers',
     columns: [
       {title: 'Buffer', sort: 'name', cell: (row) => row.name},
       {title: 'Owner', sort: 'tenant', class: 'middle', cell: (row) =>

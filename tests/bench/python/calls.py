@@ -6,7 +6,7 @@
 A matrix so small that its product takes next to nothing. For each way of calling a line of JSON: the
 least and the median of the microseconds that a call takes its thread; on a GPU calls are queued, and
 waited for outside of the time. "C" is the function of the C interface with arguments that were
-made before. Without --server one is started on this machine.
+made before, the result's memory among them. Without --server one is started on this machine.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 import torch
-from epochs import Server, synchronize
+from epochs import server_for, synchronize
 
 import sparsed
 import sparsed.torch as st
@@ -64,7 +64,7 @@ def time_of(function, device, seconds):
 def main():
     arguments = parse()
     device = torch.device(arguments.device)
-    server = None if arguments.server else Server()
+    server = server_for(arguments)
     out = open(arguments.out, "a") if arguments.out else None
     n, k = 64, 16
     random = np.random.default_rng(0)
@@ -78,8 +78,11 @@ def main():
                 ones = torch.ones_like(x)
                 values = torch.rand(g.nnz, device=device)
                 y = st.spmm(g, learned)
+                y_there = torch.empty_like(x)
                 ways = {
                     "C": c_call(g, x),
+                    "torch.empty, of the result's shape": lambda: torch.empty_like(x),
+                    "g.spmm, out=": lambda: g.spmm(x, out=y_there),
                     "g.spmm": lambda: g.spmm(x),
                     "st.spmm": lambda: st.spmm(g, x),
                     "st.spmm, gradient needed": lambda: st.spmm(g, learned),

@@ -59,7 +59,7 @@ def parse():
 class Server:
     """A server of this machine, for the time of the run."""
 
-    def __init__(self):
+    def __init__(self, *flags):
         self.folder = tempfile.mkdtemp(prefix="sparsed-bench-")
         self.address = f"unix:{self.folder}/s.sock"
         program = os.environ.get("SPARSED_SERVER") or shutil.which("sparsed") or "sparsed"
@@ -67,7 +67,7 @@ class Server:
         self.process = subprocess.Popen(
             [
                 program, f"--listen={self.address}", f"--local-listen=unix:{self.folder}/local.sock",
-                "--metrics-listen=off", "--in-memory",
+                "--metrics-listen=off", "--in-memory", *flags,
             ],
             stdout=self.log, stderr=self.log,
         )  # fmt: skip
@@ -84,6 +84,13 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def server_for(arguments):
+    """None if there is one; of the CPU alone if the tensors are on the CPU."""
+    if arguments.server:
+        return None
+    return Server() if arguments.device.startswith("cuda") else Server("--devices=cpu")
 
 
 def synchronize(device):
@@ -366,7 +373,7 @@ def summarize(ways, line, emit):
 
 def main():
     arguments = parse()
-    server = None if arguments.server else Server()
+    server = server_for(arguments)
     out = open(arguments.out, "a") if arguments.out else None
 
     def emit(line):

@@ -208,6 +208,14 @@ void TestOptions(sparsed_client* client, sparsed_matrix* matrix) {
   call.timeout_ns = 1;
   CHECK_ENDS(sparsed_server_info(client, &call, &json), SPARSED_DEADLINE_EXCEEDED, "");
   CHECK(json == NULL);
+  call.timeout_ns = 0;
+  /* A malformed trace is none. */
+  call.traceparent = "00-\n";
+  CHECK_OK(sparsed_spmm(matrix, &from, &to, NULL, &call, NULL, NULL));
+  /* An older header had no traces. */
+  call.size = offsetof(sparsed_call_options, traceparent);
+  call.traceparent = (const char*)1;
+  CHECK_OK(sparsed_spmm(matrix, &from, &to, NULL, &call, NULL, NULL));
   options.streams = 17;
   CHECK_REFUSED(sparsed_connect("unix:/nowhere", &options, &none), "streams");
   options.streams = 0;

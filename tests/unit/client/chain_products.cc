@@ -702,7 +702,7 @@ void CheckRefusals(ChainRunner& runner) {
     const Chain::Best third = holding.MaxAndWhich(matrix, holding.Input(b_view), {});
     holding.Output(third.which, *held);
     expect(holding, kInvalid,
-           "result 0: the result is 45 x 4 i64, but the held matrix 'which' is 45 x 4 f32");
+           "result 0: the result is 45 x 4 i64, but the buffer 'which' is 45 x 4 f32");
     EXPECT_EQ(client.PutZeros("no", ValueType::kI64, 45, 4).status().code(), kInvalid);
   }
   {

@@ -112,7 +112,7 @@ TEST_F(Sparsectl, ProductsWithValuesOfTheirOwn) {
 }
 
 TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
-  ExpectSays("buffers", 0, "no held dense matrices");
+  ExpectSays("buffers", 0, "no buffers");
   ExpectSays("generate dense 20x4 --out=W.npy", 0, "wrote");
   ExpectSays("buffers put W W.npy --owner=train-17 --time-to-live=90m", 0,
              "put W: 20 x 4 f32, time to live 1 h 30 min\n");
@@ -128,8 +128,8 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("--json buffers --prefix=W", 0, R"("owner":"train-17")");
   ExpectSays("--json buffers --prefix=W", 0, R"("time_to_live_ns":5400000000000)");
   ExpectSays("buffers delete W", 0, "deleted W\n");
-  ExpectSays("buffers renew W", 4, "there is no held dense matrix named 'W'");
-  ExpectSays("buffers delete W", 4, "there is no held dense matrix named 'W'");
+  ExpectSays("buffers renew W", 4, "there is no buffer named 'W'");
+  ExpectSays("buffers delete W", 4, "there is no buffer named 'W'");
 
   for (const char* wrong : {"0s", "-1s", "5", "5w", "1.5h", "h", "367d", "99999999999999999999s"}) {
     ExpectSays(std::string("buffers put W W.npy --time-to-live=") + wrong, 2,
@@ -190,7 +190,7 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   ASSERT_EQ(Run("upload s.mtx --name=other --type=f64 --wait").exit_code, 0);
   const Said show = Run("show s");
   EXPECT_THAT(show.text, HasSubstr("state        ready\n"));
-  EXPECT_THAT(show.text, HasSubstr("OVER CSR"));
+  EXPECT_THAT(show.text, HasSubstr("SPEED-UP"));
   EXPECT_THAT(show.text, HasSubstr("columns are not 8 times as many as the 300 rows"));
   EXPECT_THAT(show.text, Not(HasSubstr("f64"))) << "another matrix's";
   const Said features = Run("show s --features");
@@ -474,7 +474,7 @@ TEST_F(Sparsectl, BenchSaysRatesAndPhases) {
                            R"("p99.9_ns":)", R"("kernel":{"mean_ns":)", R"("failed":{})"}) {
     EXPECT_THAT(held.text, HasSubstr(word));
   }
-  ExpectSays("buffers", 0, "no held dense matrices");  // it leaves nothing behind
+  ExpectSays("buffers", 0, "no buffers");  // it leaves nothing behind
   ExpectSays("bench s --rate=50 --k=8 --seconds=0.5", 0, "50 due each second");
   ExpectSays("bench s --op=spgemm --seconds=0.3 --csv", 0, ",kernel_p99_ns,");
   ExpectSays("bench nobody --seconds=0.3", 4, "nobody");

@@ -182,7 +182,7 @@ TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
   EXPECT_EQ(MeasurementsCsv({}),
             "pattern_hash,operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,"
             "median_ms,preparation_ms,floor_ms,csr_ms,runs,model\n");
-  EXPECT_THAT(MeasurementsText({known}), HasSubstr("pattern aa\nCLASS"));
+  EXPECT_THAT(MeasurementsText({known}), HasSubstr("pattern aa\nSIGNATURE"));
   EXPECT_THAT(MeasurementsText({known}), HasSubstr(" 17 % "));
   EXPECT_THAT(MeasurementsText({known}), HasSubstr(" 130 % (caches) "));
   EXPECT_THAT(MeasurementsText({}), HasSubstr("nothing was measured yet"));

@@ -1,4 +1,4 @@
-// Held dense matrices: shapes, versions, who may write, what survives.
+// Buffers: shapes, versions, who may write, what survives.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// How long held dense matrices stay, how much of them a tenant may have, and who they are for.
+// How long buffers stay, how much of them a tenant may have, and who they are for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -182,7 +182,7 @@ TEST_F(DenseLimits, WhoAsksForAnExpiredOneLearnsWhy) {
   // Not of one that came after it.
   ASSERT_TRUE(PutLiving("x", seconds(90)).ok());
   ASSERT_TRUE(dense().Delete("t", "x").ok());
-  expect(HasSubstr("there is no held dense matrix named 'x'"));
+  expect(HasSubstr("there is no buffer named 'x'"));
 
   // No more than some hundreds are remembered.
   for (int i = 0; i < 1000; ++i) {
@@ -265,7 +265,7 @@ TEST_F(DenseLimits, AQuotaBoundsWhatATenantHolds) {
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_EQ(refused.message(),
             "the dense matrix 'c' needs 3048 more bytes of what tenant 't' may hold, 100 of 6196 "
-            "are free (--buffer-memory); delete held dense matrices, or put them with a shorter "
+            "are free (--buffer-memory); delete buffers, or put them with a shorter "
             "time to live");
   EXPECT_FALSE(RetryDelay(refused).has_value()) << "waiting does not help";
   EXPECT_EQ(Totals().refused, 1);

@@ -1839,9 +1839,9 @@ TEST(Preparation, WithoutATurnInTimePlainCsrIsKeptForNow) {
   const PlanTable::Found found = pattern.plans().Find(Class(Operation::kSpmm));
   ASSERT_TRUE(found.exact);
   EXPECT_FALSE(found.decided()) << "it is to be tried again";
-  EXPECT_THAT(
-      pattern.trials().decisions(),
-      Contains(::testing::Field(&Decision::reason, HasSubstr("no lane had time for a trial"))));
+  EXPECT_THAT(pattern.trials().decisions(),
+              Contains(::testing::Field(&Decision::reason,
+                                        HasSubstr("no worker slot had time for a trial"))));
 }
 
 /// Stops the first worker that has found a pattern's features until it is opened.

@@ -1,5 +1,5 @@
 // Random operations on an engine over a directory, each checked against a model in memory: matrices
-// and held dense matrices come and go, products of all kinds are begun, left waiting, cancelled and
+// and buffers come and go, products of all kinds are begun, left waiting, cancelled and
 // finished, memory is short now and then, what the disk has leaves it, and the engine is started
 // anew.
 //
@@ -48,7 +48,7 @@ struct ModelMatrix {
   uint64_t version = 0, stored_version = 0;
 };
 
-/// Of a held dense matrix; the numbers without the gaps between rows.
+/// Of a buffer; the numbers without the gaps between rows.
 struct ModelDense {
   DenseShape shape;
   Numbers elements;
@@ -63,7 +63,7 @@ struct Begun {
   std::vector<std::pair<uint32_t, Numbers>> arrays;  ///< to be sent
   ElementType type = ElementType::kF32;
   std::function<void(const Begun&)> check;  ///< of one that went well
-  std::string writes;                       ///< the held matrix that takes the result
+  std::string writes;                       ///< the buffer that takes the result
   uint64_t put = 0;                         ///< which Put that came from
   std::string keeps;                        ///< the matrix that the result becomes
   bool replaces = false;                    ///< whatever has that name
@@ -120,7 +120,7 @@ class Machine {
 
   test::Pattern RandomPattern();
   std::string SomeMatrix();
-  /// A held matrix of the shape, or numbers to send as array `array`.
+  /// A buffer of the shape, or numbers to send as array `array`.
   Numbers Operand(OperandSpec& spec, int64_t rows, int64_t cols, ElementType type, uint32_t array,
                   Begun& begun);
   std::string SomeHeld(int64_t rows, int64_t cols, ElementType type);
@@ -638,7 +638,7 @@ void Machine::Spgemm() {
 template <typename Spec>
 void Machine::Begin(const Spec& spec, Begun begun, const absl::Status& expected) {
   SCOPED_TRACE("begin " + begun.text);
-  // One call at a time may write a held matrix.
+  // One call at a time may write a buffer.
   const bool written =
       !begun.writes.empty() &&
       std::ranges::any_of(begun_, [&](const Begun& other) { return other.writes == begun.writes; });

@@ -30,7 +30,7 @@ _TYPES = {
     torch.bfloat16: _native.BF16,
     torch.int64: _native.I64,
 }
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
 _NONE = -1  # SPARSED_NO_VALUE
 
 _Dense = tuple[int, int, int, int, int, int, int]
@@ -55,7 +55,12 @@ def _optional(tensor: Tensor | None) -> tuple[Tensor | None, _Dense | None]:
 
 
 def _place(tensor: Tensor, rows: int, cols: int, leading: int) -> _Dense:
-    device = _native.HOST if tensor.is_cpu else tensor.device.index
+    if tensor.is_cpu:
+        device = _native.HOST
+    elif tensor.is_cuda:
+        device = tensor.get_device()
+    else:
+        raise InvalidArgument(f"tensors are on the CPU or on a CUDA device, not on {tensor.device}")
     try:
         return (tensor.data_ptr(), rows, cols, leading, _TYPES[tensor.dtype], device, 0)
     except KeyError:
@@ -67,18 +72,22 @@ def _result(tensor: Tensor) -> _Dense:
     return _place(tensor, rows, cols, cols)
 
 
-def _stream(tensor: Tensor) -> int:
-    if tensor.is_cpu:
-        return 0
-    if _raw_stream is None or not tensor.is_cuda:
-        raise InvalidArgument(f"tensors are on the CPU or on a CUDA device, not on {tensor.device}")
-    return int(_raw_stream(tensor.device.index))
+def _made(tensor: Tensor, rows: int, cols: int, like: _Dense) -> _Dense:
+    """Where a new tensor is, of the type of what is there and on its device."""
+    return (tensor.data_ptr(), rows, cols, cols, like[4], like[5], 0)
+
+
+def _stream(place: _Dense) -> int:
+    """The current one where that is."""
+    device = place[5]
+    return 0 if device == _native.HOST else _raw_stream(device)
 
 
 def _run(graph: Graph, start: Callable[..., _native.Product], *arguments: Any) -> None:
     """Runs a product of the graph's matrix, `start(matrix, *arguments)`. A matrix that was made
     here of another one, and that somebody deleted, is made again."""
-    graph.refresh()
+    if graph.stale:
+        graph.refresh()
     matrix = graph.matrix()
     handle = matrix._native_handle()
     try:
@@ -111,21 +120,24 @@ def spmm(
     out: Tensor | None = None,
 ) -> Tensor:
     """alpha op(S) x + beta accumulate, or another reduction. values: nnz x H."""
-    graph.refresh()
+    if graph.stale:
+        graph.refresh()
     # S^T is S then, and needs no layouts and plans of its own.
     if graph.symmetric and values is None:
         transpose = False
+    rows, width = graph.cols if transpose else graph.rows, x.shape[1]
     if out is None:
-        out = x.new_empty((graph.cols if transpose else graph.rows, x.shape[1]))
-    if x.shape[1] == 0:
+        out = x.new_empty((rows, width))
+    if width == 0:
         return out
     x, at_x = _operand(x)
     values, at_values = _optional(values)
     accumulate, at_accumulate = _optional(accumulate)
     at_which = None if which is None else _result(which)
+    at_out = _made(out, rows, width, at_x)
     _run(
-        graph, _native.spmm, at_x, _result(out), transpose, reduce, alpha, beta, at_accumulate,
-        at_values, unscaled, False, at_which, 0, _stream(out),
+        graph, _native.spmm, at_x, at_out, transpose, reduce, alpha, beta, at_accumulate,
+        at_values, unscaled, False, at_which, 0, _stream(at_x),
     )  # fmt: skip
     return out
 
@@ -146,8 +158,8 @@ def sddmm(
     b, at_b = _operand(b)
     values, at_values = _optional(values)
     _run(
-        graph, _native.sddmm, at_a, at_b, _result(out), unscaled, at_values, heads, 0,
-        _stream(out),
+        graph, _native.sddmm, at_a, at_b, _made(out, graph.nnz, heads, at_a), unscaled, at_values,
+        heads, 0, _stream(at_a),
     )  # fmt: skip
     return out
 
@@ -158,7 +170,7 @@ def softmax(graph: Graph, x: Tensor, scale: float) -> Tensor:
     if x.shape[1] == 0:
         return y
     x, at_x = _operand(x)
-    _run(graph, _native.softmax, at_x, _result(y), scale, 0, _stream(y))
+    _run(graph, _native.softmax, at_x, _result(y), scale, 0, _stream(at_x))
     return y
 
 
@@ -168,7 +180,7 @@ def softmax_gradient(graph: Graph, y: Tensor, dy: Tensor, scale: float) -> Tenso
         return dx
     y, at_y = _operand(y)
     dy, at_dy = _operand(dy)
-    _run(graph, _native.softmax_gradient, at_y, at_dy, _result(dx), scale, 0, _stream(dx))
+    _run(graph, _native.softmax_gradient, at_y, at_dy, _result(dx), scale, 0, _stream(at_y))
     return dx
 
 
@@ -184,7 +196,8 @@ def scale(graph: Graph, values: Tensor | None, rows: Tensor | None, cols: Tensor
     values, at_values = _optional(values)
     rows, at_rows = _optional(rows)
     cols, at_cols = _optional(cols)
-    _run(graph, _native.scale, at_values, at_rows, at_cols, _result(y), 0, _stream(y))
+    at_y = _result(y)
+    _run(graph, _native.scale, at_values, at_rows, at_cols, at_y, 0, _stream(at_y))
     return y
 
 
@@ -194,7 +207,7 @@ def total(graph: Graph, values: Tensor, transpose: bool) -> Tensor:
     if values.shape[1] == 0:
         return y
     values, at_values = _operand(values)
-    _run(graph, _native.total, at_values, transpose, _result(y), 0, _stream(y))
+    _run(graph, _native.total, at_values, transpose, _result(y), 0, _stream(at_values))
     return y
 
 
@@ -225,7 +238,7 @@ def attention(
     bias, at_bias = _optional(bias)
     _run(
         graph, _native.attention, at_left, at_right, at_values, at_bias, _result(out),
-        _result(log_sums), scores, heads, factor, 0, _stream(out),
+        _result(log_sums), scores, heads, factor, 0, _stream(at_values),
     )  # fmt: skip
     return out, log_sums
 
@@ -258,7 +271,7 @@ def attention_gradient(
     log_sums, at_sums = _operand(log_sums)
     _run(
         graph, _native.attention_gradient, at_left, at_right, at_values, at_bias, at_out, at_sums,
-        at_dy, tuple(places), scores, heads, factor, 0, _stream(dy),
+        at_dy, tuple(places), scores, heads, factor, 0, _stream(at_dy),
     )  # fmt: skip
     return tuple(made)
 
@@ -336,7 +349,7 @@ def _run_chain(graph: Graph, tensor: Tensor, put_together: Callable[[_Chain], No
         chain = _Chain(graph, matrix)
         chains.append(chain)
         put_together(chain)
-        return chain.product(_stream(tensor))
+        return chain.product(_stream(_result(tensor)))
 
     _run(graph, start)
 

@@ -14,6 +14,9 @@ from sparsed._errors import InvalidArgument, InvalidType
 from sparsed.torch import _attention, _operators
 from sparsed.torch._graphs import constant, find, number_of
 
+_is_compiling = torch.compiler.is_compiling
+_any_autocast = torch._C._is_any_autocast_enabled
+
 
 @constant
 def _dtype_of(number: int) -> torch.dtype:
@@ -42,7 +45,7 @@ def _given(y: Tensor) -> Tensor:
 
 def _autocasts(x: Tensor) -> bool:
     # The first question is the cheaper one, and not for programs that are traced.
-    if not torch.compiler.is_compiling() and not torch._C._is_any_autocast_enabled():
+    if not _is_compiling() and not _any_autocast():
         return False
     on = x.device.type
     return (on == "cpu" or on == "cuda") and torch.is_autocast_enabled(on)

@@ -193,9 +193,9 @@ def number_of(matrix: Matrix) -> int:
             f"a graph is a sparsed.Matrix, not a {type(matrix).__name__}: "
             "client.upload(name, ...) or client.matrix(name) gives one"
         )
-    # An integer's hash is the integer, and a constant to torch.compile, which would take a number
-    # that has been another one before for a variable.
-    return hash(matrix._number)
+    # A string is a constant to torch.compile, which would take a number that has been another one
+    # before for a variable.
+    return int(matrix._number_text)
 
 
 def _released() -> FailedPrecondition:

@@ -20,6 +20,8 @@ _library: Any = torch.library.Library("sparsed", "DEF")  # type: ignore[no-untyp
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
 _any_autocast = torch._C._is_any_autocast_enabled
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
 
 
 def _refuse_tangents(arguments: tuple[Any, ...]) -> None:
@@ -68,10 +70,11 @@ def _is_plain(arguments: tuple[Any, ...]) -> tuple[bool, bool]:
     needs_gradient = False
     for one in arguments:
         kind = type(one)
-        if kind in _PLAIN:
-            needs_gradient = needs_gradient or one.requires_grad
-        elif kind not in _NUMBERS:
+        if kind in _NUMBERS:
+            continue
+        if kind not in _PLAIN:
             return False, False
+        needs_gradient = needs_gradient or one.requires_grad
     return True, needs_gradient
 
 
@@ -97,6 +100,7 @@ class Operator:
         gradient: Callable[..., Any] | None = None,
     ) -> None:
         name = signature.split("(")[0]
+        self._bare = run
         run = _apart(run)
         if gradient is not None:
             gradient = _apart(gradient)
@@ -115,14 +119,14 @@ class Operator:
     def __call__(self, *arguments: Any) -> Any:
         if forward_ad._current_level >= 0:
             _refuse_tangents(arguments)
-        if torch.compiler.is_compiling() or _dispatch_modes() or _transforms():
+        if _is_compiling() or _dispatch_modes() or _transforms():
             return self.overload(*arguments)
         plain, needs_gradient = _is_plain(arguments)
         if not plain:
             return self.overload(*arguments)
-        if needs_gradient and self._function is not None and torch.is_grad_enabled():
+        if needs_gradient and self._function is not None and _is_grad_enabled():
             return self._function.apply(*arguments)
-        return self._run(*arguments)
+        return self._run(*arguments) if _any_autocast() else self._bare(*arguments)
 
 
 def _function(

@@ -1,0 +1,287 @@
+// Lanes of a GPU: short jobs go before long ones, long ones never have all lanes, and what runs at
+// once shares the GPU's time. On the stand-in, with jobs made for the purpose.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/execution/gpu_backend.h"
+#include "engine/execution/scheduler.h"
+
+namespace sparsed::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+class End final : public ResultSink {
+ public:
+  void OnBegin(CallBegin) override {}
+  void OnArray(uint32_t, uint64_t, Array) override {}
+  void OnBlock(ResultBlock) override {}
+  void OnEnd(CallEnd end) override {
+    const std::lock_guard lock(mutex_);
+    status_ = end.status;
+    ended_.notify_all();
+  }
+  absl::Status Wait() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(ended_.wait_for(lock, 30s, [this] { return status_.has_value(); })) << "no OnEnd";
+    return status_.value_or(absl::UnknownError("no OnEnd"));
+  }
+  bool ended() {
+    const std::lock_guard lock(mutex_);
+    return status_.has_value();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::optional<absl::Status> status_;
+};
+
+class Work final : public Job {
+ public:
+  using Step = std::function<Next(Work&, Lane&)>;
+  Work(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<End> end,
+       Step step)
+      : Job(std::move(scheduler), std::move(tenant), end, DeviceId{DeviceKind::kCuda, 0}),
+        end(std::move(end)),
+        step_(std::move(step)) {}
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t, uint64_t, uint64_t) override {
+    return absl::InvalidArgumentError("it has no operands");
+  }
+  bool complete() const override { return true; }
+  using Job::AddBusy;
+  using Job::Cost;
+
+  Cost cost;
+  const std::shared_ptr<End> end;
+
+ private:
+  Cost Predict() const override { return cost; }
+  Next Run(Lane& lane, absl::Status*) override { return step_(*this, lane); }
+  void Drop() override {}
+  const Step step_;
+};
+
+class GpuLanes : public ::testing::Test {
+ protected:
+  static constexpr int kLanes = 4;
+  static constexpr Work::Cost kShort = {.next_seconds = 1e-4};
+  static constexpr Work::Cost kLong = {.next_seconds = 1, .is_long = true};
+
+  void SetUp() override {
+    device_ = Device::Open(0, {.memory_bytes = int64_t{520} << 20, .lanes = kLanes}).value();
+    backend_.emplace(*device_);
+    scheduler_ = std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Backend*>{&*backend_});
+    scheduler_->Open();
+  }
+  void TearDown() override {
+    let_go_ = true;
+    scheduler_->Close();
+    scheduler_.reset();
+    backend_.reset();
+  }
+
+  std::shared_ptr<Work> Submit(const std::string& tenant, Work::Cost cost, Work::Step step) {
+    auto work =
+        std::make_shared<Work>(scheduler_, tenant, std::make_shared<End>(), std::move(step));
+    work->cost = cost;
+    EXPECT_TRUE(work->Start(0).ok());
+    work->Submit();
+    return work;
+  }
+  /// Runs until it is let go.
+  std::shared_ptr<Work> SubmitLong(const std::string& tenant) {
+    return Submit(tenant, kLong, [this](Work&, Lane& lane) {
+      EXPECT_FALSE(lane.express);
+      ++long_running_;
+      EXPECT_TRUE(WaitFor([this] { return let_go_.load(); }));
+      --long_running_;
+      return Job::Next::kEnded;
+    });
+  }
+  template <typename Condition>
+  static bool WaitFor(Condition condition) {
+    const auto give_up = Clock::now() + 30s;
+    while (!condition() && Clock::now() < give_up) std::this_thread::sleep_for(100us);
+    return condition();
+  }
+  double SecondsOf(const std::string& tenant) {
+    const TenantSeconds seconds = scheduler_->tenant_seconds(device_->id());
+    for (const auto& [name, use] : seconds.named()) {
+      if (name == tenant) return use.seconds;
+    }
+    return 0;
+  }
+
+  std::unique_ptr<Device> device_;
+  std::optional<GpuBackend> backend_;
+  std::shared_ptr<Scheduler> scheduler_;
+  std::atomic<bool> let_go_ = false;
+  std::atomic<int> long_running_ = 0;
+};
+
+TEST_F(GpuLanes, AShortOnePassesLongOnesWhichNeverHaveAllLanes) {
+  std::vector<std::shared_ptr<Work>> all;
+  for (int i = 0; i < 3 * kLanes; ++i) all.push_back(SubmitLong("huge"));
+  ASSERT_TRUE(WaitFor([this] { return long_running_ == kLanes - 1; }));
+  for (const char* const tenant : {"tiny", "huge"}) {
+    const auto tiny = Submit(tenant, kShort, [](Work&, Lane& lane) {
+      EXPECT_TRUE(lane.express);
+      return Job::Next::kEnded;
+    });
+    EXPECT_TRUE(tiny->end->Wait().ok()) << tenant;
+  }
+  EXPECT_EQ(long_running_, kLanes - 1);
+  const LaneWaits waits = scheduler_->lane_waits(device_->id());
+  EXPECT_EQ(waits.beside, 2);
+  EXPECT_EQ(waits.turns[0], 2);
+  EXPECT_EQ(waits.turns[1], kLanes - 1);
+  let_go_ = true;
+  for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());
+}
+
+TEST_F(GpuLanes, ShortOnesHaveAllLanesWhileNoLongOneRuns) {
+  std::atomic<int> running = 0;
+  std::vector<std::shared_ptr<Work>> all;
+  for (int i = 0; i < kLanes; ++i) {
+    all.push_back(Submit("t", kShort, [&](Work&, Lane&) {
+      ++running;
+      EXPECT_TRUE(WaitFor([&] { return running == kLanes; })) << "they do not run at once";
+      return Job::Next::kEnded;
+    }));
+  }
+  for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());
+}
+
+TEST_F(GpuLanes, OtherLanesLeaveShortOnesToTheExpressOneBesideALongOne) {
+  const auto huge = SubmitLong("huge");
+  ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
+  std::atomic<int> running = 0, most = 0;
+  std::vector<std::shared_ptr<Work>> all;
+  for (int i = 0; i < 20; ++i) {
+    all.push_back(Submit("tiny", kShort, [&](Work&, Lane& lane) {
+      EXPECT_TRUE(lane.express);
+      most = std::max(most.load(), ++running);
+      std::this_thread::yield();
+      --running;
+      return Job::Next::kEnded;
+    }));
+  }
+  for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());
+  EXPECT_EQ(most, 1);
+  let_go_ = true;
+  EXPECT_TRUE(huge->end->Wait().ok());
+}
+
+TEST_F(GpuLanes, WhoHadMoreThanALongOneWaitsForIt) {
+  const auto huge = SubmitLong("huge");
+  ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
+  scheduler_->Charge(device_->id(), "greedy", 3600);
+  const auto end = [](Work&, Lane&) { return Job::Next::kEnded; };
+  const auto greedy = Submit("greedy", kShort, end);
+  const auto modest = Submit("modest", kShort, end);
+  EXPECT_TRUE(modest->end->Wait().ok());
+  EXPECT_FALSE(greedy->end->ended());
+  let_go_ = true;
+  EXPECT_TRUE(huge->end->Wait().ok());
+  EXPECT_TRUE(greedy->end->Wait().ok());
+}
+
+TEST_F(GpuLanes, WhatRunsAtOnceSharesTheTimeOfTheGpu) {
+  const auto begun = Clock::now();
+  std::vector<std::shared_ptr<Work>> all;
+  for (const char* const tenant : {"a", "b", "c"}) all.push_back(SubmitLong(tenant));
+  ASSERT_TRUE(WaitFor([this] { return long_running_ == 3; }));
+  std::this_thread::sleep_for(30ms);  // which each of them had a third of
+  let_go_ = true;
+  for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());
+  const std::chrono::duration<double> all_of_it = Clock::now() - begun;
+  const double used = SecondsOf("a") + SecondsOf("b") + SecondsOf("c");
+  EXPECT_LE(used, all_of_it.count());
+  EXPECT_GE(used, 0.030);
+  EXPECT_GE(SecondsOf("a"), 0.010);
+}
+
+TEST_F(GpuLanes, AnExpressOneAnswersForTheTimeOfItsKernels) {
+  const auto begun = Clock::now();
+  const auto huge = SubmitLong("huge");
+  ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
+  std::atomic<double> kernel = 0;
+  const auto tiny = Submit("tiny", kShort, [&](Work& self, Lane&) {
+    const auto from = Clock::now();
+    std::this_thread::sleep_for(20ms);
+    const auto took = std::chrono::nanoseconds(Clock::now() - from).count();
+    self.AddBusy(static_cast<uint64_t>(took));
+    kernel = 1e-9 * static_cast<double>(took);
+    return Job::Next::kEnded;
+  });
+  EXPECT_TRUE(tiny->end->Wait().ok());
+  EXPECT_GE(SecondsOf("tiny"), kernel * 0.999) << "half of it would be the long one's";
+  // The long one had been given the other half already: it is given less now.
+  std::this_thread::sleep_for(std::chrono::duration<double>(kernel));
+  let_go_ = true;
+  EXPECT_TRUE(huge->end->Wait().ok());
+  const std::chrono::duration<double> all_of_it = Clock::now() - begun;
+  EXPECT_LE(SecondsOf("tiny") + SecondsOf("huge"), all_of_it.count() * 1.001);
+}
+
+TEST_F(GpuLanes, AShortOneGoesBesideATrialThatHasTheGpuToItself) {
+  std::atomic<bool> over = false;
+  std::atomic<int> steps = 0;
+  // Without it no trial would have to take a turn.
+  const auto busy = Submit("busy", {}, [&](Work&, Lane&) {
+    ++steps;
+    std::this_thread::yield();
+    return over ? Job::Next::kEnded : Job::Next::kAgain;
+  });
+  const absl::Status ran = scheduler_->RunIdle(
+      device_->id(),
+      [&](Lane& lane) {
+        EXPECT_EQ(lane.gpu, &device_->trial_lane());
+        const int before = steps;
+        const auto tiny = Submit("tiny", kShort, [](Work&, Lane&) { return Job::Next::kEnded; });
+        EXPECT_TRUE(tiny->end->Wait().ok()) << "it waits for the trial's end";
+        EXPECT_EQ(steps, before) << "of others nobody knows what they take";
+      },
+      nullptr, Clock::now() + 30s);
+  EXPECT_TRUE(ran.ok()) << ran;
+  over = true;
+  EXPECT_TRUE(busy->end->Wait().ok());
+}
+
+TEST_F(GpuLanes, AShortOneDoesNotStandBackFromATrialThatWaitsForALongOne) {
+  const auto huge = SubmitLong("huge");
+  ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
+  std::atomic<bool> tried = false;
+  std::thread trial([&] {
+    EXPECT_TRUE(scheduler_
+                    ->RunIdle(
+                        device_->id(), [&](Lane&) { tried = true; }, nullptr, Clock::now() + 60s)
+                    .ok());
+  });
+  // It is due after a tenth of a second, and then again and again.
+  const auto enough = Clock::now() + 400ms;
+  while (Clock::now() < enough) {
+    const auto tiny = Submit("tiny", kShort, [](Work&, Lane&) { return Job::Next::kEnded; });
+    EXPECT_TRUE(tiny->end->Wait().ok());
+  }
+  EXPECT_FALSE(tried);
+  let_go_ = true;
+  EXPECT_TRUE(huge->end->Wait().ok());
+  trial.join();
+  EXPECT_TRUE(tried);
+}
+
+}  // namespace
+}  // namespace sparsed::engine
