@@ -107,7 +107,7 @@ TEST_F(Sparsectl, ProductsWithValuesOfTheirOwn) {
              "sparsectl: --values: the name behind @ is missing");
   ExpectSays("sddmm s " + sddmm + "x.npy --values=@w --unscaled", 2,
              "--unscaled does not go with --values");
-  ExpectSays("sddmm --help", 0, "@NAME of a dense matrix that the server holds");
+  ExpectSays("sddmm --help", 0, "@NAME of a buffer");
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.npy"));
 }
 
