@@ -171,7 +171,7 @@ TEST_F(FailuresTest, WhereverTheDeviceFailsACIsScaledOnce) {
     const Buffer hog = tight ? LeaveOnDevice(200'000) : Buffer();
     const auto healthy = std::make_shared<Result>();
     ASSERT_TRUE(Run(Accumulate(), healthy).ok());
-    EXPECT_EQ(healthy->plan.find("slabs of") != std::string::npos, tight) << healthy->plan;
+    EXPECT_EQ(healthy->plan.find("blocks of") != std::string::npos, tight) << healthy->plan;
     ExpectNear(healthy->Elements<float>(), expected);
     for (const absl::Status& failure :
          {absl::ResourceExhaustedError("told to"), absl::UnimplementedError("told to"),

@@ -411,7 +411,7 @@ TEST(GpuServer, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
   const std::vector<double> expected = Product(pattern, values, false, Wide(b), k);
   Answer answer = Spmm(server.compute(), "s", 40'000, k, b);
   ASSERT_EQ(answer.code(), 0) << answer.message();
-  EXPECT_NE(answer.begins.at(0).plan().find("slabs of"), std::string::npos)
+  EXPECT_NE(answer.begins.at(0).plan().find("blocks of"), std::string::npos)
       << answer.begins.at(0).plan();
   EXPECT_TRUE(Near(answer.Values<float>(0), expected));
   // Not even S fits.

@@ -26,10 +26,10 @@ TEST(GpuSharedMemory, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
   });
   MemorySource& memory =
       server.engine().gpus().front()->budget().Source(engine::MemoryUse::kPreparation);
-  EXPECT_EQ(CheckLargeSharedProduct(server.address()).find("slabs of"), std::string::npos);
+  EXPECT_EQ(CheckLargeSharedProduct(server.address()).find("blocks of"), std::string::npos);
   const absl::StatusOr<Buffer> hog = memory.Allocate(size_t{500} << 20);
   ASSERT_TRUE(hog.ok()) << hog.status();
-  EXPECT_NE(CheckLargeSharedProduct(server.address()).find("slabs of"), std::string::npos);
+  EXPECT_NE(CheckLargeSharedProduct(server.address()).find("blocks of"), std::string::npos);
   std::vector<Buffer> rest;
   for (size_t bytes = size_t{64} << 20; bytes >= 4096;) {
     absl::StatusOr<Buffer> taken = memory.Allocate(bytes);
