@@ -20,6 +20,7 @@
 #include "engine/memory/device.h"
 #include "engine/observer.h"
 #include "engine/preparation/preparation.h"
+#include "engine/store/snapshot.h"
 #include "engine/store/store.h"
 #include "engine/store/store_watcher.h"
 
@@ -71,6 +72,10 @@ class Engine {
   /// False while the data directory is gone; none if nothing is kept on disk.
   std::optional<bool> store_up() const;
   const EngineOptions& options() const { return options_; }
+  /// What the data directory holds at one moment (Store::Snapshot); gone before the engine. Blocks.
+  absl::StatusOr<std::unique_ptr<StoreSnapshot>> Snapshot(Store::Stop stop = nullptr) {
+    return store_->Snapshot(stop);
+  }
   /// A memory file (see MapShared) that requests of the tenant may name parts of, as
   /// OperandSpec::shared; pinned for the GPUs, unless the operating system does not let us. Blocks.
   absl::StatusOr<Buffer> Share(int file, int64_t most_bytes, std::string_view tenant);

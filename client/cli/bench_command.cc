@@ -10,6 +10,8 @@
 #include "client/cli/bench_request.h"
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
+#include "client/cli/replay_request.h"
+#include "client/cli/request_log.h"
 
 namespace sparsed::cli {
 namespace {
@@ -22,10 +24,18 @@ struct BenchArguments {
   int64_t concurrency = 0;  ///< 0: 1, or 64 at a rate
   bool csv = false;
   bool no_prepare = false;
+  std::string replay;  ///< a log of requests, in the place of all the same
+  double speed = 1;    ///< of it
+  std::string tenant;  ///< of it alone; empty: of all
 };
 
 constexpr std::array<std::pair<const char*, double>, 4> kQuantiles = {
     {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}}};
+
+/// Of fewer the interval is a guess.
+constexpr int kWindowsForInterval = 5;
+/// Who begins so much later than it is due waits for those before.
+constexpr std::chrono::milliseconds kLate{5};
 
 std::atomic<bool> interrupted = false;
 extern "C" void Interrupt(int signal) {
@@ -42,24 +52,13 @@ Json ToJson(const LatencyHistogram& times) {
   return json;
 }
 
-Json ToJson(const BenchArguments& arguments, const MatrixInfo& matrix, const LoadResult& result,
-            double flops) {
+/// What was measured, behind what is in `json`.
+void AddResult(const LoadResult& result, Json& json) {
   const auto count = static_cast<double>(result.latency.count());
-  const double rate = count / result.seconds;
-  const auto kernel = static_cast<double>(result.phases[4].mean().count());
+  const auto kernel = static_cast<double>(result.phases[4].mean().count()) * count;
   const auto most =
       std::ranges::max_element(result.plans, {}, &std::pair<const std::string, int64_t>::second);
-  Json json = {{"matrix", matrix.name},
-               {"rows", matrix.rows},
-               {"cols", matrix.cols},
-               {"nnz", matrix.nnz},
-               {"type", Name(matrix.type)},
-               {"operation", Name(arguments.bench.operation)},
-               {"transposed", arguments.bench.transpose},
-               {"k", arguments.bench.operation == Operation::kSpgemm ? 0 : arguments.bench.k},
-               {"transport", Name(result.transport)},
-               {"concurrency", arguments.load.workers},
-               {"rate", arguments.load.rate},
+  json.update({{"transport", Name(result.transport)},
                {"plan", most == result.plans.end() ? "" : most->first},
                {"plans", result.plans},
                {"requests", result.latency.count()},
@@ -67,17 +66,35 @@ Json ToJson(const BenchArguments& arguments, const MatrixInfo& matrix, const Loa
                {"warmup_seconds", result.warmup_seconds},
                {"windows", result.windows},
                {"error", result.error},
+               {"interval", result.interval},
                {"steady", result.steady},
-               {"requests_per_second", rate},
-               {"gflops", 1e-9 * rate * flops},
-               {"kernel_gflops", kernel > 0 ? flops / kernel : 0},
+               {"requests_per_second", count / result.seconds},
+               {"gflops", 1e-9 * result.flops / result.seconds},
+               {"kernel_gflops", kernel > 0 ? result.flops / kernel : 0},
                {"latency", ToJson(result.latency)},
+               {"waited", ToJson(result.waited)},
                {"phases", Json::object()},
-               {"failed", result.failed}};
+               {"failed", result.failed}});
   for (size_t i = 0; i < kLoadPhases.size(); ++i) {
     json["phases"][std::string(kLoadPhases[i])] = ToJson(result.phases[i]);
   }
-  return json;
+}
+
+Json ToJson(const BenchArguments& arguments, const MatrixInfo& matrix) {
+  return {{"matrix", matrix.name},
+          {"rows", matrix.rows},
+          {"cols", matrix.cols},
+          {"nnz", matrix.nnz},
+          {"type", Name(matrix.type)},
+          {"operation", Name(arguments.bench.operation)},
+          {"transposed", arguments.bench.transpose},
+          {"k", arguments.bench.operation == Operation::kSpgemm ? 0 : arguments.bench.k},
+          {"concurrency", arguments.load.workers},
+          {"rate", arguments.load.rate}};
+}
+
+bool OpenLoop(const BenchArguments& arguments) {
+  return arguments.load.rate > 0 || !arguments.load.schedule.empty();
 }
 
 std::vector<std::string> Cells(std::string name, const LatencyHistogram& times, double of) {
@@ -93,7 +110,8 @@ std::vector<std::string> Cells(std::string name, const LatencyHistogram& times, 
 /// What the numbers do not say.
 std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
   std::string text;
-  if (!result.steady && arguments.load.seconds == 0 && !interrupted) {
+  if (!result.steady && arguments.load.seconds == 0 && arguments.load.schedule.empty() &&
+      !interrupted) {
     text += fmt::format(
         "note    it never became steady: windows differ by {:.1f}% (standard error of their mean); "
         "something else runs, or its plan changes\n",
@@ -106,43 +124,66 @@ std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
         "latencies grow for as long as it runs\n",
         arguments.load.rate, arguments.load.workers);
   }
+  if (!arguments.load.schedule.empty() && result.waited.Quantile(0.99) > kLate) {
+    text += fmt::format(
+        "note    more were due than {} at once could bring (--concurrency): one in a hundred began "
+        "{} late or later\n",
+        arguments.load.workers, ShortTime(result.waited.Quantile(0.99)));
+  }
   if (arguments.bench.transport == BenchTransport::kShared &&
       result.transport == Transport::kStream && result.latency.count() > 0) {
     text +=
         "note    the server shares no memory with this program (--local-listen): operands were "
         "streamed\n";
   }
-  if (result.plans.size() > 1) text += "note    its plan changed meanwhile\n";
+  if (result.plans.size() > 1 && arguments.load.schedule.empty())
+    text += "note    its plan changed meanwhile\n";
   for (const auto& [code, count] : result.failed) {
     text += fmt::format("failed  {} with {}: {}\n", Count(count), code, result.first_failure);
   }
   return text;
 }
 
-std::string ToText(const BenchArguments& arguments, const Json& json, const LoadResult& result) {
+/// What ran, in the first lines.
+std::string Heading(const BenchArguments& arguments, const Json& json, const LoadResult& result) {
+  if (!arguments.load.schedule.empty()) {
+    return fmt::format(
+        "replay  {}{}, {} of {} requests\n"
+        "ran     {} requests in {:.2f} s\n",
+        arguments.replay,
+        arguments.speed == 1 ? "" : fmt::format(" at {} x its speed", arguments.speed),
+        Count(static_cast<int64_t>(arguments.load.schedule.size())),
+        Count(json["recorded"].get<int64_t>()), Count(result.latency.count()), result.seconds);
+  }
   const bool sparse = arguments.bench.operation == Operation::kSpgemm;
-  std::string text = fmt::format(
+  return fmt::format(
       "{}  {}{}{} {}, {}, operands and results: {}\n"
       "plan    {}\n"
-      "ran     {} requests in {:.2f} s after {:.2f} s of warm-up{}\n"
-      "rate    {:.1f} requests/s",
+      "ran     {} requests in {:.2f} s after {:.2f} s of warm-up{}\n",
       arguments.bench.name, arguments.operation, arguments.bench.transpose ? "^T" : "",
       sparse ? "" : fmt::format(" K={}", arguments.bench.k), json["type"].get<std::string>(),
       arguments.load.rate > 0 ? fmt::format("{} due each second", arguments.load.rate)
                               : fmt::format("{} at once", arguments.load.workers),
       Name(result.transport), json["plan"].get<std::string>(), Count(result.latency.count()),
       result.seconds, result.warmup_seconds,
-      result.steady ? fmt::format(", steady within {:.2f}%", 100 * result.error) : "",
-      json["requests_per_second"].get<double>());
-  if (!sparse) {
+      result.steady ? fmt::format(", steady within {:.2f}%", 100 * result.error) : "");
+}
+
+std::string ToText(const BenchArguments& arguments, const Json& json, const LoadResult& result) {
+  std::string text = fmt::format("{}rate    {:.1f} requests/s", Heading(arguments, json, result),
+                                 json["requests_per_second"].get<double>());
+  if (!OpenLoop(arguments) && result.windows >= kWindowsForInterval) {
+    text += fmt::format(" +-{:.2f}% (95% confidence)", 100 * result.interval);
+  }
+  if (result.flops > 0) {
     text += fmt::format(", {:.2f} GFLOP/s; {:.2f} GFLOP/s in the kernel",
                         json["gflops"].get<double>(), json["kernel_gflops"].get<double>());
   }
   text += "\n\n";
   Table table({"", "MEAN", "P50", "P90", "P99", "P99.9", "MAX", "SHARE"});
   const auto whole = static_cast<double>(result.latency.mean().count());
-  table.Add(
-      Cells(arguments.load.rate > 0 ? "latency, from when due" : "latency", result.latency, 0));
+  table.Add(Cells(OpenLoop(arguments) ? "latency, from when due" : "latency", result.latency, 0));
+  if (OpenLoop(arguments)) table.Add(Cells("until it began", result.waited, whole));
   table.Add(Cells("on the server", result.phases.back(), whole));
   for (size_t i = 0; i + 1 < kLoadPhases.size(); ++i) {
     if (result.phases[i].max().count() == 0) continue;
@@ -167,7 +208,10 @@ std::string ToCsv(const Json& json) {
   for (const auto& [key, value] : json.items()) {
     if (!value.is_structured()) add(key, value);
   }
-  for (const auto& [key, value] : json["latency"].items()) add("latency_" + key, value);
+  for (const char* const times : {"latency", "waited"}) {
+    for (const auto& [key, value] : json[times].items())
+      add(fmt::format("{}_{}", times, key), value);
+  }
   for (const auto& [phase, times] : json["phases"].items()) {
     for (const auto& [key, value] : times.items()) add(phase + "_" + key, value);
   }
@@ -190,6 +234,21 @@ absl::Status PrepareFor(const Matrix& matrix, const BenchOptions& bench) {
   return WaitReady(matrix);
 }
 
+absl::StatusOr<LoadResult> Measure(const BenchArguments& arguments, const LoadRequest& request) {
+  std::signal(SIGINT, Interrupt);
+  absl::StatusOr<LoadResult> result = RunLoad(arguments.load, request, interrupted);
+  std::signal(SIGINT, SIG_DFL);
+  return result;
+}
+
+Report Describe(const BenchArguments& arguments, Json json, const LoadResult& result) {
+  Report report;
+  report.json = std::move(json);
+  AddResult(result, report.json);
+  report.text = arguments.csv ? ToCsv(report.json) : ToText(arguments, report.json, result);
+  return report;
+}
+
 absl::StatusOr<Report> Bench(const Client& client, const BenchArguments& arguments) {
   const Matrix matrix = client.MatrixNamed(arguments.bench.name);
   if (!arguments.no_prepare) {
@@ -199,14 +258,49 @@ absl::StatusOr<Report> Bench(const Client& client, const BenchArguments& argumen
   if (!info.ok()) return info.status();
   const auto requests = BenchRequests::Make(client, *info, arguments.bench);
   if (!requests.ok()) return requests.status();
-  std::signal(SIGINT, Interrupt);
-  const absl::StatusOr<LoadResult> result = RunLoad(
-      arguments.load, [&requests](int worker) { return (*requests)->Run(worker); }, interrupted);
-  std::signal(SIGINT, SIG_DFL);
+  const absl::StatusOr<LoadResult> result =
+      Measure(arguments, [&requests](int worker, int64_t) { return (*requests)->Run(worker); });
   if (!result.ok()) return result.status();
-  Report report;
-  report.json = ToJson(arguments, *info, *result, (*requests)->flops());
-  report.text = arguments.csv ? ToCsv(report.json) : ToText(arguments, report.json, *result);
+  return Describe(arguments, ToJson(arguments, *info), *result);
+}
+
+/// Requests that were recorded, when they are due.
+absl::StatusOr<Report> Replay(const Client& client, BenchArguments arguments) {
+  const absl::StatusOr<RequestLog> log = ReadRequestLog(arguments.replay, arguments.tenant);
+  if (!log.ok()) return log.status();
+  const auto requests = ReplayRequests::Make(client, *log, arguments.load.workers);
+  if (!requests.ok()) return requests.status();
+  const auto first = (*requests)->requests().front().arrived;
+  for (const RecordedRequest& request : (*requests)->requests()) {
+    arguments.load.schedule.push_back(std::chrono::nanoseconds(static_cast<int64_t>(
+        static_cast<double>((request.arrived - first).count()) / arguments.speed)));
+  }
+  const absl::StatusOr<LoadResult> result =
+      Measure(arguments,
+              [&requests](int worker, int64_t number) { return (*requests)->Run(worker, number); });
+  if (!result.ok()) return result.status();
+  int64_t recorded = static_cast<int64_t>(log->requests.size());
+  std::string notes;
+  for (const auto& [why, count] : log->left_out) {
+    recorded += count;
+    notes += fmt::format("note    {} requests were left out, as they {}\n", Count(count), why);
+  }
+  for (const auto& [name, count] : (*requests)->missing()) {
+    notes += fmt::format("note    {} requests were left out: there is no matrix named '{}' here\n",
+                         Count(count), name);
+  }
+  if (log->tenants.size() > 1) {
+    notes += fmt::format("note    they are of {} tenants, and yours makes them all (--tenant)\n",
+                         log->tenants.size());
+  }
+  Json json = {{"replay", arguments.replay},
+               {"speed", arguments.speed},
+               {"recorded", recorded},
+               {"left_out", log->left_out},
+               {"missing", (*requests)->missing()},
+               {"concurrency", arguments.load.workers}};
+  Report report = Describe(arguments, std::move(json), *result);
+  if (!arguments.csv) report.text += (report.text.ends_with("%\n") ? "\n" : "") + notes;
   return report;
 }
 
@@ -229,8 +323,39 @@ void Complete(BenchArguments& arguments) {
   if (bench.operation == Operation::kSpgemm && bench.transport != BenchTransport::kStream) {
     throw CLI::ValidationError("--transport", "results of spgemm are streamed");
   }
-  if (arguments.concurrency == 0) arguments.concurrency = arguments.load.rate > 0 ? 64 : 1;
+  if (arguments.bench.name.empty() == arguments.replay.empty()) {
+    throw CLI::ValidationError("NAME", arguments.replay.empty()
+                                           ? "the matrix, or --replay, is missing"
+                                           : "a matrix does not go with --replay");
+  }
+  if (arguments.concurrency == 0) {
+    arguments.concurrency = arguments.load.rate > 0 || !arguments.replay.empty() ? 64 : 1;
+  }
   bench.workers = arguments.load.workers = static_cast<int>(arguments.concurrency);
+}
+
+void AddReplay(CLI::App& bench, BenchArguments& arguments) {
+  CLI::Option* replay =
+      bench
+          .add_option(
+              "--replay", arguments.replay,
+              "Make the products of this log again, in the place of all the same: each when "
+              "it is due, as it arrived, whether those before have ended or not. A recording "
+              "of `sparsectl record`, or a server's log (--log-format=json "
+              "--log-level=debug); operands are random, and streamed")
+          ->type_name("FILE");
+  bench.add_option("--speed", arguments.speed, "Of the recording's time: 2 is twice as fast")
+      ->check(CLI::Range(0.001, 1000.0))
+      ->capture_default_str()
+      ->needs(replay);
+  bench
+      .add_option("--tenant", arguments.tenant, "Of a recording: the requests of this tenant alone")
+      ->type_name("TENANT")
+      ->needs(replay);
+  for (const char* flag : {"--op", "--k", "--transpose", "--allow-tf32", "--rate", "--transport",
+                           "--seconds", "--most-seconds", "--no-prepare"}) {
+    replay->excludes(bench.get_option(flag));
+  }
 }
 
 }  // namespace
@@ -246,9 +371,12 @@ void AddBench(CLI::App& app, Invocation& invocation) {
       {"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx",
        "sparsectl bench g --k=16 --seconds=1",
        "sparsectl bench g --op=sddmm --k=16 --concurrency=4 --transport=held --seconds=1",
-       "sparsectl bench g --rate=200 --k=16 --seconds=1 --csv > bench.csv"}));
+       "sparsectl bench g --rate=200 --k=16 --seconds=1 --csv > bench.csv",
+       "sparsectl record --seconds=2 --out=requests.jsonl & sleep 1",
+       "sparsectl bench g --k=16 --seconds=0.5 --no-prepare; wait $!",
+       "sparsectl bench --replay=requests.jsonl --speed=2"}));
   auto b = std::make_shared<BenchArguments>();
-  AddName(bench, b->bench.name);
+  AddName(bench, b->bench.name)->required(false);
   OneOf(bench->add_option("--op", b->operation, "The operation; spgemm is the matrix with itself"),
         {"spmm", "sddmm", "spgemm"})
       ->capture_default_str();
@@ -281,11 +409,14 @@ void AddBench(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   bench->add_flag("--no-prepare", b->no_prepare, "Take the plan that there is, or plain CSR");
   bench->add_flag("--csv", b->csv, "A header and a line, for a table of many runs");
+  AddReplay(*bench, *b);
   bench->callback([&invocation, b] {
     Complete(*b);
     // What is refused is counted, not tried again.
     invocation.options.max_attempts = 1;
-    invocation.run = [b](const Client& client) { return Bench(client, *b); };
+    invocation.run = [b](const Client& client) {
+      return b->replay.empty() ? Bench(client, *b) : Replay(client, *b);
+    };
   });
 }
 

@@ -31,14 +31,16 @@ std::array<std::chrono::nanoseconds, kLoadPhases.size()> PhasesOf(const Timings&
 
 /// What ended within a window.
 struct Window {
-  LatencyHistogram latency;
+  LatencyHistogram latency, waited;
   std::array<LatencyHistogram, kLoadPhases.size()> phases;
   std::map<std::string, int64_t> failed, plans;
   Transport transport = Transport::kStream;
-  double seconds = 0;
+  double seconds = 0, flops = 0;
 
   void Add(const Window& other) {
     latency.Add(other.latency);
+    waited.Add(other.waited);
+    flops += other.flops;
     for (size_t i = 0; i < phases.size(); ++i) phases[i].Add(other.phases[i]);
     for (const auto& [code, count] : other.failed) failed[code] += count;
     for (const auto& [plan, count] : other.plans) plans[plan] += count;
@@ -81,17 +83,24 @@ class Load {
 
   void Work(int worker) {
     while (!Ended()) {
+      const int64_t number = next_++;
       Clock::time_point due = Clock::now();
-      if (options_.rate > 0) {
-        const int64_t number = next_++;
+      if (scheduled()) {
+        if (number >= static_cast<int64_t>(options_.schedule.size())) return;
+        due = begun_ + options_.schedule[static_cast<size_t>(number)];
+      } else if (options_.rate > 0) {
         due = begun_ + std::chrono::duration_cast<Clock::duration>(
                            Seconds(static_cast<double>(number) / options_.rate));
-        if (!SleepUntil(due)) return;
       }
-      const absl::StatusOr<LoadSample> sample = request_(worker);
-      Record(sample, Clock::now() - due);
+      if (!SleepUntil(due)) return;
+      const Clock::duration waited = Clock::now() - due;
+      const absl::StatusOr<LoadSample> sample = request_(worker, number);
+      Record(sample, waited, Clock::now() - due);
+      ++done_;
     }
   }
+
+  bool scheduled() const { return !options_.schedule.empty(); }
 
   /// False if it is over before that.
   bool SleepUntil(Clock::time_point due) const {
@@ -104,18 +113,22 @@ class Load {
     return false;
   }
 
-  void Record(const absl::StatusOr<LoadSample>& sample, Clock::duration latency) {
+  void Record(const absl::StatusOr<LoadSample>& sample, Clock::duration waited,
+              Clock::duration latency) {
     const MutexLock lock(mutex_);
     if (!sample.ok()) {
       if (first_failure_.empty()) first_failure_ = std::string(sample.status().message());
       ++window_.failed[absl::StatusCodeToString(sample.status().code())];
-      if (!MayPass(sample.status()) && fatal_.ok()) {
+      // Of a schedule each is another request.
+      if (!MayPass(sample.status()) && !scheduled() && fatal_.ok()) {
         fatal_ = sample.status();
         ended_ = true;
       }
       return;
     }
     window_.latency.Add(latency);
+    window_.waited.Add(waited);
+    window_.flops += sample->flops;
     const auto phases = PhasesOf(sample->timings);
     for (size_t i = 0; i < phases.size(); ++i) window_.phases[i].Add(phases[i]);
     ++window_.plans[sample->plan];
@@ -145,7 +158,16 @@ class Load {
     }
   }
 
+  /// All that is scheduled, from the first to the last.
+  void MeasureSchedule() {
+    while (!Ended() && done_ < static_cast<int64_t>(options_.schedule.size())) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    Keep(TakeWindow());
+  }
+
   void Measure() {
+    if (scheduled()) return MeasureSchedule();
     SleepUntil(begun_ + std::chrono::duration_cast<Clock::duration>(kWarmup));
     FillWindow();
     warmup_ = Seconds(Clock::now() - begun_).count();
@@ -187,11 +209,14 @@ class Load {
     LoadResult result;
     result.warmup_seconds = warmup_;
     result.error = error_;
+    result.interval = error_ * ConfidenceFactor(numbers_.size());
     result.steady = steady_;
     result.first_failure = first_failure_;
     Window all;
     for (const auto& window : windows_) all.Add(*window);
     result.latency = all.latency;
+    result.waited = all.waited;
+    result.flops = all.flops;
     result.phases = all.phases;
     result.seconds = all.seconds;
     result.failed = all.failed;
@@ -209,7 +234,7 @@ class Load {
   const std::atomic<bool>& stop_;
   Clock::time_point begun_;
   std::atomic<bool> ended_{false};
-  std::atomic<int64_t> next_{0};
+  std::atomic<int64_t> next_{0}, done_{0};
   std::vector<std::unique_ptr<Window>> windows_;  ///< those that count, or their sum
   std::vector<double> numbers_;                   ///< what says whether they are steady
   double measured_ = 0;                           ///< seconds, of those that were dropped, too
@@ -225,6 +250,15 @@ class Load {
 };
 
 }  // namespace
+
+double ConfidenceFactor(size_t windows) {
+  constexpr double kNormal = 1.959964;
+  const double n = std::max<double>(1, static_cast<double>(windows) - 1);
+  // Cornish and Fisher's expansion: within 0.5 % from 4 degrees of freedom on.
+  const double z = kNormal, z2 = z * z;
+  return z + z * (z2 + 1) / (4 * n) + z * (5 * z2 * z2 + 16 * z2 + 3) / (96 * n * n) +
+         z * (3 * z2 * z2 * z2 + 19 * z2 * z2 + 17 * z2 - 15) / (384 * n * n * n);
+}
 
 bool IsSteady(const std::vector<double>& windows, double precision, double* error) {
   const auto n = static_cast<double>(windows.size());

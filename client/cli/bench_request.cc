@@ -142,7 +142,7 @@ absl::StatusOr<LoadSample> BenchRequests::Run(int worker) const {
     const absl::StatusOr<SpgemmResult> how =
         matrix.Spgemm(matrix, [](const RowBlock&) { return absl::OkStatus(); });
     if (!how.ok()) return how.status();
-    return LoadSample{how->timings, how->plan, Transport::kStream};
+    return LoadSample{how->timings, how->plan, Transport::kStream, 0};
   }
   const Destination& result = results_[static_cast<size_t>(worker)];
   const absl::StatusOr<ComputeResult> how =
@@ -151,7 +151,7 @@ absl::StatusOr<LoadSample> BenchRequests::Run(int worker) const {
                         {.transpose = options_.transpose, .allow_tf32 = options_.allow_tf32})
           : matrix.Sddmm(*left_, *right_, result);
   if (!how.ok()) return how.status();
-  return LoadSample{how->timings, how->plan, how->transport};
+  return LoadSample{how->timings, how->plan, how->transport, flops()};
 }
 
 }  // namespace sparsed::cli

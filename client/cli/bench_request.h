@@ -44,10 +44,10 @@ class BenchRequests {
 
   /// One request of a worker. Thread-safe for different workers.
   absl::StatusOr<LoadSample> Run(int worker) const;
-  /// Operations of one request; 0: it depends on the data (SpGEMM).
-  double flops() const;
 
  private:
+  /// Operations of one request; 0: it depends on the data (SpGEMM).
+  double flops() const;
   BenchRequests(const Client& client, const MatrixInfo& matrix, const BenchOptions& options);
   absl::StatusOr<Operand> MakeOperand(int64_t rows, const char* what, uint64_t seed);
   absl::StatusOr<Destination> MakeResult(int64_t rows, int64_t cols, int worker);

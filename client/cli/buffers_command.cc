@@ -187,6 +187,7 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
        "sparsectl buffers delete weights state"}));
   auto prefix = std::make_shared<std::string>();
   const auto list = [&invocation, prefix] {
+    invocation.lists = true;
     invocation.run = [prefix](const Client& client) { return ListBuffers(client, *prefix); };
   };
   buffers->add_option("--prefix", *prefix, "Only names that begin so");

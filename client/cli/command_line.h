@@ -25,6 +25,7 @@ struct Invocation {
   ClientOptions options;
   std::function<absl::StatusOr<Report>(const Client&)> run;
   std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
+  bool lists = false;                                ///< what --sort can sort
 };
 
 inline constexpr const char* kTypes = "f32, f64, f16 or bf16";
@@ -77,6 +78,7 @@ void AddCopy(CLI::App& app, Invocation& invocation);
 void AddDelete(CLI::App& app, Invocation& invocation);
 void AddDoctor(CLI::App& app, Invocation& invocation);
 void AddManual(CLI::App& app, Invocation& invocation);
+void AddRecord(CLI::App& app, Invocation& invocation);
 void AddRename(CLI::App& app, Invocation& invocation);
 void AddSddmm(CLI::App& app, Invocation& invocation);
 void AddSpmm(CLI::App& app, Invocation& invocation);
@@ -86,5 +88,6 @@ void AddWatch(CLI::App& app, Invocation& invocation);
 void AddDownload(CLI::App& app, Invocation& invocation);
 void AddSpgemm(CLI::App& app, Invocation& invocation);
 void AddSlow(CLI::App& app, Invocation& invocation);
+void AddSnapshot(CLI::App& app, Invocation& invocation);
 
 }  // namespace sparsed::cli

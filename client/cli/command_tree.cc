@@ -77,6 +77,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   list->add_flag("--shared", listed->shared,
                  "Those that other tenants share with yours, TENANT~NAME, instead of your own");
   list->callback([&invocation, listed] {
+    invocation.lists = true;
     invocation.run = [listed](const Client& client) { return List(client, *listed); };
   });
 
@@ -270,8 +271,10 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddExplain(app, invocation);
   AddServerCommands(app, invocation);
   AddSlow(app, invocation);
+  AddSnapshot(app, invocation);
   AddWatch(app, invocation);
   AddTop(app, invocation);
+  AddRecord(app, invocation);
   AddBench(app, invocation);
   AddDoctor(app, invocation);
   AddToken(app, invocation);

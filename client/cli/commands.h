@@ -18,6 +18,8 @@ namespace sparsed::cli {
 absl::StatusOr<ValueType> ParseType(std::string_view text);
 /// "spmm:128" and so on; INVALID_ARGUMENT says what else there is.
 absl::StatusOr<ProblemClass> ParseClass(std::string_view text);
+/// "sum-product" and so on, likewise.
+absl::StatusOr<Semiring> ParseSemiring(std::string_view text);
 /// Says in the report that TF32 makes no difference to products of a matrix of the type on this
 /// server, if it makes none.
 void AddTf32Note(const Client& client, ValueType type, Report& report);

@@ -25,7 +25,8 @@ std::string_view Name(Finding::Status status);
 using Findings = std::vector<Finding>;
 
 /// The server at that address, or why there is none; what it says of its devices and its socket.
-void CheckServer(const std::string& address, const ClientOptions& options, Findings& findings);
+/// Whether one answers there, if only to refuse.
+bool CheckServer(const std::string& address, const ClientOptions& options, Findings& findings);
 /// Whether a server could listen at "host:port"; `in_use` is whether one answers there.
 void CheckPort(const std::string& address, std::string_view what, bool in_use, Findings& findings);
 /// The folder of --data-dir: that it is there, is the server's alone, is on a disk, and has room.

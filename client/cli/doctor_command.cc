@@ -74,8 +74,7 @@ void AddDoctor(CLI::App& app, Invocation& invocation) {
   doctor->callback([&invocation, folder, metrics, asked] {
     invocation.run_here = [&invocation, folder, metrics, asked]() -> absl::StatusOr<Report> {
       Findings findings;
-      CheckServer(invocation.server, invocation.options, findings);
-      const bool answers = findings.front().status == Finding::Status::kOk;
+      const bool answers = CheckServer(invocation.server, invocation.options, findings);
       CheckPort(invocation.server, "the server", answers, findings);
       if (!answers) CheckPort(*metrics, "metrics", false, findings);
       CheckGpus("", findings);

@@ -178,9 +178,14 @@ void CheckFileSystem(const std::string& path, Findings& findings) {
   }
 }
 
+/// A server's word, not that of whatever else may be there.
+bool Refuses(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
+}
+
 }  // namespace
 
-void CheckServer(const std::string& address, const ClientOptions& options, Findings& findings) {
+bool CheckServer(const std::string& address, const ClientOptions& options, Findings& findings) {
   ClientOptions soon = options;
   soon.connect_timeout = std::min(soon.connect_timeout, std::chrono::milliseconds(3000));
   const absl::StatusOr<Client> client = Client::Connect(address, soon);
@@ -191,13 +196,14 @@ void CheckServer(const std::string& address, const ClientOptions& options, Findi
          none ? "start one (`sparsed --in-memory`, or `systemctl start sparsed`), or "
                 "say where it is by --server or SPARSED_SERVER"
               : "docs/security.md says how a client shows who it is"});
-    return;
+    return Refuses(client.status());
   }
   const absl::StatusOr<ServerInfo> info =
       client->GetServerInfo({.timeout = std::chrono::seconds(5)});
   if (!info.ok()) {
-    findings.push_back({"server", Status::kProblem, std::string(info.status().message()), ""});
-    return;
+    findings.push_back({"server", Status::kProblem, std::string(info.status().message()),
+                        "docs/security.md says how a client shows who it is"});
+    return Refuses(info.status());
   }
   findings.push_back(
       {"server", Status::kOk, fmt::format("sparsed {} answers at {}", info->version, address)});
@@ -217,7 +223,7 @@ void CheckServer(const std::string& address, const ClientOptions& options, Findi
   std::string socket = info->local_socket;
   if (socket.starts_with(kUnix)) socket = socket.substr(kUnix.size());
   struct stat there {};
-  if (socket.empty() || stat(socket.c_str(), &there) != 0) return;
+  if (socket.empty() || stat(socket.c_str(), &there) != 0) return true;
   const bool usable = access(socket.c_str(), R_OK | W_OK) == 0;
   findings.push_back(
       {"socket", usable ? Status::kOk : Status::kWarning,
@@ -225,6 +231,7 @@ void CheckServer(const std::string& address, const ClientOptions& options, Findi
                    usable ? "can be used: operands need not be copied"
                           : "is not for this user: operands are copied"),
        usable ? "" : "--socket-group= and --socket-mode= of the server say who may"});
+  return true;
 }
 
 void CheckPort(const std::string& address, std::string_view what, bool in_use, Findings& findings) {

@@ -24,16 +24,16 @@ namespace sparsed::cli {
 namespace {
 
 /// Prints what a program or a person wants to know of a failure.
+/// On standard error. Where that takes nothing (a full disk), nobody can be told.
+void Say(const std::string& text) { (void)std::fputs(text.c_str(), stderr); }
+
 int Fail(OutputFormat format, std::string_view code, std::string_view message, int exit_code,
          std::string_view request_id = "") {
   Json error = ErrorJson(code, message);
   if (!request_id.empty()) error["error"]["request_id"] = std::string(request_id);
   if (ForPrograms(format) && WriteOut(Formatted(error, format)).ok()) return exit_code;
-  if (request_id.empty()) {
-    fmt::print(stderr, "sparsectl: {}\n", message);
-  } else {
-    fmt::print(stderr, "sparsectl: {} (request {})\n", message, request_id);
-  }
+  Say(request_id.empty() ? fmt::format("sparsectl: {}\n", message)
+                         : fmt::format("sparsectl: {} (request {})\n", message, request_id));
   return exit_code;
 }
 
@@ -93,17 +93,24 @@ absl::StatusOr<Report> RunCommand(const Invocation& invocation) {
 
 /// For --verbose. From several threads.
 void PrintRequest(const std::string& method, const std::string& id) {
-  fmt::print(stderr, "request {}  {}\n", id, method.substr(method.rfind('/') + 1));
+  Say(fmt::format("request {}  {}\n", id, method.substr(method.rfind('/') + 1)));
 }
 
 int Run(Invocation& invocation) {
   if (invocation.verbose) invocation.options.on_request = PrintRequest;
   FitOutput(invocation.output);
+  if (!invocation.sort.empty() && !invocation.lists) {
+    return FailUsage(invocation.output, "--sort is for commands that list things, such as list");
+  }
   absl::StatusOr<Report> report = RunCommand(invocation);
   if (!report.ok()) return Fail(invocation.output, report.status());
   const int exit_code = report->exit_code;
-  fmt::print(stderr, "{}", report->problems);
-  absl::Status printed = Print(*std::move(report), invocation.output, invocation.sort);
+  Say(report->problems);
+  if (!invocation.sort.empty() && report->listing.has_value()) {
+    const absl::Status sorted = report->listing->Sort(invocation.sort);
+    if (!sorted.ok()) return FailUsage(invocation.output, std::string(sorted.message()));
+  }
+  absl::Status printed = Print(*std::move(report), invocation.output);
   return printed.ok() ? exit_code : Fail(OutputFormat::kText, printed);
 }
 

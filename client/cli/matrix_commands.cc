@@ -20,7 +20,8 @@ namespace {
 constexpr std::string_view kTf32 = ":tf32";
 
 std::string PlansText(const MatrixInfo& info) {
-  Table plans({"SIGNATURE", "PIPELINE", "KERNEL", "DEVICE", "BASELINE ms", "PLAN ms", "WHY"});
+  Table plans({"SIGNATURE", "PIPELINE", "KERNEL", "DEVICE", "BASELINE ms", "PLAN ms", "WHY"},
+              {"DEVICE", "WHY", "BASELINE ms"});
   for (const PlanInfo& plan : info.plans) {
     plans.Add({Text(plan.problem_class), plan.recipe, plan.kernel, plan.device,
                plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",

@@ -72,7 +72,8 @@ std::string FloorShare(double share) {
 
 Table MeasurementsTable(const std::vector<Measurement>& measurements) {
   Table table({"SIGNATURE", "TYPE", "K", "MEDIAN ms", "BASELINE ms", "BUILD ms", "GFLOP/s",
-               "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"});
+               "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"},
+              {"RUNS", "TYPE", "BUILD ms", "ROOFLINE", "DEVICE", "GFLOP/s", "BASELINE ms"});
   for (const Measurement& m : measurements) {
     table.Add({Text(m.problem_class), Name(m.type), std::to_string(m.k),
                KnownMilliseconds(m.median_ms), KnownMilliseconds(m.baseline_ms),

@@ -45,14 +45,8 @@ absl::Status WriteOut(std::string_view text) {
                                             : absl::UnknownError(sentence);
 }
 
-absl::Status Print(Report report, OutputFormat format, std::string_view sort) {
+absl::Status Print(Report report, OutputFormat format) {
   if (report.written) return absl::OkStatus();
-  if (!sort.empty()) {
-    if (!report.listing.has_value()) {
-      return absl::InvalidArgumentError("--sort is for commands that list things, such as list");
-    }
-    if (absl::Status sorted = report.listing->Sort(sort); !sorted.ok()) return sorted;
-  }
   if (report.listing.has_value()) {
     report.json.update(report.listing->ToJson());
     report.text += report.listing->Text();

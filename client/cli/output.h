@@ -28,7 +28,7 @@ std::string Formatted(const Json& json, OutputFormat format);
 /// Writes to standard output, all of it. RESOURCE_EXHAUSTED if there is no room, else UNKNOWN.
 absl::Status WriteOut(std::string_view text);
 
-/// Writes a report, sorted by `sort` if it is a listing. INVALID_ARGUMENT if it cannot be sorted.
-absl::Status Print(Report report, OutputFormat format, std::string_view sort);
+/// Writes a report.
+absl::Status Print(Report report, OutputFormat format);
 
 }  // namespace sparsed::cli

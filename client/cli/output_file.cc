@@ -103,6 +103,15 @@ absl::Status OutputFile::Patch(size_t offset, std::string_view text) {
   return absl::OkStatus();
 }
 
+absl::Status OutputFile::KeepPrivate() {
+  return fchmod(fileno(file_.get()), S_IRUSR | S_IWUSR) == 0 ? absl::OkStatus() : Failed("protect");
+}
+
+absl::Status OutputFile::Sync() {
+  return std::fflush(file_.get()) == 0 && fsync(fileno(file_.get())) == 0 ? absl::OkStatus()
+                                                                          : Failed("write");
+}
+
 absl::Status OutputFile::Commit() {
   const PartialPlace place = std::move(partial_);
   std::FILE* const file = file_.release();

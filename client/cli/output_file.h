@@ -26,6 +26,10 @@ class OutputFile {
   absl::Status Write(std::string_view text) { return Write(text.data(), text.size()); }
   /// Overwrites bytes that were written before.
   absl::Status Patch(size_t offset, std::string_view text);
+  /// For its owner alone; before anything is written.
+  absl::Status KeepPrivate();
+  /// Returns when what was written would survive a power cut.
+  absl::Status Sync();
   /// Flushes and renames to `path`.
   absl::Status Commit();
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <functional>
 #include <utility>
 
 namespace sparsed::cli {
@@ -35,24 +36,48 @@ std::string Cut(const std::string& text, size_t width) {
   return cut += kMore;
 }
 
-/// Makes columns of words narrower, the widest first, until the line fits `line`, but none narrower
-/// than this.
-void Shrink(std::vector<size_t>& widths, const std::vector<bool>& numeric, size_t line) {
-  constexpr size_t kLeast = 12;
-  size_t taken = 2 * (widths.size() - 1);
-  for (const size_t width : widths) taken += width;
-  while (taken > line) {
-    size_t widest = 0;
-    for (size_t i = 1; i < widths.size(); ++i) {
-      if (!numeric[i] && widths[i] > kLeast && (widest == 0 || widths[i] > widths[widest])) {
-        widest = i;
-      }
-    }
-    if (widest == 0) return;
-    --widths[widest];
-    --taken;
-  }
+/// Sentences may be cut to so many characters.
+constexpr size_t kLeastSentence = 12;
+
+bool IsSentence(std::string_view cell) {
+  constexpr int kWords = 4;
+  return std::ranges::count(cell, ' ') >= kWords - 1;
 }
+
+/// Columns of a table as they are shown.
+struct Layout {
+  std::vector<size_t> widths;   ///< 0: left out
+  std::vector<bool> sentences;  ///< it may be cut
+
+  size_t Width(const std::function<size_t(size_t column)>& width_of) const {
+    size_t taken = 0, shown = 0;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      if (widths[i] == 0) continue;
+      taken += width_of(i);
+      ++shown;
+    }
+    return taken + (shown > 0 ? 2 * (shown - 1) : 0);
+  }
+  /// With sentences as short as they may be.
+  size_t Least() const {
+    return Width([this](size_t i) {
+      return sentences[i] ? std::min(widths[i], kLeastSentence) : widths[i];
+    });
+  }
+  /// Makes sentences shorter, the longest first, until a line fits `line`.
+  void Shrink(size_t line) {
+    size_t taken = Width([this](size_t i) { return widths[i]; });
+    for (; taken > line; --taken) {
+      size_t longest = widths.size();
+      for (size_t i = 0; i < widths.size(); ++i) {
+        if (!sentences[i] || widths[i] <= kLeastSentence) continue;
+        if (longest == widths.size() || widths[i] > widths[longest]) longest = i;
+      }
+      if (longest == widths.size()) return;
+      --widths[longest];
+    }
+  }
+};
 
 std::string Lower(std::string_view text) {
   std::string lower;
@@ -139,23 +164,35 @@ void Report::Failed(const absl::Status& status, std::string_view name) {
 }
 
 std::string Table::Text() const {
-  std::vector<size_t> widths(rows_.front().size(), 0);
-  std::vector<bool> numeric(rows_.front().size(), rows_.size() > 1);
+  const size_t columns = rows_.front().size();
+  Layout layout{std::vector<size_t>(columns, 0), std::vector<bool>(columns, false)};
+  std::vector<bool> numeric(columns, rows_.size() > 1);
   for (const auto& row : rows_) {
     for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], Width(row[i]));
-      if (&row != &rows_.front() && !row[i].empty() && !IsNumber(row[i])) numeric[i] = false;
+      layout.widths[i] = std::max({layout.widths[i], Width(row[i]), size_t{1}});
+      if (&row == &rows_.front()) continue;
+      if (!row[i].empty() && !IsNumber(row[i])) numeric[i] = false;
+      if (i > 0 && IsSentence(row[i])) layout.sentences[i] = true;
     }
   }
   if (Style().width > 0 && !Style().wide) {
-    Shrink(widths, numeric, static_cast<size_t>(Style().width));
+    const auto line = static_cast<size_t>(Style().width);
+    for (const std::string& title : less_needed_) {
+      if (layout.Least() <= line) break;
+      const auto column = std::ranges::find(rows_.front(), title) - rows_.front().begin();
+      if (column < static_cast<std::ptrdiff_t>(columns)) {
+        layout.widths[static_cast<size_t>(column)] = 0;
+      }
+    }
+    layout.Shrink(line);
   }
   std::string text;
   for (const auto& row : rows_) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      const std::string cell = Cut(row[i], widths[i]);
-      const std::string padding(widths[i] - Width(cell), ' ');
+      if (layout.widths[i] == 0) continue;
+      const std::string cell = Cut(row[i], layout.widths[i]);
+      const std::string padding(layout.widths[i] - Width(cell), ' ');
       if (i > 0) line += "  ";
       line += numeric[i] ? padding + cell : cell + padding;
     }

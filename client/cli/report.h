@@ -25,16 +25,23 @@ struct TextStyle {
 TextStyle& Style();
 
 /// Columns are as wide as their widest cell; columns of numbers are aligned to the right. Where the
-/// style has a width, cells of words are cut to fit, but for those of the first column.
+/// style has a width, sentences (cells of four words and more) are cut to fit; half a name, an id,
+/// a time or a kernel is of no use to anybody, so where that is not enough whole columns are left
+/// out.
 class Table {
  public:
-  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  /// `less_needed`: titles of those that may be left out, in this order.
+  explicit Table(std::vector<std::string> header, std::vector<std::string> less_needed = {})
+      : less_needed_(std::move(less_needed)) {
+    rows_.push_back(std::move(header));
+  }
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.size() == 1; }
   std::string Text() const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
+  std::vector<std::string> less_needed_;
 };
 
 /// Things of one kind: a line each for people, an array of objects for programs.

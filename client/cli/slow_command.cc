@@ -59,14 +59,16 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
   const auto slow = client.ListSlow(arguments.all, arguments.limit);
   if (!slow.ok()) return slow.status();
   Report report{{{"requests", Json::array()}}, ""};
-  Table table({"TOTAL", "OPERATION", "WHAT", "PLAN", "BY", "CODE", "ENDED", "TENANT", "REQUEST"});
+  Table table({"TOTAL", "OPERATION", "WHAT", "PLAN", "BY", "CODE", "ENDED", "TENANT", "REQUEST"},
+              {"BY", "TENANT", "PLAN", "ENDED"});
   std::string phases;
   for (const SlowRequest& request : *slow) {
     report.json["requests"].push_back(ToJson(request));
     table.Add({Milliseconds(request.timings.total), request.operation, What(request), request.plan,
                request.transport, request.code, Time(request.ended), request.tenant,
                request.request_id});
-    phases += fmt::format("{}  {}\n", request.request_id, Text(request.timings));
+    phases += fmt::format("{}  {}{}{}\n", request.request_id, Text(request.timings),
+                          request.plan.empty() ? "" : "; ", request.plan);
   }
   report.text = table.empty() ? "no requests of the last hour\n"
                               : fmt::format("{}\nwhere the time went\n{}", table.Text(), phases);

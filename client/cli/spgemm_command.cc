@@ -27,15 +27,6 @@ struct SpgemmArguments {
   SpgemmOptions options = {};  ///< but for count_first
 };
 /// "sum-product", "boolean", "min-plus", "plus-pair"; INVALID_ARGUMENT for anything else.
-absl::StatusOr<Semiring> ParseSemiring(std::string_view text) {
-  for (const Semiring semiring :
-       {Semiring::kSumProduct, Semiring::kBoolean, Semiring::kMinPlus, Semiring::kPlusPair}) {
-    if (text == Name(semiring)) return semiring;
-  }
-  return absl::InvalidArgumentError(
-      fmt::format("{} is none of sum-product, boolean, min-plus and plus-pair", text));
-}
-
 Report SpgemmReport(const SpgemmArguments& arguments, const SpgemmResult& how,
                     Clock::duration elapsed) {
   Report report;
@@ -130,6 +121,15 @@ absl::StatusOr<Report> Spgemm(const Client& client, const SpgemmArguments& argum
 }
 
 }  // namespace
+
+absl::StatusOr<Semiring> ParseSemiring(std::string_view text) {
+  for (const Semiring semiring :
+       {Semiring::kSumProduct, Semiring::kBoolean, Semiring::kMinPlus, Semiring::kPlusPair}) {
+    if (text == Name(semiring)) return semiring;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{} is none of sum-product, boolean, min-plus and plus-pair", text));
+}
 
 void AddSpgemm(CLI::App& app, Invocation& invocation) {
   CLI::App* spgemm = app.add_subcommand("spgemm", "C = LEFT * RIGHT, all sparse");

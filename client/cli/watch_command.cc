@@ -19,8 +19,8 @@ Json ToJson(const std::string& name, const Progress& progress) {
           {"done", progress.done}, {"total", progress.total},       {"message", progress.message}};
 }
 
-/// Writes a line when a state, a stage or what is said of it changes; in between a bar moves, if
-/// standard error is a terminal.
+/// Writes a line when a state, a stage or what is said of it changes, each message once; in between
+/// a bar moves, if standard error is a terminal.
 class Watcher {
  public:
   Watcher(std::string name, OutputFormat format) : name_(std::move(name)), format_(format) {}
@@ -31,10 +31,11 @@ class Watcher {
         progress.stage.empty() ? Name(progress.state) : std::string_view(progress.stage);
     const bool same = last_.has_value() && last_->state == progress.state &&
                       last_->stage == progress.stage && last_->message == progress.message;
+    const bool news = !last_.has_value() || last_->message != progress.message;
     last_ = progress;
     if (!same) {
       bar_.emplace();  // removes what was shown
-      written_ = WriteOut(Line(progress));
+      written_ = WriteOut(Line(progress, news));
     }
     if (progress.total > 0) bar_->Show(what, progress.done, progress.total);
     return written_.ok();
@@ -44,7 +45,8 @@ class Watcher {
   const absl::Status& written() const { return written_; }
 
  private:
-  std::string Line(const Progress& progress) const {
+  /// `news`: its message was not written yet.
+  std::string Line(const Progress& progress, bool news) const {
     if (ForPrograms(format_)) {
       return (format_ == OutputFormat::kYaml ? "---\n" : "") +
              Formatted(ToJson(name_, progress), format_);
@@ -52,7 +54,7 @@ class Watcher {
     std::string line =
         fmt::format("{:%H:%M:%S}  {}", fmt::localtime(std::time(nullptr)), Name(progress.state));
     if (!progress.stage.empty()) line += "  " + progress.stage;
-    if (!progress.message.empty()) line += ": " + progress.message;
+    if (news && !progress.message.empty()) line += ": " + progress.message;
     return line + "\n";
   }
 

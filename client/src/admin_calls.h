@@ -16,6 +16,10 @@ Call<std::vector<TenantInfo>> ListTenants(const std::shared_ptr<Connection>& con
                                           const CallOptions& options);
 Call<std::vector<SlowRequest>> ListSlow(const std::shared_ptr<Connection>& connection, bool all,
                                         int limit, const CallOptions& options);
+Call<void> WatchRequests(const std::shared_ptr<Connection>& connection, bool all,
+                         RequestsCallback on_requests, const CallOptions& options);
+Call<void> SaveSnapshot(const std::shared_ptr<Connection>& connection, SnapshotCallback on_bytes,
+                        const CallOptions& options);
 
 }  // namespace client
 }  // namespace sparsed

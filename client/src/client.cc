@@ -152,6 +152,22 @@ Call<std::vector<SlowRequest>> Client::ListSlowAsync(bool all, int limit,
   return client::ListSlow(connection_, all, limit, options);
 }
 
+absl::Status Client::WatchRequests(bool all, RequestsCallback on_requests,
+                                   const CallOptions& options) const {
+  return WatchRequestsAsync(all, std::move(on_requests), options).Wait();
+}
+Call<void> Client::WatchRequestsAsync(bool all, RequestsCallback on_requests,
+                                      const CallOptions& options) const {
+  return client::WatchRequests(connection_, all, std::move(on_requests), options);
+}
+
+absl::Status Client::SaveSnapshot(SnapshotCallback on_bytes, const CallOptions& options) const {
+  return SaveSnapshotAsync(std::move(on_bytes), options).Wait();
+}
+Call<void> Client::SaveSnapshotAsync(SnapshotCallback on_bytes, const CallOptions& options) const {
+  return client::SaveSnapshot(connection_, std::move(on_bytes), options);
+}
+
 absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {
   auto matrices = client::ListDense(connection_, name_, options).Wait();
   if (!matrices.ok()) return matrices.status();

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/status.h"
 #include "client/src/admin_calls.h"
 
 namespace sparsed {
@@ -86,8 +87,9 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
                         : "an address is HOST:PORT or unix:/path"));
   }
   if (!info.ok()) {
-    return absl::Status(info.status().code(), fmt::format("cannot use a sparsed at {}: {}", address,
-                                                          std::string(info.status().message())));
+    // With the id of the request.
+    return Reworded(info.status(), fmt::format("cannot use a sparsed at {}: {}", address,
+                                               std::string(info.status().message())));
   }
   connection->chunk_bytes_ = static_cast<size_t>(
       std::max(kMinChunkBytes, std::min(options.max_chunk_bytes, info->max_chunk_bytes)));

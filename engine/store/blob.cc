@@ -50,8 +50,8 @@ struct Header {
   uint64_t description_bytes = 0;
   Checksum checksum = {};
 };
-static_assert(sizeof(Header) == 64);
-constexpr int64_t kHeaderBytes = sizeof(Header);
+constexpr int64_t kHeaderBytes = BlobReader::kHeaderBytes;
+static_assert(sizeof(Header) == kHeaderBytes);
 
 Checksum ChecksumOf(const Header& header) {
   return ChecksumOf(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, checksum)));
@@ -260,13 +260,16 @@ size_t BlobReader::BlockBytes(int64_t block) const {
 absl::Status BlobReader::ReadBlock(int64_t block, std::span<std::byte> out) {
   const int64_t offset = kHeaderBytes + block * static_cast<int64_t>(kBlockBytes);
   if (absl::Status status = ReadExactly(offset, out); !status.ok()) return status;
+  return CheckBlock(block, out);
+}
+
+absl::Status BlobReader::CheckBlock(int64_t block, std::span<const std::byte> data) const {
   const auto expected =
       std::span(table_).subspan(static_cast<size_t>(block) * kChecksumBytes, kChecksumBytes);
-  if (!std::ranges::equal(ChecksumOf(out), expected)) {
-    return Damaged(offset, fmt::format("the checksum of block {} ({} bytes) does not match", block,
-                                       out.size()));
-  }
-  return absl::OkStatus();
+  if (std::ranges::equal(ChecksumOf(data), expected)) return absl::OkStatus();
+  return Damaged(
+      kHeaderBytes + block * static_cast<int64_t>(kBlockBytes),
+      fmt::format("the checksum of block {} ({} bytes) does not match", block, data.size()));
 }
 
 }  // namespace sparsed::engine

@@ -51,6 +51,10 @@ class BlobFolder {
   /// at most kMaxDescriptionBytes long.
   absl::Status Write(int64_t number, const Array& array, std::string_view description, Stop stop);
   absl::Status Sync() { return files_.SyncDirectory(path_); }
+  /// For reading it as it is.
+  absl::StatusOr<std::unique_ptr<File>> OpenFile(int64_t number) {
+    return files_.Open(PathOf(number), OpenMode::kRead);
+  }
   /// What cannot be removed now is removed after the next start.
   void Remove(int64_t number) { (void)files_.Remove(PathOf(number)); }
 
@@ -105,8 +109,12 @@ class BlobReader {
   size_t BlockBytes(int64_t block) const;
   /// Reads one block into `out`, of BlockBytes(block) bytes, and verifies it.
   absl::Status ReadBlock(int64_t block, std::span<std::byte> out);
+  /// Verifies one that was read from the file otherwise.
+  absl::Status CheckBlock(int64_t block, std::span<const std::byte> data) const;
 
   static constexpr size_t kBlockBytes = size_t{4} << 20;
+  /// Before the first block.
+  static constexpr int64_t kHeaderBytes = 64;
 
  private:
   static constexpr size_t kChecksumBytes = 16;

@@ -61,6 +61,17 @@ absl::StatusOr<std::unique_ptr<DataDirectory>> DataDirectory::Open(FileSystem& f
   return directory;
 }
 
+absl::Status DataDirectory::RemoveCopies() {
+  const absl::StatusOr<std::vector<std::string>> names = files_.List(path_);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (!name.starts_with("catalog.copy-")) continue;
+    absl::Status status = files_.Remove(fmt::format("{}/{}", path_, name));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> DataDirectory::HadCatalog() { return files_.Exists(marker()); }
 
 absl::Status DataDirectory::CheckCatalog(bool has_blobs) {

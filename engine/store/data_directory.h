@@ -23,6 +23,11 @@ class DataDirectory {
   std::string catalog() const { return path_ + "/catalog.sqlite"; }
   std::string blobs() const { return path_ + "/blobs"; }
 
+  /// A name for a copy of the catalog that nobody reads after the process has ended.
+  std::string NewCopy() { return path_ + "/catalog.copy-" + std::to_string(++copies_); }
+  /// Removes copies that a process left behind.
+  absl::Status RemoveCopies();
+
   /// True if a catalog was made here once, or at this path before the directory was lost.
   absl::StatusOr<bool> HadCatalog();
   /// DATA_LOSS, with what to do about it, if there is no catalog but must be one: there was one, or
@@ -52,6 +57,7 @@ class DataDirectory {
   const std::string path_;
   std::unique_ptr<FileLock> lock_;
   bool reserved_ = false;
+  int64_t copies_ = 0;
 };
 
 }  // namespace sparsed::engine

@@ -161,6 +161,45 @@ absl::StatusOr<std::optional<int64_t>> Database::QueryInteger(std::string_view s
   return result;
 }
 
+absl::StatusOr<std::unique_ptr<Database::Copy>> Database::BeginCopy(FileSystem& files,
+                                                                    std::string path) {
+  std::unique_ptr<Copy> copy(
+      new Copy(files, std::unique_ptr<Database>(new Database(files, std::move(path)))));
+  Database& to = *copy->database_;
+  absl::Status status = to.Connect(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+  int reserved = SqliteVfs::kChecksumBytes;
+  if (status.ok()) {
+    sqlite3_file_control(to.connection_, "main", SQLITE_FCNTL_RESERVE_BYTES, &reserved);
+    // Nobody reads it after a crash.
+    status = to.Execute(
+        "PRAGMA page_size = 4096; PRAGMA locking_mode = EXCLUSIVE; PRAGMA temp_store = MEMORY;"
+        "PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;");
+  }
+  if (!status.ok()) return status;
+  copy->backup_ = sqlite3_backup_init(to.connection_, "main", connection_, "main");
+  if (copy->backup_ == nullptr) return to.Error(sqlite3_extended_errcode(to.connection_));
+  return copy;
+}
+
+Database::Copy::~Copy() {
+  if (backup_ != nullptr) sqlite3_backup_finish(backup_);
+  if (database_ == nullptr) return;
+  const std::string path = database_->path();
+  database_.reset();
+  (void)files_.Remove(path);
+}
+
+absl::StatusOr<bool> Database::Copy::Step(int pages) {
+  database_->vfs_.ForgetError();
+  const int code = sqlite3_backup_step(backup_, pages);
+  if (code == SQLITE_OK) return false;
+  sqlite3_backup_finish(std::exchange(backup_, nullptr));
+  if (code == SQLITE_DONE) return true;
+  return database_->Error(code);
+}
+
+std::unique_ptr<Database> Database::Copy::Take() { return std::move(database_); }
+
 Database::Outcome Database::Transact(const std::function<absl::Status()>& body) {
   if (absl::Status status = Execute("BEGIN IMMEDIATE"); !status.ok()) return {status};
   absl::Status status = body();

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -38,7 +39,8 @@ class Row {
 /// DATA_LOSS, with what to do about it.
 absl::Status CatalogDamaged(std::string_view path, std::string_view how);
 
-/// Used by one thread at a time. Errors: DATA_LOSS (the file is damaged), RESOURCE_EXHAUSTED (disk
+/// Used by one thread at a time, together with its copies under way. Errors: DATA_LOSS (the file is
+/// damaged), RESOURCE_EXHAUSTED (disk
 /// full, memory), otherwise as the file system said, or INTERNAL.
 class Database {
  public:
@@ -78,6 +80,11 @@ class Database {
   /// Carries what is in the log over into the database, so that the next transaction overwrites the
   /// log from its beginning. Nothing is lost if it cannot.
   void RestartLog() { (void)Query("PRAGMA wal_checkpoint(RESTART)", {}); }
+  /// A copy of this database, made step by step; what is changed between two steps is in it, too.
+  class Copy;
+  /// Begins one at `path`, where there is no file. Errors: as Open.
+  absl::StatusOr<std::unique_ptr<Copy>> BeginCopy(FileSystem& files, std::string path);
+
   /// Runs `body` as a transaction, durable when this returns OK; rolled back otherwise.
   Outcome Transact(const std::function<absl::Status()>& body);
 
@@ -91,6 +98,29 @@ class Database {
   const std::string path_;
   SqliteVfs vfs_;  // outlives the connection
   sqlite3* connection_ = nullptr;
+};
+
+class Database::Copy {
+ public:
+  /// Removes the copy unless it was taken.
+  ~Copy();
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+
+  /// Copies some pages more. True when it is whole, and of this moment: from then on it does not
+  /// change.
+  absl::StatusOr<bool> Step(int pages);
+  /// The copy, once it is whole. It is not synced, and its file is the caller's to remove.
+  std::unique_ptr<Database> Take();
+
+ private:
+  friend class Database;
+  Copy(FileSystem& files, std::unique_ptr<Database> database)
+      : files_(files), database_(std::move(database)) {}
+
+  FileSystem& files_;
+  std::unique_ptr<Database> database_;
+  sqlite3_backup* backup_ = nullptr;
 };
 
 }  // namespace sparsed::engine

@@ -76,6 +76,7 @@ class DiskStore final : public Store {
   absl::Status Scrub(
       const std::function<bool(int64_t)>& pace,
       const std::function<void(const StoredArray&, const absl::Status&)>& damaged) override;
+  absl::StatusOr<std::unique_ptr<StoreSnapshot>> Snapshot(Stop stop) override;
 
  private:
   using BlobPtr = std::shared_ptr<Blob>;

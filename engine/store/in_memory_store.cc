@@ -1,3 +1,4 @@
+#include "engine/store/snapshot.h"
 #include "engine/store/store.h"
 
 namespace sparsed::engine {
@@ -105,6 +106,11 @@ class InMemoryStore final : public Store {
 
   absl::StatusOr<Array> Read(const StoredArray& array, MemorySource&, Stop) override {
     return absl::FailedPreconditionError(Describe(array) + " is not on disk");
+  }
+  absl::StatusOr<std::unique_ptr<StoreSnapshot>> Snapshot(Stop) override {
+    return absl::FailedPreconditionError(
+        "this server keeps everything in memory (--in-memory), so there is nothing that a snapshot "
+        "could be taken of");
   }
   absl::Status Scrub(const std::function<bool(int64_t)>&,
                      const std::function<void(const StoredArray&, const absl::Status&)>&) override {

@@ -26,6 +26,7 @@
 namespace sparsed::engine {
 
 class Blob;
+class StoreSnapshot;
 
 /// Whom a stored array belongs to. Unused fields are empty.
 struct ArrayOwner {
@@ -308,6 +309,10 @@ class Store {
   virtual absl::Status Scrub(
       const std::function<bool(int64_t bytes)>& pace,
       const std::function<void(const StoredArray&, const absl::Status&)>& damaged) = 0;
+
+  /// What is stored at one moment during the call; the store goes on changing. `stop` may end it.
+  /// FAILED_PRECONDITION if nothing is kept on disk. What it holds must be gone before the store.
+  virtual absl::StatusOr<std::unique_ptr<StoreSnapshot>> Snapshot(Stop stop = nullptr) = 0;
 };
 
 /// Opens the store in `directory`, making it if there is none, and removes what unfinished writes

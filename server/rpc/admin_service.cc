@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <atomic>
 #include <utility>
 
 #include "engine/engine.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/page.h"
+#include "server/rpc/reactors.h"
 #include "server/rpc/unary.h"
 #include "server/security/access.h"
 #include "sparsed/v1/admin.grpc.pb.h"
@@ -14,7 +16,8 @@ namespace {
 
 using Service = v1::Admin::WithRawCallbackMethod_GetServerInfo<
     v1::Admin::WithRawCallbackMethod_GetStats<v1::Admin::WithRawCallbackMethod_ListTenants<
-        v1::Admin::WithRawCallbackMethod_ListSlow<v1::Admin::Service>>>>;
+        v1::Admin::WithRawCallbackMethod_ListSlow<v1::Admin::WithRawCallbackMethod_SaveSnapshot<
+            v1::Admin::WithRawCallbackMethod_WatchRequests<v1::Admin::Service>>>>>>;
 
 constexpr int kListedSlow = 20;  ///< unless the caller says how many
 
@@ -97,6 +100,16 @@ class AdminService final : public Service {
           }
           return absl::OkStatus();
         });
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* SaveSnapshot(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* bytes) override {
+    return StartSaveSnapshot(service_, context, *bytes, taking_snapshot_);
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchRequests(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) override {
+    return StartWatchRequests(service_, context, *bytes);
   }
 
  private:
@@ -194,6 +207,7 @@ class AdminService final : public Service {
   }
 
   const ServiceContext& service_;
+  std::atomic<bool> taking_snapshot_ = false;
 };
 
 }  // namespace

@@ -36,6 +36,7 @@ Rule RuleOf(Op op) {
     case Op::kGetServerInfo:
     case Op::kListTenants:
     case Op::kListSlow:
+    case Op::kWatchRequests:
     case Op::kExplain:
       return {Role::kReadOnly, "looking"};
     case Op::kUpload:
@@ -60,6 +61,8 @@ Rule RuleOf(Op op) {
       return {Role::kUser, "preparing a matrix"};
     case Op::kGetStats:
       return {Role::kOperator, "the statistics of the whole server"};
+    case Op::kSaveSnapshot:
+      return {Role::kOperator, "a snapshot of what all tenants have"};
   }
   return {Role::kOperator, "this"};
 }
@@ -80,6 +83,7 @@ bool IsStream(Op op) {
     case Op::kSpgemm:
     case Op::kChain:
     case Op::kWatch:
+    case Op::kWatchRequests:
       return true;
     default:
       return false;
@@ -163,9 +167,9 @@ absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextB
 
 absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
                              grpc::ServerContextBase& context) {
-  std::shared_ptr<const CallOrigin> origin = OriginOf(context);
+  const std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
-  if (caller.ok()) caller->origin = std::move(origin);
+  if (caller.ok()) caller->origin = origin;
   absl::Status status = caller.status();
   if (status.ok()) status = MayDo(op, service, *caller);
   if (status.ok()) {
@@ -173,7 +177,8 @@ absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
                    context, *caller);
   }
   if (status.ok()) return caller;
-  service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(), status);
+  service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(),
+                            origin->request_id, status);
   return status;
 }
 

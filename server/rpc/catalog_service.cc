@@ -133,9 +133,10 @@ class CatalogService final : public Service {
                                    grpc::ByteBuffer* response) override {
     return AnswerOnWorker<v1::RenameMatrixRequest, v1::MatrixInfo>(
         Op::kRename, service_, context, bytes, response,
-        [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
+        [this](const v1::RenameMatrixRequest& request, const Caller& caller, v1::MatrixInfo& reply,
+               engine::Store::Stop stop) {
           const auto renamed = service_.engine.catalog().Rename(
-              caller.tenant, request.name(), request.new_name(), service_.threads_per_worker);
+              caller.tenant, request.name(), request.new_name(), service_.threads_per_worker, stop);
           if (!renamed.ok()) return renamed.status();
           service_.live_streams.MatrixChanged(caller.tenant,
                                               engine::Named(caller.tenant, request.name()).second);
@@ -148,10 +149,11 @@ class CatalogService final : public Service {
                                  grpc::ByteBuffer* response) override {
     return AnswerOnWorker<v1::CopyMatrixRequest, v1::MatrixInfo>(
         Op::kCopy, service_, context, bytes, response,
-        [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
+        [this](const v1::CopyMatrixRequest& request, const Caller& caller, v1::MatrixInfo& reply,
+               engine::Store::Stop stop) {
           const auto copy =
               service_.engine.catalog().Copy(caller.tenant, request.name(), request.new_name(),
-                                             request.replace(), service_.threads_per_worker);
+                                             request.replace(), service_.threads_per_worker, stop);
           if (!copy.ok()) return copy.status();
           service_.live_streams.MatrixChanged((*copy)->tenant(), (*copy)->name());
           return Describe(**copy, caller, reply);

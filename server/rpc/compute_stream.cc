@@ -122,6 +122,9 @@ void Describe(engine::Engine& engine, const ComputeSpec& spec, StageRecord& reco
     text = fmt::format("right={:.255}", spgemm->right);
     add(spgemm->transpose_left, "transpose_left");
     add(spgemm->transpose_right, "transpose_right");
+    if (spgemm->semiring != Semiring::kSumProduct) {
+      add(true, fmt::format("semiring={}", Name(spgemm->semiring)));
+    }
     if (!spgemm->mask.empty()) add(true, fmt::format("mask={:.255}", spgemm->mask));
     add(spgemm->count_first, "count_first");
   } else if (const auto* chain = std::get_if<engine::ChainSpec>(&spec)) {

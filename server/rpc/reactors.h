@@ -42,6 +42,13 @@ grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                        std::atomic<int>& under_way);
+BytesWriteReactor* StartWatchRequests(const ServiceContext& service,
+                                      grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer& request);
+/// `under_way`: whether one is being taken.
+BytesWriteReactor* StartSaveSnapshot(const ServiceContext& service,
+                                     grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer& request, std::atomic<bool>& under_way);
 /// `op`: kSpmm, kSddmm, kSpgemm or kChain.
 BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
                                grpc::CallbackServerContext* context);

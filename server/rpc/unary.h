@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <string>
+#include <type_traits>
 #include <utility>
 
+#include "engine/store/store.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/admit.h"
 #include "server/rpc/client_wait.h"
@@ -35,6 +37,10 @@ class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
   /// Ends the call; `this` may be gone afterwards.
   void End(absl::Status status, const google::protobuf::MessageLite& reply);
 
+  /// True once nobody waits for the reply any more.
+  const std::atomic<bool>& stop() const { return stop_; }
+
+  void OnCancel() override { stop_ = true; }
   void OnTick(const Patience& patience) override;
   void Count(InFlightTable& table) override;
   void OnDone() override;
@@ -53,6 +59,7 @@ class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
   const std::string tenant_ = record_.tenant;
   Delivery delivery_;
   std::atomic<int64_t> sending_ = 0;
+  std::atomic<bool> stop_ = false;
 };
 
 /// What a request is about, for logs and statistics.
@@ -86,7 +93,7 @@ grpc::ServerUnaryReactor* Answer(Op op, const ServiceContext& service,
   return call;
 }
 
-/// Likewise, for work that blocks: on a worker.
+/// Likewise, for work that blocks: on a worker. `work` may take `stop` as well, to end early.
 template <typename Request, typename Reply, typename Work>
 grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
                                          grpc::CallbackServerContext* context,
@@ -104,7 +111,14 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
     status =
         service.workers.Run(tenant, [call, request = std::move(request), work = std::move(work)] {
           Reply reply;
-          absl::Status done = work(request, *call->caller(), reply);
+          const Caller& caller = *call->caller();
+          absl::Status done;
+          if constexpr (std::is_invocable_v<Work, const Request&, const Caller&, Reply&,
+                                            engine::Store::Stop>) {
+            done = work(request, caller, reply, &call->stop());
+          } else {
+            done = work(request, caller, reply);
+          }
           call->End(std::move(done), reply);
         });
   }

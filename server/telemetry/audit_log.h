@@ -23,8 +23,8 @@ struct AuditEntry {
   std::string name;            ///< of the matrix; empty: it was refused before it said so
   absl::Status status;
   std::optional<uint64_t> request_id = std::nullopt;  ///< of a compute stream
-  std::string id{};    ///< what the caller knows it by; empty: it was refused
-  std::string from{};  ///< address of who was not let in
+  std::string id{};                                   ///< what the caller knows it by
+  std::string from{};                                 ///< address of who was not let in
   std::chrono::system_clock::time_point time = std::chrono::system_clock::now();
 };
 

@@ -1,9 +1,10 @@
 #include "server/telemetry/call_origin.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <random>
 
 namespace sparsed::server {
@@ -72,9 +73,19 @@ bool IsRequestId(std::string_view text) {
 }
 
 std::string NewRequestId() {
-  static const auto process = static_cast<uint32_t>(Random());
-  static std::atomic<uint64_t> count = 0;
-  return fmt::format("{:08x}-{:x}", process, ++count);
+  // Of the operating system's, some hundreds at once: who has seen them all cannot go on.
+  constexpr size_t kAtOnce = 256;
+  static thread_local std::array<uint64_t, kAtOnce> numbers;
+  static thread_local size_t left = 0;
+  if (left == 0) {
+    for (size_t done = 0; done < sizeof(numbers);) {
+      const ssize_t n = getrandom(reinterpret_cast<char*>(numbers.data()) + done,
+                                  sizeof(numbers) - done, /*flags=*/0);
+      if (n > 0) done += static_cast<size_t>(n);
+    }
+    left = kAtOnce;
+  }
+  return fmt::format("{:016x}", numbers[--left]);
 }
 
 }  // namespace sparsed::server

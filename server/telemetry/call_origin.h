@@ -31,7 +31,7 @@ std::string NewTraceId();
 
 /// What one call of a client, or one ring, is known by.
 struct CallOrigin {
-  std::string request_id;  ///< "5e0c2a71-1f": of this server's making, or the caller's own
+  std::string request_id;  ///< "5e0c2a711f40be93": of this server's making, or the caller's own
   TraceContext trace = {};
 };
 
@@ -40,7 +40,8 @@ inline constexpr char kRequestIdKey[] = "x-request-id";
 
 /// Whether a caller's own request id is one: 1 to 64 of [A-Za-z0-9._:-].
 bool IsRequestId(std::string_view text);
-/// One that no other call has, of this process or of another.
+/// One that no other call has, of this process or of another: 16 hexadecimal digits that tell
+/// nothing of how many there were before, nor what the next is.
 std::string NewRequestId();
 
 }  // namespace sparsed::server

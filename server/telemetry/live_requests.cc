@@ -46,6 +46,7 @@ bool IsStatusCall(Op op) {
     case Op::kGetStats:
     case Op::kListTenants:
     case Op::kListSlow:
+    case Op::kWatchRequests:
       return true;
     default:
       return false;

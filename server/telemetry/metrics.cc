@@ -31,6 +31,9 @@ const Histogram::BucketBoundaries kBatchBuckets = {2, 4, 8, 16, 32, 64, 128, 256
 Family<Counter>& CounterFamily(Registry& registry, const char* name, const char* help) {
   return BuildCounter().Name(name).Help(help).Register(registry);
 }
+Family<prometheus::Gauge>& GaugeFamily(Registry& registry, const char* name, const char* help) {
+  return BuildGauge().Name(name).Help(help).Register(registry);
+}
 Family<Histogram>& HistogramFamily(Registry& registry, const char* name, const char* help) {
   return BuildHistogram().Name(name).Help(help).Register(registry);
 }
@@ -44,10 +47,8 @@ Metrics::Metrics()
       errors_(CounterFamily(registry_, "sparsed_request_errors_total",
                             "Requests that failed, by whose doing it was: the caller's, for want "
                             "of room or time, or the server's")),
-      in_flight_family_(BuildGauge()
-                            .Name("sparsed_requests_in_flight")
-                            .Help("Requests that began and have not ended")
-                            .Register(registry_)),
+      in_flight_family_(GaugeFamily(registry_, "sparsed_requests_in_flight",
+                                    "Requests that began and have not ended")),
       request_seconds_family_(HistogramFamily(registry_, "sparsed_request_seconds",
                                               "Time from a request's start to its last byte")),
       phase_seconds_family_(
@@ -81,7 +82,12 @@ Metrics::Metrics()
       recipes_(CounterFamily(
           registry_, "sparsed_recipes_total",
           "Transform pipelines that autotuning considered for a problem signature, by what became "
-          "of them")) {
+          "of them")),
+      snapshot_time_(
+          GaugeFamily(registry_, "sparsed_last_snapshot_timestamp_seconds",
+                      "Unix time at which the last snapshot since the start ended well")),
+      snapshot_bytes_(
+          GaugeFamily(registry_, "sparsed_last_snapshot_bytes", "Bytes of that snapshot")) {
   auto& transfers = CounterFamily(registry_, "sparsed_transfer_bytes_total",
                                   "Array bytes moved for requests, by path");
   stream_in_ = &transfers.Add({{"path", "stream"}, {"direction", "in"}});
@@ -245,6 +251,11 @@ void Metrics::OnPreparationReport(const engine::PreparationReport& report) {
       {"message", report.sentence}};
   if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
   Log(level, fmt::format("preparation {}", report.state), fields);
+}
+
+void Metrics::OnSnapshot(int64_t bytes) {
+  snapshot_time_.Add({}).SetToCurrentTime();
+  snapshot_bytes_.Add({}).Set(static_cast<double>(bytes));
 }
 
 void Metrics::OnDamage(std::string_view sentence) {

@@ -39,6 +39,9 @@ class Metrics : public engine::Observer {
   /// Once for each Begin.
   void End(const StageRecord& record);
 
+  /// A snapshot was taken, to its end.
+  void OnSnapshot(int64_t bytes);
+
   /// What a caller says it ran itself.
   void OnAttached(const AttachedRuns& runs);
 
@@ -113,6 +116,7 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Histogram>& layout_build_seconds_;
   prometheus::Family<prometheus::Counter>& preparations_ended_;
   prometheus::Family<prometheus::Counter>& recipes_;
+  prometheus::Family<prometheus::Gauge>&snapshot_time_, &snapshot_bytes_;
   std::array<Series<prometheus::Gauge>, kOps> in_flight_;
   std::array<Series<prometheus::Histogram>, kOps> request_seconds_;
   std::array<std::array<Series<prometheus::Histogram>, kPhases>, kOps> phase_seconds_;

@@ -12,6 +12,8 @@ bool SlowRequests::Counts(Op op) {
     case Op::kGetStats:
     case Op::kListTenants:
     case Op::kListSlow:
+    case Op::kSaveSnapshot:
+    case Op::kWatchRequests:
       return false;
     default:
       return true;

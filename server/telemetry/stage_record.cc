@@ -30,6 +30,8 @@ std::string_view Name(Op op) {
       "rename",
       "copy",
       "list_slow",
+      "save_snapshot",
+      "watch_requests",
   };
   return kNames[static_cast<size_t>(op)];
 }

@@ -41,8 +41,10 @@ enum class Op : uint8_t {
   kRename,
   kCopy,
   kListSlow,
+  kSaveSnapshot,
+  kWatchRequests,
 };
-inline constexpr int kOps = 26;
+inline constexpr int kOps = 28;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

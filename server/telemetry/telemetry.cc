@@ -19,8 +19,8 @@ void Cut(std::string& text, size_t bytes) {
   text.resize(bytes);
 }
 
-/// Whether it changes what the server keeps.
-bool Changes(Op op) {
+/// Whether it changes what the server keeps, or takes all of it away: operators are told of it.
+bool IsNotable(Op op) {
   switch (op) {
     case Op::kUpload:
     case Op::kUpdateValues:
@@ -31,6 +31,7 @@ bool Changes(Op op) {
     case Op::kShare:
     case Op::kRename:
     case Op::kCopy:
+    case Op::kSaveSnapshot:
       return true;
     default:
       return false;
@@ -41,7 +42,7 @@ bool Changes(Op op) {
 LogLevel LevelOf(const StageRecord& record) {
   switch (record.status.code()) {
     case absl::StatusCode::kOk:
-      return Changes(record.op) ? LogLevel::kInfo : LogLevel::kDebug;
+      return IsNotable(record.op) ? LogLevel::kInfo : LogLevel::kDebug;
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:
@@ -139,12 +140,13 @@ void Telemetry::End(StageRecord record) {
   LogSlow(record);
   Audit(record);
   slow_.Add(record);
+  feed_.Tell(record);
   if (exporter_ != nullptr) exporter_->Add(record);
   live_.End(std::move(record));
 }
 
 void Telemetry::Audit(const StageRecord& record) {
-  if (audit_ == nullptr || (!Changes(record.op) && record.keeps.empty())) return;
+  if (audit_ == nullptr || (!IsNotable(record.op) && record.keeps.empty())) return;
   audit_->Write({.tenant = record.tenant,
                  .caller = record.caller,
                  .operation = std::string(Name(record.op)),
@@ -154,8 +156,22 @@ void Telemetry::Audit(const StageRecord& record) {
                  .id = record.id});
 }
 
-void Telemetry::Refused(Op op, const Caller* caller, std::string from, const absl::Status& why) {
-  if (audit_ == nullptr || !Changes(op)) return;
+void Telemetry::Refused(Op op, const Caller* caller, std::string from, const std::string& id,
+                        const absl::Status& why) {
+  if (const std::optional<int64_t> not_logged =
+          LogEnabled(LogLevel::kInfo) ? refused_limit_.Admit() : std::nullopt;
+      not_logged.has_value()) {
+    std::vector<Field> fields = {{"op", std::string(Name(op))},
+                                 {"tenant", caller == nullptr ? "" : caller->tenant},
+                                 {"caller", caller == nullptr ? "" : caller->name},
+                                 {"request_id", id},
+                                 {"from", from},
+                                 {"code", absl::StatusCodeToString(why.code())},
+                                 {"message", std::string(why.message())}};
+    if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
+    Log(LogLevel::kInfo, "refused", fields);
+  }
+  if (audit_ == nullptr || !IsNotable(op)) return;
   AuditEntry entry;
   if (caller != nullptr) {
     entry.tenant = caller->tenant;
@@ -163,6 +179,7 @@ void Telemetry::Refused(Op op, const Caller* caller, std::string from, const abs
   }
   entry.operation = std::string(Name(op));
   entry.status = why;
+  entry.id = id;
   entry.from = std::move(from);
   audit_->Write(std::move(entry));
 }

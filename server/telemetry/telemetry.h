@@ -14,6 +14,7 @@
 #include "server/telemetry/live_requests.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/otlp_exporter.h"
+#include "server/telemetry/request_feed.h"
 #include "server/telemetry/slow_requests.h"
 #include "server/telemetry/stage_record.h"
 
@@ -37,8 +38,10 @@ class Telemetry {
   OtlpExporter::Counts spans() const {
     return exporter_ == nullptr ? OtlpExporter::Counts() : exporter_->counts();
   }
-  /// `op` was refused before it began; `caller` is null if nobody knows who it was.
-  void Refused(Op op, const Caller* caller, std::string from, const absl::Status& why);
+  /// `op` was refused before it began; `caller` is null if nobody knows who it was. `id`: what its
+  /// caller was told that it is known by.
+  void Refused(Op op, const Caller* caller, std::string from, const std::string& id,
+               const absl::Status& why);
 
   /// The record of a request that begins now. Of a subject or a status message that is too long
   /// for a name or a sentence, records keep the beginning.
@@ -51,6 +54,7 @@ class Telemetry {
   int64_t in_flight() const { return in_flight_; }
   const SlowRequests& slow() const { return slow_; }
   const LiveRequests& live() const { return live_; }
+  RequestFeed& feed() { return feed_; }
 
  private:
   static constexpr int kCodes = 17;  ///< of google.rpc
@@ -67,12 +71,13 @@ class Telemetry {
   std::unique_ptr<AuditLog> audit_;
   std::array<CodeLimit, kCodes> limits_;
   std::array<CodeLimit, kOps> change_limits_;  ///< of what changed something
-  CodeLimit slow_limit_;
+  CodeLimit slow_limit_, refused_limit_;
   uint64_t slow_ns_ = 0;
   SlowRequests slow_;
   std::unique_ptr<OtlpExporter> exporter_;
   std::atomic<int64_t> in_flight_ = 0;
   LiveRequests live_;
+  RequestFeed feed_;
 };
 
 }  // namespace sparsed::server

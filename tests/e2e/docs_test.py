@@ -127,7 +127,7 @@ def as_functions(commands):
 
 
 def starts_server(blocks):
-    return any(re.search(r"^sparsed .*&", block.text, re.M) for block in blocks)
+    return any(re.search(r"^sparsed .*&", block.before + block.text, re.M) for block in blocks)
 
 
 class Page:

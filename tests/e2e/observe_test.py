@@ -184,7 +184,12 @@ def main(sparsed, sparsectl):
 
         # A failure says its id, also to programs, and the log knows it.
         failed = call("show", "nobody", status=4).stderr
-        expect(re.search(r"\(request [0-9a-f]{8}-[0-9a-f]+\)$", failed.strip()), failed)
+        expect(re.search(r"\(request [0-9a-f]{16}\)$", failed.strip()), failed)
+        # So does one that is refused before it begins.
+        refused = call("list", SPARSED_TOKEN="of-nobody", status=10).stderr
+        refused_id = re.search(r"\(request ([0-9a-f]{16})\)$", refused.strip())
+        expect(refused_id and wait_for("the refusal in the log", lambda: server.events(
+            event="refused", request_id=refused_id[1], code="UNAUTHENTICATED")), refused)
         failed = json.loads(call("--json", "show", "nobody", status=4).stdout)
         expect(wait_for("the failure among the slow", lambda: server.events(
             event="slow request", request_id=failed["error"].get("request_id"),

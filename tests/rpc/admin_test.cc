@@ -1,4 +1,5 @@
 // Admin, health, reflection, and the pages of the HTTP port.
+#include <fmt/format.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -7,7 +8,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
+#include <string>
 
 #include "proto/wire/chunk_codec.h"
 #include "tests/rpc/raw_stream.h"
@@ -63,6 +67,68 @@ TEST(Admin, ServerInfoSaysWhatItFound) {
   EXPECT_FALSE(info.durable());
   EXPECT_GT(info.started_unix_ns(), int64_t{1} << 60);
   EXPECT_EQ(info.metrics_address(), server.server().metrics_address());
+}
+
+TEST(Admin, SnapshotsAreSentAndCounted) {
+  std::string folder = testing::TempDir() + "snapshot_XXXXXX";
+  mkdtemp(folder.data());
+  {
+    TestServer server([&](server::Config& config) {
+      WithPages(config);
+      config.data_dir = folder;
+    });
+    MakeGood(server);
+    EXPECT_EQ(server.Page("/metrics").find("sparsed_last_snapshot_bytes "), std::string::npos);
+    std::string bytes;
+    int64_t expected = 0;
+    grpc::ClientContext context;
+    const auto reader = server.admin().SaveSnapshot(&context, v1::SaveSnapshotRequest());
+    v1::SaveSnapshotReply reply;
+    while (reader->Read(&reply)) {
+      if (bytes.empty()) expected = reply.expected_bytes();
+      bytes += reply.data();
+    }
+    const grpc::Status status = reader->Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(bytes.substr(0, 13), "snapshot.json");
+    EXPECT_GT(expected, 0);
+    EXPECT_GT(static_cast<int64_t>(bytes.size()), expected);
+    EXPECT_NE(
+        server.Page("/metrics").find(fmt::format("sparsed_last_snapshot_bytes {}\n", bytes.size())),
+        std::string::npos);
+    EXPECT_NE(server.Page("/metrics").find("sparsed_last_snapshot_timestamp_seconds "),
+              std::string::npos);
+    EXPECT_NE(server.Page("/metrics").find("op=\"save_snapshot\""), std::string::npos);
+    ExpectGood(server);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Admin, RequestsAreToldAsTheyEnd) {
+  TestServer server;
+  MakeGood(server);
+  grpc::ClientContext context;
+  const auto reader = server.admin().WatchRequests(&context, v1::WatchRequestsRequest());
+  v1::WatchRequestsReply reply;
+  ASSERT_TRUE(reader->Read(&reply)) << "the first comes at once";
+  EXPECT_EQ(reply.requests_size(), 0);
+  grpc::ClientContext looking;
+  v1::MatrixInfo info;
+  v1::GetMatrixRequest get;
+  get.set_name("good");
+  ASSERT_TRUE(server.catalog().Get(&looking, get, &info).ok());
+  ExpectGood(server);
+  ASSERT_TRUE(reader->Read(&reply));
+  ASSERT_GE(reply.requests_size(), 1);
+  EXPECT_EQ(reply.requests(0).operation(), "spmm") << "calls that only look are none";
+  EXPECT_EQ(reply.requests(0).subject(), "good");
+  EXPECT_EQ(reply.requests(0).code(), "OK");
+  EXPECT_GT(reply.requests(0).k(), 0);
+  EXPECT_EQ(reply.left_out(), 0);
+  context.TryCancel();
+  while (reader->Read(&reply)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
 }
 
 TEST(Admin, StatsCount) {

@@ -70,6 +70,18 @@ TEST(RequestId, WhatACallerMaySay) {
   EXPECT_TRUE(IsRequestId(first)) << first;
 }
 
+TEST(RequestId, TellsNothingOfOthers) {
+  std::set<std::string> ids, beginnings;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string id = NewRequestId();
+    EXPECT_EQ(id.size(), 16) << id;
+    ids.insert(id);
+    beginnings.insert(id.substr(0, 8));
+  }
+  EXPECT_EQ(ids.size(), 1000);
+  EXPECT_GT(beginnings.size(), 990) << "they have something in common";
+}
+
 TEST(OtlpEndpoint, IsAPlainUrl) {
   EXPECT_EQ(ParseOtlpEndpoint("http://127.0.0.1:4318")->address, "127.0.0.1:4318");
   EXPECT_EQ(ParseOtlpEndpoint("http://127.0.0.1:4318/")->path, "/v1/traces");
@@ -133,8 +145,8 @@ TEST(SlowRequests, TenantsAreBounded) {
 
 TEST(SlowRequests, WhatWaitsForEventsIsNoneOfThem) {
   SlowRequests slow;
-  for (const Op op :
-       {Op::kWatch, Op::kGetServerInfo, Op::kGetStats, Op::kListTenants, Op::kListSlow}) {
+  for (const Op op : {Op::kWatch, Op::kGetServerInfo, Op::kGetStats, Op::kListTenants,
+                      Op::kListSlow, Op::kSaveSnapshot, Op::kWatchRequests}) {
     slow.Add(Request("t", 1'000'000'000, op));
   }
   EXPECT_TRUE(slow.List(nullptr).empty());

@@ -653,6 +653,58 @@ TEST(Catalog, WatchFollowsANameUntilItIsDeleted) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::NOT_FOUND);
 }
 
+TEST(Catalog, CopyAndRenameEndWhenNobodyWaits) {
+  std::string folder = testing::TempDir() + "cancel_XXXXXX";
+  mkdtemp(folder.data());
+  {
+    TestServer server([&](server::Config& config) { config.data_dir = folder; });
+    const Pattern pattern = Uniform(100'000, 100'000, 80, 1);  // 32 MB of values
+    MustUpload(server, "a", pattern);
+    /// How many ended, with that code or (empty) any.
+    const auto ended = [&](const std::string& op, const std::string& code) {
+      grpc::ClientContext context;
+      v1::Stats stats;
+      EXPECT_TRUE(server.admin().GetStats(&context, v1::GetStatsRequest(), &stats).ok());
+      int64_t sum = 0;
+      for (const v1::RequestCount& count : stats.requests()) {
+        if (count.operation() == op && (code.empty() || count.code() == code)) sum += count.count();
+      }
+      return sum;
+    };
+    const auto cancelled = [&](const std::string& op) { return ended(op, "CANCELLED") > 0; };
+    v1::MatrixInfo info;
+    std::string name = "a";
+    // Sooner or later the time is over while values are written.
+    for (int i = 0; i < 300 && !cancelled("rename"); ++i) {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() +
+                           std::chrono::milliseconds(1 + i % 30));
+      v1::RenameMatrixRequest request;
+      request.set_name(name);
+      request.set_new_name(name == "a" ? "b" : "a");
+      (void)server.catalog().Rename(&context, request, &info);
+      ASSERT_TRUE(Eventually([&] { return ended("rename", "") == i + 1; }));
+      const bool a = Get(server, "a", &info).ok(), b = Get(server, "b", &info).ok();
+      ASSERT_NE(a, b) << "it has one of its names";
+      name = a ? "a" : "b";
+    }
+    EXPECT_TRUE(cancelled("rename"));
+    for (int i = 0; i < 300 && !cancelled("copy"); ++i) {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() +
+                           std::chrono::milliseconds(1 + i % 30));
+      v1::CopyMatrixRequest request;
+      request.set_name(name);
+      request.set_new_name("copy");
+      request.set_replace(true);
+      (void)server.catalog().Copy(&context, request, &info);
+      ASSERT_TRUE(Eventually([&] { return ended("copy", "") == i + 1; }));
+    }
+    EXPECT_TRUE(cancelled("copy"));
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Catalog, AWatcherThatLeavesIsForgotten) {
   TestServer server(WithPages);
   MustUpload(server, "a", Band(5, 1));

@@ -1,4 +1,4 @@
-foreach(test array_formats bench completion doctor half matrix_market npy output permutation round_trip terminal
+foreach(test array_formats bench completion doctor half matrix_market npy output permutation request_log round_trip snapshot_file terminal
     text_formats)
   sparsed_test(client_${test}_test ${CMAKE_CURRENT_LIST_DIR}/client/${test}_test.cc
     DEPS sparsed_cli LABELS unit)
@@ -37,7 +37,12 @@ sparsed_test(client_sparsectl_test ${CMAKE_CURRENT_LIST_DIR}/client/sparsectl_te
 target_compile_definitions(client_sparsectl_test PRIVATE
   SPARSECTL_PROGRAM="$<TARGET_FILE:sparsectl>")
 add_dependencies(client_sparsectl_test sparsectl)
-foreach(test client_test client_streams_test client_chain_test client_attached_test client_attached_chain_test client_shared_memory_test client_ring_test client_examples_test client_retry_test client_sparsectl_test)
+sparsed_test(client_snapshot_test ${CMAKE_CURRENT_LIST_DIR}/client/snapshot_test.cc
+  DEPS sparsed_client fmt::fmt LABELS unit)
+target_compile_definitions(client_snapshot_test PRIVATE
+  SPARSECTL_PROGRAM="$<TARGET_FILE:sparsectl>")
+add_dependencies(client_snapshot_test sparsectl)
+foreach(test client_test client_snapshot_test client_streams_test client_chain_test client_attached_test client_attached_chain_test client_shared_memory_test client_ring_test client_examples_test client_retry_test client_sparsectl_test)
   target_compile_definitions(${test} PRIVATE SPARSED_PROGRAM="$<TARGET_FILE:sparsed>")
   add_dependencies(${test} sparsed)
 endforeach()

@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -291,6 +292,17 @@ struct SpgemmKeepOptions {
 using RowBlockCallback = std::function<absl::Status(const RowBlock&)>;
 using ProgressCallback = std::function<void(const Progress&)>;
 
+/// Gets requests that ended; `left_out` of them are missing, as this was too slow.
+using RequestsCallback =
+    std::function<void(const std::vector<SlowRequest>& requests, int64_t left_out)>;
+
+struct SnapshotBytes {
+  std::string_view data;
+  int64_t expected = 0;  ///< of the whole file, about
+};
+/// Gets the next bytes of a snapshot. An error ends the call with it.
+using SnapshotCallback = std::function<absl::Status(const SnapshotBytes&)>;
+
 /// A matrix on the server, by name.
 class Matrix {
  public:
@@ -507,6 +519,20 @@ class Client {
                                                     const CallOptions& options = {}) const;
   Call<std::vector<SlowRequest>> ListSlowAsync(bool all = false, int limit = 20,
                                                const CallOptions& options = {}) const;
+
+  /// Requests of the caller's tenant as they end, of `all` tenants for operators, until the call is
+  /// cancelled. The first callback comes at once, with none.
+  absl::Status WatchRequests(bool all, RequestsCallback on_requests,
+                             const CallOptions& options = {}) const;
+  Call<void> WatchRequestsAsync(bool all, RequestsCallback on_requests,
+                                const CallOptions& options = {}) const;
+
+  /// All that the server has on disk, of all tenants, as it is at one moment: the bytes of a file
+  /// that `sparsectl snapshot` verifies and restores. For operators. The server waits while
+  /// `on_bytes` is busy. They are the whole file only if this returns OK. FAILED_PRECONDITION if
+  /// the server keeps nothing on disk, RESOURCE_EXHAUSTED while another snapshot is being taken.
+  absl::Status SaveSnapshot(SnapshotCallback on_bytes, const CallOptions& options = {}) const;
+  Call<void> SaveSnapshotAsync(SnapshotCallback on_bytes, const CallOptions& options = {}) const;
 
  private:
   friend class AttachedMatrix;

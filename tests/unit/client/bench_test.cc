@@ -72,12 +72,20 @@ LoadSample Sample() {
           .transport = Transport::kHeld};
 }
 
+TEST(ConfidenceFactor, IsStudents) {
+  // Of tables: 4, 11, 29 degrees of freedom, and without end.
+  EXPECT_NEAR(ConfidenceFactor(5), 2.776, 0.02);
+  EXPECT_NEAR(ConfidenceFactor(12), 2.201, 0.005);
+  EXPECT_NEAR(ConfidenceFactor(30), 2.045, 0.002);
+  EXPECT_NEAR(ConfidenceFactor(1'000'000), 1.960, 0.001);
+}
+
 TEST(Load, CountsWhatEndsInItsTime) {
   const std::atomic<bool> stop = false;
   std::atomic<int> running = 0, most = 0;
   const auto result = RunLoad(
       {.workers = 3, .seconds = 0.5},
-      [&](int) -> absl::StatusOr<LoadSample> {
+      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
         most = std::max<int>(most, ++running);
         std::this_thread::sleep_for(milliseconds(2));
         --running;
@@ -101,7 +109,7 @@ TEST(Load, AtARateAStallIsFeltByAllThatWereDueInIt) {
   // From 0.9 s to 1.4 s nothing ends: 100 of the requests were due meanwhile, though one waits.
   const auto result = RunLoad(
       {.workers = 1, .rate = 200, .seconds = 1.5},
-      [&](int) -> absl::StatusOr<LoadSample> {
+      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
         const auto now = std::chrono::steady_clock::now() - begun;
         if (now >= milliseconds(900) && now < milliseconds(1400)) {
           std::this_thread::sleep_for(milliseconds(1400) - now);
@@ -123,7 +131,7 @@ TEST(Load, EndsAtAFailureThatWouldHappenAgain) {
   std::atomic<int> calls = 0;
   const auto result = RunLoad(
       {.workers = 2},
-      [&](int) -> absl::StatusOr<LoadSample> {
+      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
         ++calls;
         return absl::NotFoundError("there is no matrix");
       },
@@ -137,7 +145,7 @@ TEST(Load, CountsFailuresThatMayPass) {
   std::atomic<int> calls = 0;
   const auto result = RunLoad(
       {.workers = 1, .seconds = 0.3},
-      [&](int) -> absl::StatusOr<LoadSample> {
+      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
         std::this_thread::sleep_for(milliseconds(1));
         if (++calls % 2 == 0) return absl::ResourceExhaustedError("full");
         return Sample();
@@ -148,12 +156,53 @@ TEST(Load, CountsFailuresThatMayPass) {
   EXPECT_EQ(result->first_failure, "full");
 }
 
+TEST(Load, OfAScheduleEachIsMadeOnceWhenItIsDue) {
+  const std::atomic<bool> stop = false;
+  std::vector<nanoseconds> schedule;
+  for (int i = 0; i < 40; ++i) schedule.push_back(milliseconds(5 * i));
+  std::vector<std::atomic<int>> made(schedule.size());
+  std::vector<std::chrono::steady_clock::time_point> times(schedule.size());
+  const auto begun = std::chrono::steady_clock::now();
+  const auto result = RunLoad(
+      {.workers = 4, .schedule = schedule},
+      [&](int, int64_t number) -> absl::StatusOr<LoadSample> {
+        ++made[static_cast<size_t>(number)];
+        times[static_cast<size_t>(number)] = std::chrono::steady_clock::now();
+        if (number == 7) return absl::NotFoundError("of this one alone");
+        return Sample();
+      },
+      stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->latency.count(), 39);
+  EXPECT_EQ(result->waited.count(), 39);
+  EXPECT_EQ(result->failed.at("NOT_FOUND"), 1);
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    EXPECT_EQ(made[i], 1) << i;
+    EXPECT_GE(times[i] - begun, schedule[i]) << i;
+  }
+}
+
+TEST(Load, OfAScheduleWhoWaitsForOthersIsTold) {
+  const std::atomic<bool> stop = false;
+  // All are due at once, and one worker makes them in 2 ms each.
+  const auto result = RunLoad(
+      {.workers = 1, .schedule = std::vector<nanoseconds>(20)},
+      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
+        std::this_thread::sleep_for(milliseconds(2));
+        return Sample();
+      },
+      stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GE(result->waited.max(), milliseconds(38));
+  EXPECT_GE(result->latency.max(), milliseconds(40));
+}
+
 TEST(Load, StopsWhenItIsTold) {
   std::atomic<bool> stop = false;
   std::atomic<int> calls = 0;
   const auto result = RunLoad(
       {.workers = 1, .seconds = 3600},
-      [&](int) -> absl::StatusOr<LoadSample> {
+      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
         std::this_thread::sleep_for(milliseconds(10));
         if (++calls == 120) stop = true;
         return Sample();

@@ -79,6 +79,23 @@ TEST_F(Output, TablesFitTheTerminal) {
   EXPECT_EQ(table.Text(), whole);
 }
 
+TEST_F(Output, NarrowTablesLeaveWholeColumnsOutAndCutNoIds) {
+  Table table({"TOTAL", "PLAN", "ENDED", "REQUEST", "WHY"}, {"PLAN", "ENDED"});
+  table.Add({"1.2 ms", "csr / cpu.csr.row_balanced", "2026-11-26 01:23:45", "5e0c2a711f40be93",
+             "it is the fastest of all that were tried"});
+  Style().width = 80;
+  EXPECT_THAT(table.Text(), testing::Not(HasSubstr("PLAN")));
+  EXPECT_THAT(table.Text(), HasSubstr("2026-11-26 01:23:45  5e0c2a711f40be93  it is the fastest"));
+  EXPECT_THAT(table.Text(), HasSubstr("...\n"));
+  Style().width = 50;
+  EXPECT_THAT(table.Text(), testing::Not(HasSubstr("ENDED")));
+  EXPECT_THAT(table.Text(), HasSubstr("1.2 ms  5e0c2a711f40be93  it is the fa"));
+  Style().width = 20;  // there is nothing left to leave out
+  EXPECT_THAT(table.Text(), HasSubstr("5e0c2a711f40be93  it is the..."));
+  Style().wide = true;
+  EXPECT_THAT(table.Text(), HasSubstr("csr / cpu.csr.row_balanced"));
+}
+
 TEST_F(Output, NumbersForProgramsHaveNoSeparators) {
   EXPECT_EQ(Count(-1234567), "-1,234,567");
   Style().separators = false;

@@ -301,6 +301,10 @@ std::vector<std::string> Block(const std::string& help, const std::string& headi
 TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
   const std::string sparsectl = SPARSECTL_PROGRAM;
   const std::string path = sparsectl.substr(0, sparsectl.rfind('/'));
+  // Snapshots are of what is on disk.
+  const Folder data;
+  const ServerProcess durable({"--data-dir=" + data.path() + "/data"});
+  Connect(durable);
   std::vector<std::string> commands = {""};
   for (const std::string& line : Block(Run("--help").text, "Subcommands:")) {
     if (!line.empty() && line[0] != ' ') commands.push_back(line.substr(0, line.find(' ')));
@@ -320,7 +324,7 @@ TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
     EXPECT_FALSE(lines.empty()) << command << " has none";
     const bool whole = help.find("sparsectl generate") != std::string::npos;
     std::string script = "cd " + folder_ + " && rm -rf * && export PATH=" + path +
-                         ":$PATH SPARSED_SERVER=" + server_.address() + "\nset -e\n" +
+                         ":$PATH SPARSED_SERVER=" + durable.address() + "\nset -e\n" +
                          "sparsectl list -o yaml | sed -n 's/^  - name: //p' | xargs -r sparsectl "
                          "delete > deleted\n" +
                          (whole ? "" : given);
@@ -419,8 +423,10 @@ TEST_F(Sparsectl, OutputIsAsItIsAskedFor) {
   ExpectSays("list", 0, " 1600 ");  // no separators into pipes
   ExpectSays("list -o wide", 0, "PATTERN");
   EXPECT_THAT(Run("list").text, Not(HasSubstr("PATTERN")));
-  ExpectSays("list --sort=colour", 3, "--sort takes name, rows, columns, nonzeros");
-  ExpectSays("info --sort=name", 3, "--sort is for commands that list things");
+  ExpectSays("list --sort=colour", 2, "--sort takes name, rows, columns, nonzeros");
+  ExpectSays("delete big --sort=name", 2, "--sort is for commands that list things");
+  ExpectSays("list", 0, "big");
+  ExpectSays("info --sort=name", 2, "--sort is for commands that list things");
   ExpectSays("list -o xml", 2, "\"xml\" is none of text, wide, json, yaml");
   ExpectSays("list --json -o yaml", 2, "does not go with");
   ExpectSays("-o yaml show nobody", 4, "error:\n  code: NOT_FOUND\n");
@@ -478,6 +484,41 @@ TEST_F(Sparsectl, BenchSaysRatesAndPhases) {
   ExpectSays("bench s --rate=0", 2, "--rate");
   ExpectSays("bench s --concurrency=5000", 2, "is not a whole number from 1 to 1024");
   ExpectSays("bench s --seconds=1 --most-seconds=2", 2, "does not go with");
+}
+
+TEST_F(Sparsectl, RecordsRequestsAndMakesThemAgain) {
+  ExpectSays("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx", 0, "wrote");
+  ExpectSays("upload s.mtx", 0, "uploaded");
+  ExpectSays("generate dense 200x16 --out=B.npy && cp s.mtx t.mtx", 0, "wrote");
+  const auto then = [](const std::string& words) { return " && " SPARSECTL_PROGRAM " " + words; };
+  ExpectSays("list && export SPARSED_SERVER='" + server_.address() +
+                 "' && { " SPARSECTL_PROGRAM
+                 " record --seconds=60 --out=log.jsonl & pid=$!; sleep 1"
+                 "; for i in 1 2 3; do true" +
+                 then("spmm s --operand=B.npy --out=C.npy") + "; done" +
+                 then("spgemm s s --transpose-left --discard") + then("upload t.mtx") +
+                 then("spmm t --operand=B.npy --out=C.npy") + then("delete t") +
+                 "; kill -TERM $pid; wait $pid; }",
+             0, "recorded 7 requests in ");
+  ExpectSays("bench --replay=log.jsonl", 0, "replay  log.jsonl, 4 of 7 requests\n");
+  const Said text = Run("bench --replay=log.jsonl --speed=10");
+  EXPECT_EQ(text.exit_code, 0) << text.text;
+  for (const char* word : {"at 10 x its speed", "latency, from when due", "until it began", "P99.9",
+                           "1 requests were left out, as they are no products: upload",
+                           "1 requests were left out: there is no matrix named 't' here"}) {
+    EXPECT_THAT(text.text, HasSubstr(word));
+  }
+  ExpectSays("bench --replay=- --csv < log.jsonl", 0, ",latency_p99_ns,");
+  ExpectSays("bench --replay=log.jsonl -o json", 0, R"("requests":4)");
+  ExpectSays("bench --replay=log.jsonl --tenant=nobody", 4, "of tenant nobody");
+  ExpectSays("bench --replay=s.mtx", 3, "s.mtx:1: it is no object of JSON");
+  ExpectSays("bench --replay=nothing", 3, "nothing");
+  ExpectSays("bench s --replay=log.jsonl", 2, "a matrix does not go with --replay");
+  ExpectSays("bench", 2, "the matrix, or --replay, is missing");
+  ExpectSays("bench --replay=log.jsonl --k=8", 2, "does not go with");
+  ExpectSays("bench s --speed=2", 2, "--speed goes with --replay only");
+  ExpectSays("bench --replay=log.jsonl --speed=0", 2, "--speed");
+  ExpectSays("record --out=/proc/nothing/x", 3, "cannot create");
 }
 
 TEST_F(Sparsectl, TopAndWatchShowWhatHappens) {
