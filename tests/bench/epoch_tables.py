@@ -91,8 +91,8 @@ def jobs_table(lines):
 
 
 def cpu_table(lines):
-    print("\n## On the CPU\n\nGCN with CPU tensors and a server of the CPU device, on the same machine's "
-          f"{lines[0]['threads']} cores (`epochs-cpu.jsonl`, `epochs.py --device cpu --models gcn --ways sparsed,edge_index,csr`), "
+    print("\n## On the CPU\n\nGCN with CPU tensors and a server of the CPU device, on the "
+          f"{lines[0]['threads']} cores of such a machine (`epochs-cpu.jsonl`, `epochs.py --device cpu --models gcn --ways sparsed,edge_index,csr`), "
           "milliseconds.\n")
     print("| graph | nonzeros | sparsed | edge_index | CSR | fastest of PyG's / sparsed |\n| --- | --- | --- | --- | --- | --- |")
     results = {}
