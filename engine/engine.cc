@@ -26,7 +26,9 @@ constexpr std::chrono::duration<double> kScrubAgain = std::chrono::hours(1);
 /// Memory that nobody took for so long, and at most for twice as long, goes back to the system.
 /// Held operands are looked at as often.
 constexpr std::chrono::seconds kKeepTime{2};
-/// For a lane that nobody uses.
+/// How often it is looked for a quiet moment, and for how long a lane that nobody uses is waited
+/// for.
+constexpr std::chrono::minutes kQuietTime{1};
 constexpr std::chrono::milliseconds kQuietWait{500};
 
 std::string CpuDescription() {
@@ -64,12 +66,14 @@ class SoftLimits {
 /// Until it is told to stop.
 void KeepHouse(const std::stop_token& stop, Budget& budget, Catalog& catalog, DenseCatalog& dense,
                Executor& executor, Observer& observer) {
+  using Clock = std::chrono::steady_clock;
   SoftLimits soft_limits;
+  Clock::time_point next_quiet = Clock::now() + kQuietTime;
   while (SleepFor(kKeepTime, stop)) {
-    if (executor.in_flight() == 0) {
+    if (const auto now = Clock::now(); now >= next_quiet && executor.in_flight() == 0) {
       // That it is too busy after all is no error.
-      executor.SettleMemoryRate(nullptr, std::chrono::steady_clock::now() + kQuietWait)
-          .IgnoreError();
+      executor.SettleMemoryRate(nullptr, now + kQuietWait).IgnoreError();
+      next_quiet = now + kQuietTime;
     }
     budget.TrimKept();
     for (const DenseExpiry& expiry : dense.Expire(stop)) observer.OnDenseExpired(expiry);

@@ -789,7 +789,7 @@ const asked = (row) =>
   [row.k > 0 ? `K=${row.k}` : '', row.parameters].filter(Boolean).join(' ') || NONE;
 
 const REQUEST_COLUMNS = [
-  {title: 'Operation', cell: (row) => row.op},
+  {title: 'Operation', class: 'brief', cell: (row) => row.op},
   {title: 'Of', class: 'wrap', cell: (row) => row.matrix || NONE},
   {title: 'Parameters', class: 'middle', cell: asked},
   {title: 'Took', right: true, cell: (row) => seconds(row.seconds)},
