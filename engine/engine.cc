@@ -26,6 +26,10 @@ constexpr std::chrono::duration<double> kScrubAgain = std::chrono::hours(1);
 /// Memory that nobody took for so long, and at most for twice as long, goes back to the system.
 /// Buffers are looked at as often.
 constexpr std::chrono::seconds kKeepTime{2};
+/// How often it is looked for a quiet moment, and for how long a lane that nobody uses is waited
+/// for.
+constexpr std::chrono::minutes kQuietTime{1};
+constexpr std::chrono::milliseconds kQuietWait{500};
 
 std::string CpuDescription() {
 #if defined(__x86_64__)
@@ -61,9 +65,16 @@ class SoftLimits {
 
 /// Until it is told to stop.
 void KeepHouse(const std::stop_token& stop, Budget& budget, Catalog& catalog, DenseCatalog& dense,
-               Observer& observer) {
+               Executor& executor, Observer& observer) {
+  using Clock = std::chrono::steady_clock;
   SoftLimits soft_limits;
+  Clock::time_point next_quiet = Clock::now() + kQuietTime;
   while (SleepFor(kKeepTime, stop)) {
+    if (const auto now = Clock::now(); now >= next_quiet && executor.in_flight() == 0) {
+      // That it is too busy after all is no error.
+      executor.SettleMemoryRate(nullptr, now + kQuietWait).IgnoreError();
+      next_quiet = now + kQuietTime;
+    }
     budget.TrimKept();
     for (const DenseExpiry& expiry : dense.Expire(stop)) observer.OnDenseExpired(expiry);
     for (const MatrixExpiry& expiry : catalog.Expire(stop)) observer.OnMatrixExpired(expiry);
@@ -270,7 +281,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   };
   preparation.Restore(*contents);
   engine->housekeeper_ = std::jthread([raw = engine.get(), &observer](const std::stop_token& stop) {
-    KeepHouse(stop, *raw->budget_, *raw->catalog_, *raw->dense_, observer);
+    KeepHouse(stop, *raw->budget_, *raw->catalog_, *raw->dense_, *raw->executor_, observer);
   });
   if (engine->store_->durable()) {
     engine->store_watcher_ = std::make_unique<StoreWatcher>(

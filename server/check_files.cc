@@ -43,14 +43,10 @@ std::string FolderOf(const std::string& path) {
 
 }  // namespace
 
-std::vector<std::string> FileProblems(const Config& config) {
-  std::vector<std::string> problems;
-  const auto add = [&](const char* flag, const std::string& what) {
-    if (!what.empty()) problems.push_back(fmt::format("--{}: {}", flag, what));
-  };
+void CheckFiles(const Config& config, Problems& problems) {
   const auto check_folder = [&](const char* flag, const std::string& folder) {
     if (const std::string why = WhyNotWritable(folder); !why.empty()) {
-      add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
+      problems.Add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
     }
   };
   // One that is not there may be made for each start, as systemd does with /run/sparsed.
@@ -63,12 +59,22 @@ std::vector<std::string> FileProblems(const Config& config) {
   };
   if (!config.access_file.empty()) {
     const auto access = Access::Open(config.access_file);
-    if (!access.ok()) add("access-file", std::string(access.status().message()));
+    if (!access.ok()) problems.Add("access-file", std::string(access.status().message()));
   }
-  if (!config.tls_certificate.empty()) {
+  // One without the other is told already.
+  if (!config.tls_certificate.empty() && !config.tls_key.empty()) {
     const auto certificates =
         Certificates::Open({config.tls_certificate, config.tls_key, config.tls_client_ca});
-    if (!certificates.ok()) add("tls-certificate", std::string(certificates.status().message()));
+    if (!certificates.ok()) {
+      const std::string why(certificates.status().message());
+      const auto names = [&](const std::string& file) {
+        return !file.empty() && why.starts_with(file);
+      };
+      const char* const flag = names(config.tls_key)         ? "tls-key"
+                               : names(config.tls_client_ca) ? "tls-client-ca"
+                                                             : "tls-certificate";
+      problems.Add(flag, why);
+    }
   }
   if (!config.in_memory()) {
     const std::filesystem::path folder = std::filesystem::absolute(config.data_dir);
@@ -77,7 +83,6 @@ std::vector<std::string> FileProblems(const Config& config) {
   if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
   for (const std::string& address : config.listen) check_socket("listen", address);
   check_socket("local-listen", config.local_listen);
-  return problems;
 }
 
 }  // namespace sparsed::server

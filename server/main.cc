@@ -11,6 +11,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/catalog/canonical.h"
@@ -127,16 +128,30 @@ int Salvage(const Config& config) {
   return 0;
 }
 
-/// --check-config: says what a start would use, or what is wrong. Returns the exit code.
-int CheckOnly(const Checked& checked) {
-  const std::vector<std::string> problems = FileProblems(checked.config);
-  for (const std::string& problem : problems) std::cerr << "sparsed: " << problem << "\n";
-  if (!problems.empty()) return kExitWrongUse;
-  std::cout << checked.settings;
+/// --check-config: says what a start would use, or all that is wrong. Returns the exit code.
+int CheckOnly(Settings settings) {
+  CheckFiles(settings.config, settings.problems);
+  if (!settings.problems.empty()) return Refuse(std::cerr, settings.problems.Sentences());
+  std::cout << settings.annotated;
   return 0;
 }
 
-int Run(const Config& config) {
+/// Why a start failed: what is wrong with the files that settings name, by the lines in which they
+/// do, and what the start said unless it is the same.
+std::vector<std::string> WhyNotStarted(Settings settings, const absl::Status& status) {
+  CheckFiles(settings.config, settings.problems);
+  std::vector<std::string> sentences = settings.problems.Sentences();
+  const std::string said(status.message());
+  if (std::ranges::none_of(sentences, [&](const std::string& sentence) {
+        return sentence.find(said) != std::string::npos;
+      })) {
+    sentences.push_back(said);
+  }
+  return sentences;
+}
+
+int Run(const Settings& settings) {
+  const Config& config = settings.config;
   // Before any other thread starts, so that all inherit it and only sigwait sees them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -156,13 +171,14 @@ int Run(const Config& config) {
     alarm(kLastSeconds);  // whatever is stuck, this ends the process
   });
   if (!server.ok()) {
-    if (config.log_format == LogFormat::kJson) {
-      Log(LogLevel::kError, "not started", {{"message", std::string(server.status().message())}});
+    for (const std::string& why : WhyNotStarted(settings, server.status())) {
+      if (config.log_format == LogFormat::kJson) {
+        Log(LogLevel::kError, "not started", {{"message", why}});
+      } else {
+        std::cerr << "sparsed: " << why << "\n";
+      }
     }
     StopLog();
-    if (config.log_format != LogFormat::kJson) {
-      std::cerr << "sparsed: " << server.status().message() << "\n";
-    }
     return 1;
   }
   LogStart(config, **server);
@@ -190,11 +206,10 @@ int Run(const Config& config) {
 }  // namespace sparsed::server
 
 int main(int argc, char** argv) {
-  const auto parsed = sparsed::server::ParseCommandLine(argc, argv, std::cout, std::cerr);
+  auto parsed = sparsed::server::ParseCommandLine(argc, argv, std::cout, std::cerr);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
-  if (const auto* checked = std::get_if<sparsed::server::Checked>(&parsed)) {
-    return sparsed::server::CheckOnly(*checked);
-  }
-  const auto& config = std::get<sparsed::server::Config>(parsed);
-  return config.salvage ? sparsed::server::Salvage(config) : sparsed::server::Run(config);
+  auto& settings = std::get<sparsed::server::Settings>(parsed);
+  if (settings.check) return sparsed::server::CheckOnly(std::move(settings));
+  return settings.config.salvage ? sparsed::server::Salvage(settings.config)
+                                 : sparsed::server::Run(settings);
 }

@@ -425,8 +425,10 @@ class Server::Impl {
       Log(LogLevel::kError, "unreachable", {{"message", std::string(status.message())}});
     }
     TellHealth();
-    // Whoever is not told any more starts the process again (WatchdogSec in deploy/systemd).
-    if (status.ok() && (queue_watch_ == nullptr || queue_watch_->Reason().empty())) {
+    // Whoever is not told any more starts the process again (WatchdogSec in deploy/systemd), which
+    // is to give up.
+    const bool stalled = queue_watch_ != nullptr && !queue_watch_->Reason().empty();
+    if (config_.give_up_seconds == 0 || (status.ok() && !stalled)) {
       NotifyServiceManager("WATCHDOG=1");
     }
   }

@@ -40,22 +40,11 @@ Function* Find(const Library& library, const char* name) {
   return reinterpret_cast<Function*>(dlsym(library.get(), name));
 }
 
-std::vector<std::string> Names(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
 /// PCI addresses of NVIDIA's display and compute controllers.
 std::vector<std::string> Cards(const std::string& root) {
   const std::string folder = root + "/sys/bus/pci/devices";
   std::vector<std::string> cards;
-  for (const std::string& address : Names(folder)) {
+  for (const std::string& address : NamesIn(folder)) {
     const std::string device = folder + "/" + address;
     if (ReadSmallFile(device + "/vendor").value_or("").starts_with("0x10de") &&
         ReadSmallFile(device + "/class").value_or("").starts_with("0x03")) {
@@ -68,7 +57,7 @@ std::vector<std::string> Cards(const std::string& root) {
 /// Files of /dev that the driver needs and this process may not open.
 std::vector<std::string> Forbidden(const std::string& root) {
   std::vector<std::string> forbidden;
-  for (const std::string& name : Names(root + "/dev")) {
+  for (const std::string& name : NamesIn(root + "/dev")) {
     const bool device =
         name == "nvidiactl" || name == "nvidia-uvm" ||
         (name.starts_with("nvidia") && name.size() > 6 && name[6] >= '0' && name[6] <= '9');

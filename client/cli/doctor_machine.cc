@@ -13,7 +13,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -82,16 +81,12 @@ std::optional<std::pair<int64_t, int64_t>> LimitOf(std::string_view limits, std:
 /// Processes of that name.
 std::vector<std::string> Processes(const std::string& proc, std::string_view name) {
   std::vector<std::string> pids;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(proc, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string pid = entry->path().filename().string();
+  for (const std::string& pid : NamesIn(proc)) {
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (ReadSmallFile(entry->path().string() + "/comm") == fmt::format("{}\n", name)) {
+    if (ReadSmallFile(fmt::format("{}/{}/comm", proc, pid)) == fmt::format("{}\n", name)) {
       pids.push_back(pid);
     }
   }
-  std::ranges::sort(pids);
   return pids;
 }
 

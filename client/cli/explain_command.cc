@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "client/cli/commands.h"
+#include "client/cli/measurements_report.h"
 
 namespace sparsed::cli {
 namespace {
@@ -26,18 +27,44 @@ std::string Title(const ExplainedOperation& o) {
   return NameOf(o) + (o.stored.estimate ? " (estimate)" : "");
 }
 
+/// What the model says bounds it from above.
+std::string RoofOf(const Explanation& e, const ExplainedOperation& o) {
+  if (o.limit == "nothing" || o.limit == "cache") return o.limit == "cache" ? "cache" : "";
+  return o.stored.flops / e.flops_per_second > o.stored.moved_bytes / e.bytes_per_second
+             ? "arithmetic"
+             : "memory";
+}
+
+/// Of the plan's trial, beside the roof that it was under.
+std::string MeasuredText(const ExplainedOperation& o) {
+  const std::string share = RooflineShare(o.roofline_share, o.roof);
+  const std::string where = share.empty()         ? ""
+                            : share == "in cache" ? ", where caches bound it and not memory"
+                            : o.limit == "cache"
+                                ? ""
+                                : fmt::format(", at {} of the memory roofline", share);
+  return fmt::format("  measured: {:.4f} ms by {}{}\n", o.measured_ms, o.measured, where);
+}
+
 std::string TablesText(const Explanation& e) {
   Table moved({"MiB MOVED", "AT LEAST", "BY ROWS", "IN PARTS", "REORDERED", "REORDERED PARTS"});
-  Table roofline({"ROOFLINE", "FLOP/BYTE", "AT MOST", "GFLOP/s", "AT MOST", "ms", "MEASURED ms"});
+  // By rows, as stored, and if all was moved once, which no order of rows is better than.
+  Table roofline({"ROOFLINE", "ROOF", "FLOP/BYTE", "GFLOP/s", "ms", "BEST FLOP/BYTE",
+                  "BEST GFLOP/s", "BEST ms", "MEASURED ms"});
   for (const ExplainedOperation& o : e.operations) {
     const Movement& m = o.stored;
     moved.Add({Title(o), MiB(m.footprint_bytes), MiB(m.moved_bytes), MiB(m.partition_bytes),
                MiB(o.reordered.moved_bytes), MiB(o.reordered.partition_bytes)});
-    roofline.Add({Title(o), fmt::format("{:.3f}", Intensity(m.flops, m.moved_bytes)),
+    // Memory's rate says nothing of what the cache holds.
+    const auto by_memory = [&](double value, int digits) {
+      return o.limit == "cache" ? "" : fmt::format("{:.{}f}", value, digits);
+    };
+    roofline.Add({Title(o), RoofOf(e, o), fmt::format("{:.3f}", Intensity(m.flops, m.moved_bytes)),
+                  by_memory(RooflineGflops(e, m.flops, m.moved_bytes), 2),
+                  by_memory(RooflineMs(e, m, m.moved_bytes), 4),
                   fmt::format("{:.3f}", Intensity(m.flops, m.footprint_bytes)),
-                  fmt::format("{:.2f}", RooflineGflops(e, m.flops, m.moved_bytes)),
-                  fmt::format("{:.2f}", RooflineGflops(e, m.flops, m.footprint_bytes)),
-                  fmt::format("{:.4f}", RooflineMs(e, m, m.moved_bytes)),
+                  by_memory(RooflineGflops(e, m.flops, m.footprint_bytes), 2),
+                  by_memory(RooflineMs(e, m, m.footprint_bytes), 4),
                   o.measured_ms > 0 ? fmt::format("{:.4f}", o.measured_ms) : ""});
   }
   return fmt::format("{}\n{}", moved.Text(), roofline.Text());
@@ -48,9 +75,9 @@ std::string LimitText(const Explanation& e, const ExplainedOperation& o) {
   if (o.limit == "nothing") return "there is nothing to multiply";
   if (o.limit == "cache") {
     return fmt::format(
-        "all {} MiB fit the last level cache: memory is no limit, and an order of rows can only "
-        "help "
-        "the caches before it (--cache=)",
+        "all {} MiB fit the last level cache: memory's roofline is no limit, and an order of rows "
+        "can "
+        "only help the caches before it (--cache=)",
         MiB(m.footprint_bytes));
   }
   if (o.limit == "arithmetic") {
@@ -83,18 +110,14 @@ std::string GainText(const Explanation& e, const ExplainedOperation& o) {
 }
 
 std::string Text(const std::string& name, const Explanation& e) {
-  std::string text =
-      fmt::format("{} on {}: {:.1f} GB/s, {:.0f} GFLOP/s, cache of {} in lines of {} bytes\n\n{}\n",
-                  name, e.device, 1e-9 * e.bytes_per_second, 1e-9 * e.flops_per_second,
-                  Bytes(e.cache_bytes), e.line_bytes, TablesText(e));
+  std::string text = fmt::format(
+      "{} on {}: memory {:.1f} GB/s, {:.0f} GFLOP/s, cache of {} in lines of {} bytes\n\n{}\n",
+      name, e.device, 1e-9 * e.bytes_per_second, 1e-9 * e.flops_per_second, Bytes(e.cache_bytes),
+      e.line_bytes, TablesText(e));
   for (const ExplainedOperation& o : e.operations) {
     text += fmt::format("{}: {}\n", Title(o), LimitText(e, o));
     if (const std::string gain = GainText(e, o); !gain.empty()) text += fmt::format("  {}\n", gain);
-    if (o.measured_ms > 0) {
-      text += fmt::format("  measured at {:.0f} % of the roofline, {}\n",
-                          100 * RooflineMs(e, o.stored, o.stored.moved_bytes) / o.measured_ms,
-                          o.measured);
-    }
+    if (o.measured_ms > 0) text += MeasuredText(o);
   }
   return text;
 }

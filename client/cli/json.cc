@@ -61,6 +61,7 @@ Json ToJson(const Measurement& m) {
           {"floor_ms", m.floor_ms},
           {"gflops", m.gflops},
           {"floor_share", m.floor_share},
+          {"roof", m.roof},
           {"runs", m.runs},
           {"model", m.model}};
 }
@@ -97,7 +98,10 @@ Json ToJson(const MatrixInfo& info) {
                              {"device", plan.device},
                              {"baseline_ms", plan.baseline_ms},
                              {"plan_ms", plan.plan_ms},
-                             {"reason", plan.reason}});
+                             {"reason", plan.reason},
+                             {"since_unix_ns", UnixNs(plan.since)},
+                             {"requests_per_second", plan.requests_per_second},
+                             {"in_use", plan.in_use}});
   }
   for (const LayoutInfo& layout : info.layouts) {
     json["layouts"].push_back({{"kind", layout.kind},
@@ -251,6 +255,8 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"roofline_gflops", RooflineGflops(e, o.stored.flops, o.stored.moved_bytes)},
          {"measured_ms", o.measured_ms},
          {"measured", o.measured},
+         {"roofline_share", o.roofline_share},
+         {"roof", o.roof},
          {"stored", ToJson(o.stored)},
          {"reordered", ToJson(o.reordered)}});
   }

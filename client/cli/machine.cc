@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 namespace sparsed::cli {
 namespace {
@@ -29,6 +31,17 @@ std::string CgroupPath(std::string_view text, std::string_view mark) {
 }
 
 }  // namespace
+
+std::vector<std::string> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
 
 std::optional<std::string> ReadSmallFile(const std::string& path) {
   constexpr size_t kMost = 64 << 10;

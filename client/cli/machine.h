@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace sparsed::cli {
 
 /// The whole of a small file, such as those of /proc; none if it cannot be read.
 std::optional<std::string> ReadSmallFile(const std::string& path);
+
+/// What is in a folder, sorted; nothing if it cannot be read.
+std::vector<std::string> NamesIn(const std::string& folder);
 
 /// A number of /proc/meminfo, in bytes, such as "MemTotal"; 0 if it is not there.
 int64_t MemoryInfo(const std::string& meminfo, const std::string& name);

@@ -19,15 +19,37 @@ namespace {
 /// What ends a problem signature whose requests allow TF32.
 constexpr std::string_view kTf32 = ":tf32";
 
+/// Requests a second, where there were some lately.
+std::string UseText(const PlanInfo& plan) {
+  const std::string rate = plan.requests_per_second >= 0.005
+                               ? fmt::format("{:.2f}", plan.requests_per_second)
+                               : std::string();
+  return plan.in_use ? rate + "*" : rate;
+}
+
+std::string Since(const PlanInfo& plan) {
+  return plan.since.time_since_epoch().count() > 0 ? Time(plan.since) : "";
+}
+
+/// Of the one that most requests use: "SpMM K=32: aspt / cpu.aspt".
+std::string PlanInUse(const MatrixInfo& info) {
+  const auto used = std::ranges::find_if(info.plans, &PlanInfo::in_use);
+  if (used == info.plans.end()) return "";
+  return fmt::format("{}: {} / {}", Text(used->problem_class), used->recipe, used->kernel);
+}
+
 std::string PlansText(const MatrixInfo& info) {
-  Table plans({"SIGNATURE", "PIPELINE", "KERNEL", "DEVICE", "BASELINE ms", "PLAN ms", "WHY"},
-              {"DEVICE", "WHY", "BASELINE ms"});
+  Table plans({"SIGNATURE", "USED/s", "PIPELINE", "KERNEL", "DEVICE", "BASELINE ms", "PLAN ms",
+               "SINCE", "WHY"});
   for (const PlanInfo& plan : info.plans) {
-    plans.Add({Text(plan.problem_class), plan.recipe, plan.kernel, plan.device,
+    plans.Add({Text(plan.problem_class), UseText(plan), plan.recipe, plan.kernel, plan.device,
                plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",
-               KnownMilliseconds(plan.plan_ms), plan.reason});
+               KnownMilliseconds(plan.plan_ms), Since(plan), plan.reason});
   }
-  return plans.empty() ? "" : fmt::format("\nPlans\n{}", plans.Text());
+  const bool used = std::ranges::any_of(info.plans, &PlanInfo::in_use);
+  return plans.empty()
+             ? ""
+             : fmt::format("\nPlans{}\n{}", used ? " (* the one in use)" : "", plans.Text());
 }
 
 /// What became of a transform pipeline that was tried: by its fastest kernel, or by the one that it
@@ -68,7 +90,7 @@ std::string DetailsText(const MatrixInfo& info) {
       "created      {}\n"
       "pattern      {}\n"
       "CSR          {}\n"
-      "preparation  {:.3f} s\n",
+      "preparation  {:.3f} s, for all plans\n",
       info.name, Summary(info), Name(info.state),
       info.detail.empty() ? "" : fmt::format("note         {}\n", info.detail), info.version,
       info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
@@ -93,9 +115,9 @@ std::string DetailsText(const MatrixInfo& info) {
   const Table measurements = MeasurementsTable(info.measurements);
   if (!measurements.empty()) {
     text += fmt::format(
-        "\nMeasurements (BASELINE: plain CSR, turn by turn with the line's kernel; ROOFLINE: the "
-        "time "
-        "that the bytes alone take, of the median)\n{}",
+        "\nMeasurements (BASELINE: plain CSR, turn by turn with the line's kernel; ROOFLINE: of "
+        "what "
+        "memory allows)\n{}",
         measurements.Text());
   }
   return text;
@@ -223,16 +245,21 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
                    {"STATE", "state"},
                    {"PLANS", "plans"},
                    {"CSR", "csr_bytes"},
+                   {"PLAN IN USE", "plan_in_use", true},
                    {"OWNER", "owner", true},
                    {"VERSION", "version", true},
                    {"DURABLE", "durable", true},
                    {"CREATED", "created_unix_ns", true},
                    {"PATTERN", "pattern_hash", true}});
   for (const MatrixInfo& info : *matrices) {
-    listing.Add(ToJson(info), {info.name, Count(info.rows), Count(info.cols), Count(info.nnz),
-                               Name(info.type), Name(info.state), std::to_string(info.plans.size()),
-                               Bytes(info.csr_bytes), info.owner, std::to_string(info.version),
-                               info.durable ? "yes" : "no", Time(info.created), info.pattern_hash});
+    Json json = ToJson(info);
+    const std::string plan = PlanInUse(info);
+    json["plan_in_use"] = plan;
+    listing.Add(std::move(json),
+                {info.name, Count(info.rows), Count(info.cols), Count(info.nnz), Name(info.type),
+                 Name(info.state), std::to_string(info.plans.size()), Bytes(info.csr_bytes), plan,
+                 info.owner, std::to_string(info.version), info.durable ? "yes" : "no",
+                 Time(info.created), info.pattern_hash});
   }
   return Report::Of(std::move(listing));
 }

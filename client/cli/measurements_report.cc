@@ -65,21 +65,21 @@ std::string KnownMilliseconds(double milliseconds) {
                              : fmt::format("{:.3f}", milliseconds);
 }
 
-std::string FloorShare(double share) {
+std::string RooflineShare(double share, std::string_view roof) {
   if (share <= 0) return "";
-  return fmt::format("{:.0f} %{}", 100 * share, share > 1 ? " (caches)" : "");
+  if (roof == "cache" || share > 1) return "in cache";
+  return fmt::format("{:.0f} %", 100 * share);
 }
 
 Table MeasurementsTable(const std::vector<Measurement>& measurements) {
   Table table({"SIGNATURE", "TYPE", "K", "MEDIAN ms", "BASELINE ms", "BUILD ms", "GFLOP/s",
-               "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"},
-              {"RUNS", "TYPE", "BUILD ms", "ROOFLINE", "DEVICE", "GFLOP/s", "BASELINE ms"});
+               "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"});
   for (const Measurement& m : measurements) {
-    table.Add({Text(m.problem_class), Name(m.type), std::to_string(m.k),
-               KnownMilliseconds(m.median_ms), KnownMilliseconds(m.baseline_ms),
-               KnownMilliseconds(m.preparation_ms),
-               m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "", FloorShare(m.floor_share),
-               std::to_string(m.runs), m.device, m.kernel, m.recipe});
+    table.Add(
+        {Text(m.problem_class), Name(m.type), std::to_string(m.k), KnownMilliseconds(m.median_ms),
+         KnownMilliseconds(m.baseline_ms), KnownMilliseconds(m.preparation_ms),
+         m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "", RooflineShare(m.floor_share, m.roof),
+         std::to_string(m.runs), m.device, m.kernel, m.recipe});
   }
   return table;
 }

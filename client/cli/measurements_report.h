@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/cli/report.h"
@@ -18,9 +19,9 @@ std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns);
 /// For people: a table for each pattern, fastest first within a class.
 std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns);
 
-/// "45 %" of the roofline; "130 % (caches)" where caches hold the operands, so that memory is no
-/// limit; empty if it is 0: not known.
-std::string FloorShare(double share);
+/// "45 %" of what memory allows; "in cache" where caches hold what is multiplied, so that memory is
+/// not what bounds it; empty if it is 0: not known.
+std::string RooflineShare(double share, std::string_view roof);
 /// "0.123" milliseconds; empty if it is 0: not known.
 std::string KnownMilliseconds(double milliseconds);
 /// Of a pattern's measurements, in the order given.

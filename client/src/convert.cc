@@ -130,7 +130,8 @@ Measurement FromProto(const v1::Measurement& m) {
           .baseline_ms = m.baseline_ms(),
           .preparation_ms = m.preparation_ms(),
           .type = FromProto(m.type()),
-          .model = m.model()};
+          .model = m.model(),
+          .roof = m.roof()};
 }
 
 PatternMeasurements FromProto(const v1::PatternMeasurements& proto) {
@@ -209,7 +210,9 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
   }
   for (const v1::PlanInfo& plan : proto.plans()) {
     info.plans.push_back({FromProto(plan.problem_class()), plan.recipe(), plan.kernel(),
-                          plan.device(), plan.baseline_ms(), plan.plan_ms(), plan.reason()});
+                          plan.device(), plan.baseline_ms(), plan.plan_ms(), plan.reason(),
+                          FromUnixNs(plan.since_unix_ns()), plan.requests_per_second(),
+                          plan.in_use()});
   }
   for (const v1::Measurement& m : proto.measurements()) {
     info.measurements.push_back(FromProto(m));

@@ -41,7 +41,9 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                                       .known_gain = operation.known_gain(),
                                       .imbalance = operation.imbalance(),
                                       .measured_ms = operation.measured_ms(),
-                                      .measured = operation.measured()});
+                                      .measured = operation.measured(),
+                                      .roofline_share = operation.roofline_share(),
+                                      .roof = operation.roof()});
   }
   return explanation;
 }

@@ -12,6 +12,7 @@ namespace {
 
 /// Memory that was short may be free again; a trial that fails costs little.
 constexpr std::chrono::minutes kTryAgainAfter{5};
+constexpr double kUseHalfLife = 60;  // seconds
 
 /// There are few enough: their text has one definition.
 std::unordered_map<std::string, ProblemClass> AllClassesByText() {
@@ -43,20 +44,24 @@ std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
   return found == classes->end() ? std::nullopt : std::optional(found->second);
 }
 
-double CompulsoryBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz) {
+double StreamedBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz) {
   const auto size = static_cast<double>(SizeOf(problem.type));
   const auto nonzeros = static_cast<double>(nnz);
   const double sparse =
       nonzeros * (sizeof(int32_t) + size) + static_cast<double>(rows + 1) * sizeof(int64_t);
-  const auto touched = [&](int64_t operand_rows) {
-    return static_cast<double>(std::min(operand_rows, nnz)) * static_cast<double>(problem.k) * size;
-  };
-  if (problem.operation == Operation::kSddmm) {
-    return sparse + touched(rows) + touched(cols) + nonzeros * size;
-  }
+  if (problem.operation == Operation::kSddmm) return sparse + nonzeros * size;
   const int64_t result_rows = problem.transposed ? cols : rows;
-  return sparse + touched(problem.transposed ? rows : cols) +
-         static_cast<double>(result_rows) * static_cast<double>(problem.k) * size;
+  return sparse + static_cast<double>(result_rows) * static_cast<double>(problem.k) * size;
+}
+
+double CompulsoryBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz) {
+  const auto touched = [&](int64_t operand_rows) {
+    return static_cast<double>(std::min(operand_rows, nnz)) * static_cast<double>(problem.k) *
+           static_cast<double>(SizeOf(problem.type));
+  };
+  const double streamed = StreamedBytes(problem, rows, cols, nnz);
+  if (problem.operation == Operation::kSddmm) return streamed + touched(rows) + touched(cols);
+  return streamed + touched(problem.transposed ? rows : cols);
 }
 
 double CompulsoryBytes(ElementType type, const CsrView& left, const CsrView& right,
@@ -148,6 +153,39 @@ std::vector<std::shared_ptr<const ActivePlan>> PlanTable::List() const {
   std::vector<std::shared_ptr<const ActivePlan>> plans;
   for (const auto& [key, plan] : plans_) plans.push_back(plan);
   return plans;
+}
+
+double PlanTable::Use::At(Clock::time_point now) const {
+  const std::chrono::duration<double> idle = std::max(now - last, Clock::duration(0));
+  return per_second * std::exp2(-idle.count() / kUseHalfLife);
+}
+
+void PlanTable::CountUse(const Plan& plan, Clock::time_point now) {
+  const MutexLock lock(mutex_);
+  Use& use = uses_[{plan.problem_class, plan.pair}];
+  use.per_second = use.At(now) + std::log(2) / kUseHalfLife;
+  use.last = now;
+}
+
+std::vector<PlanTable::Used> PlanTable::ListUsed(ElementType type, Clock::time_point now) const {
+  const MutexLock lock(mutex_);
+  std::vector<Used> used;
+  std::optional<size_t> most;
+  std::pair<double, Clock::time_point> most_use;
+  for (const auto& [key, plan] : plans_) {
+    if (key.first.type != type) continue;
+    used.push_back({plan});
+    const auto found = uses_.find(key);
+    if (found == uses_.end()) continue;
+    used.back().per_second = found->second.At(now);
+    const std::pair use(used.back().per_second, found->second.last);
+    if (!most || use > most_use) {
+      most = used.size() - 1;
+      most_use = use;
+    }
+  }
+  if (most) used[*most].in_use = true;
+  return used;
 }
 
 }  // namespace sparsed::engine

@@ -61,14 +61,14 @@ struct Measurement {
   int runs = 0;
   /// Of plain CSR's default kernel, turn by turn with this; 0: not known (an older program's).
   double baseline_ms = 0;
-  /// Compulsory bytes at the device's rate, as that was measured then; 0: not known.
+  /// Compulsory bytes at the device's rate, as that was known then; 0: not known. RooflineOf has it
+  /// at the rate that is known now.
   double floor_ms = 0;
   double preparation_ms = 0;  ///< to build the layout
   std::string model = {};     ///< the processor's or the card's name; empty: not known
   std::optional<PatternPair> pair = std::nullopt;  ///< SpGEMM
-
-  /// Above 1 if the caches hold the operands; 0: not known.
-  double floor_share() const { return median_ms > 0 ? floor_ms / median_ms : 0; }
+  /// CompulsoryBytes; 0: not known (an older program's).
+  double compulsory_bytes = 0;
 };
 
 /// What became of a recipe for a class, or of a kernel of SpGEMM for a pair.
@@ -85,7 +85,11 @@ struct Decision {
 /// touches. `rows` x `cols` is the matrix as it was uploaded.
 double CompulsoryBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz);
 
-/// Likewise of SpGEMM whose result has `result_nnz` nonzeros.
+/// Of them, those that plain CSR's kernels move for certain, whichever columns S has: S and the
+/// result.
+double StreamedBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz);
+
+/// CompulsoryBytes of SpGEMM whose result has `result_nnz` nonzeros.
 double CompulsoryBytes(ElementType type, const CsrView& left, const CsrView& right,
                        int64_t result_nnz);
 
@@ -96,6 +100,7 @@ double Gflops(int64_t nnz, int64_t k, double milliseconds);
 struct ActivePlan {
   Plan plan;
   std::shared_ptr<LazyLayout> layout;  ///< null: plain CSR
+  /// When requests began to use it; 0: not known, or one to be replaced.
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
@@ -103,6 +108,8 @@ struct ActivePlan {
 /// Thread-safe.
 class PlanTable {
  public:
+  using Clock = std::chrono::steady_clock;
+
   struct Found {
     std::shared_ptr<const ActivePlan> plan;  ///< null: nothing near; use plain CSR's default kernel
     bool exact = false;  ///< false: a plan of a neighbouring class; a trial would be worth it
@@ -124,14 +131,33 @@ class PlanTable {
   std::shared_ptr<const void> Watch(std::function<void()> changed);
   std::vector<std::shared_ptr<const ActivePlan>> List() const;
 
+  /// A request runs on it, or on what took its place.
+  void CountUse(const Plan& plan, Clock::time_point now = Clock::now());
+  struct Used {
+    std::shared_ptr<const ActivePlan> plan;
+    /// Of requests that it served, halved for each minute since: a steady rate comes out as that.
+    double per_second = 0;
+    /// Most of the requests of late, or the last of all; of one plan at most.
+    bool in_use = false;
+  };
+  /// Those for values of `type`.
+  std::vector<Used> ListUsed(ElementType type, Clock::time_point now = Clock::now()) const;
+
  private:
+  using Key = std::pair<ProblemClass, std::optional<PatternPair>>;
+  struct Use {
+    double per_second = 0;
+    Clock::time_point last;
+    double At(Clock::time_point now) const;
+  };
+
   /// Null if there is none of the class but for K.
   std::shared_ptr<const ActivePlan> NearestLocked(const ProblemClass& problem_class) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  std::map<std::pair<ProblemClass, std::optional<PatternPair>>, std::shared_ptr<const ActivePlan>>
-      plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, std::shared_ptr<const ActivePlan>> plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, Use> uses_ ABSL_GUARDED_BY(mutex_);  ///< of plans that were used
   std::vector<std::weak_ptr<const std::function<void()>>> watchers_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -95,6 +95,14 @@ class Backend {
   virtual absl::Status Checked(absl::Status status) { return status; }
   /// Bytes that it copies, read and written both counted: the floor's denominator.
   virtual double bytes_per_second() const = 0;
+  virtual int64_t cache_bytes() const = 0;  ///< of its last level cache
+  /// A kernel took `milliseconds` to move at least so many bytes: the rate is no less from now on,
+  /// unless the cache held a good part of them.
+  void SawMoved(double bytes, double milliseconds) {
+    constexpr double kOfCache = 8;
+    if (milliseconds <= 0 || bytes < kOfCache * static_cast<double>(cache_bytes())) return;
+    RaiseRate(bytes / milliseconds * 1e3);
+  }
   /// Where its kernels read and write.
   virtual MemorySource& memory(MemoryUse use) = 0;
   /// The same, which `owner` pays for.
@@ -212,6 +220,9 @@ class Backend {
   virtual absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) = 0;
 
  private:
+  /// bytes_per_second() is not below this any more.
+  virtual void RaiseRate(double bytes_per_second) = 0;
+
   const DeviceId id_;
   const std::string model_;
 };

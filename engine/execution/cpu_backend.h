@@ -20,6 +20,7 @@ class CpuBackend final : public Backend {
   int threads_per_lane() const { return threads_per_lane_; }
 
   double bytes_per_second() const override { return memory_rate_.bytes_per_second(); }
+  int64_t cache_bytes() const override { return LastLevelCacheBytes(); }
   MemorySource& memory(MemoryUse use) override { return budget_.Source(use); }
   MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) override {
     return budget_.Source(use, &owner);
@@ -79,6 +80,8 @@ class CpuBackend final : public Backend {
   absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) override;
 
  private:
+  void RaiseRate(double bytes_per_second) override { memory_rate_.Saw(bytes_per_second); }
+
   Budget& budget_;
   const int lanes_, threads_per_lane_;
   MemoryRate memory_rate_;

@@ -153,6 +153,7 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const Ma
     resolved.layout = *std::move(csr);
   }
   if (found.plan != nullptr) {
+    matrix->pattern()->plans().CountUse(found.plan->plan);
     resolved.kernel = FindLayoutKernel(problem.operation, found.plan->plan.kernel);
   }
   if (resolved.kernel && resolved.kernel->Serves(problem, *resolved.layout)) {
@@ -364,22 +365,24 @@ const std::string& Executor::model(DeviceKind kind) const {
   return impl_->gpus.empty() ? kNone : impl_->gpus.front().model();
 }
 
-absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop) {
+absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop,
+                                        std::chrono::steady_clock::time_point until) {
   MemoryRate& rate = impl_->cpu.memory_rate();
   if (!rate.due()) return absl::OkStatus();
+  const Budget::SpareOnly spare;  // nobody's arrays go for it
   MemorySource& memory = impl_->budget.Source(MemoryUse::kPreparation);
   absl::StatusOr<Buffer> from = memory.Allocate(MemoryRate::kBytes);
   absl::StatusOr<Buffer> to = memory.Allocate(MemoryRate::kBytes);
   // Another time, then.
   if (!from.ok() || !to.ok()) return absl::OkStatus();
-  std::memset(from->mutable_data(), 1, from->size());
-  std::memset(to->mutable_data(), 2, to->size());
   return RunIdle(
       DeviceId{},
       [&](Lane& /*lane*/) {
+        std::memset(from->mutable_data(), 1, from->size());
+        std::memset(to->mutable_data(), 2, to->size());
         rate.Measure({from->mutable_data(), from->size()}, {to->mutable_data(), to->size()});
       },
-      stop);
+      stop, until);
 }
 const std::deque<GpuBackend>& Executor::gpus() const { return impl_->gpus; }
 absl::StatusOr<GpuBackend*> Executor::GpuOf(std::string_view uuid) const {

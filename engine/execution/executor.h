@@ -116,9 +116,9 @@ class Executor {
   /// driver, and the kernels of this build. Empty: there is no such device here.
   const std::string& model(DeviceKind kind) const;
   /// Measures the CPU's rate again, on an idle lane, if others computed when it was measured, a
-  /// minute ago or more.
-  /// Errors as RunIdle's; without memory for it, another time.
-  absl::Status SettleMemoryRate(const std::atomic<bool>* stop);
+  /// minute ago or more. Errors as RunIdle's; without free memory for it, another time.
+  absl::Status SettleMemoryRate(const std::atomic<bool>* stop,
+                                std::chrono::steady_clock::time_point until = kNever);
   DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
   const std::deque<GpuBackend>& gpus() const;
   /// The GPU that serves and has the fewest calls; null: none does.

@@ -37,6 +37,7 @@ class GpuBackend final : public Backend {
   absl::Status status() const override { return device_.status(); }
   absl::Status Checked(absl::Status status) override { return device_.Checked(std::move(status)); }
   double bytes_per_second() const override { return device_.bytes_per_second(); }
+  int64_t cache_bytes() const override { return static_cast<int64_t>(device_.info().l2_bytes); }
   MemorySource& memory(MemoryUse use) override { return device_.budget().Source(use); }
   MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) override {
     return device_.budget().Source(use, &owner);
@@ -100,6 +101,8 @@ class GpuBackend final : public Backend {
   absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) override;
 
  private:
+  void RaiseRate(double bytes_per_second) override { device_.SawRate(bytes_per_second); }
+
   /// What was queued, `status` being how that went, is done when this returns, unless the lane
   /// queues.
   absl::Status Queued(absl::Status status, Lane& lane);

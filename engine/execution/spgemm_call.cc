@@ -294,7 +294,10 @@ absl::StatusOr<std::vector<SpgemmCall::Choice>> SpgemmCall::Choose() const {
       // What could not be read, for want of memory say.
       const bool whole = (planned->layouts.left == nullptr || choice.left != nullptr) &&
                          (planned->layouts.right == nullptr || choice.right != nullptr);
-      if (whole) choices.push_back(choice);
+      if (whole) {
+        left_->pattern()->plans().CountUse(found.plan->plan);
+        choices.push_back(choice);
+      }
     }
   }
   if (choices.empty() || choices.front().kernel != &*first) {

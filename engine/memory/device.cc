@@ -177,9 +177,16 @@ absl::Status Device::MeasureBandwidth() {
     const absl::StatusOr<double> ms =
         Timed(lane, [&] { return lane.stream.Copy(to->mutable_data(), from->data(), kBytes); });
     if (!ms.ok()) return ms.status();
-    if (*ms > 0) bytes_per_second_ = std::max(bytes_per_second_, 2.0 * kBytes / (*ms * 1e-3));
+    if (*ms > 0) SawRate(2.0 * kBytes / (*ms * 1e-3));
   }
   return absl::OkStatus();
+}
+
+void Device::SawRate(double bytes_per_second) {
+  double known = bytes_per_second_.load(std::memory_order_relaxed);
+  while (known < bytes_per_second &&
+         !bytes_per_second_.compare_exchange_weak(known, bytes_per_second)) {
+  }
 }
 
 absl::Status Device::status() const {

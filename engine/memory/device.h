@@ -62,7 +62,9 @@ class Device {
   const std::string& description() const { return description_; }
   const cuda::DeviceInfo& info() const { return info_; }
   /// Of copies within the device, read and written both counted: the floor's denominator.
-  double bytes_per_second() const { return bytes_per_second_; }
+  double bytes_per_second() const { return bytes_per_second_.load(std::memory_order_relaxed); }
+  /// A kernel reached it: bytes_per_second() is no less from now on.
+  void SawRate(double bytes_per_second);
   DeviceBudget& budget() { return *budget_; }
   Residency& residency() { return *residency_; }
   /// Of several the first has streams of high priority.
@@ -160,7 +162,7 @@ class Device {
   const std::string name_;
   cuda::DeviceInfo info_;  ///< as it was at the start
   std::string description_;
-  double bytes_per_second_ = 1;
+  std::atomic<double> bytes_per_second_{1};
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<DeviceBudget> budget_;
   std::unique_ptr<Residency> residency_;

@@ -1,5 +1,7 @@
 #include "engine/memory/processor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <ctime>
@@ -61,6 +63,12 @@ const std::string& ProcessorName() {
   return name;
 }
 
+int64_t LastLevelCacheBytes() {
+  constexpr int64_t kUsual = int64_t{32} << 20;
+  static const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? bytes : kUsual;
+}
+
 MemoryRate::MemoryRate(int threads) : threads_(threads) {
   std::vector<std::byte> from(kBytes, std::byte{1}), to(kBytes, std::byte{2});
   Measure(from, to);
@@ -81,9 +89,15 @@ void MemoryRate::Take(std::vector<CopyTry> tries) {
   // Worker slots and preparations of our own take from the memory's rate, wherever they run.
   const bool quiet = median.bytes_per_second >= kNear * best &&
                      tries.front().processor_share >= kOwn && tries.front().process_share <= kAlone;
-  bytes_per_second_ = quiet ? best : std::max(best, bytes_per_second_.load());
+  copied_ = quiet ? best : std::max(best, copied_.load());
   quiet_ = quiet;
   taken_ = std::chrono::steady_clock::now();
+}
+
+void MemoryRate::Saw(double bytes_per_second) {
+  double known = seen_.load();
+  while (known < bytes_per_second && !seen_.compare_exchange_weak(known, bytes_per_second)) {
+  }
 }
 
 bool MemoryRate::due() const {

@@ -1,9 +1,11 @@
 // The processor: its name, and the rate of its memory.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +16,9 @@ namespace sparsed::engine {
 
 /// As /proc/cpuinfo has it; "CPU" where that says nothing. Read once.
 const std::string& ProcessorName();
+
+/// Of the last level cache; what is usual where the machine does not say.
+int64_t LastLevelCacheBytes();
 
 /// One try at copying.
 struct CopyTry {
@@ -27,7 +32,8 @@ struct CopyTry {
 
 /// Bytes a second that all threads of a worker slot together copy (read and written both count):
 /// the best of several short tries, over arrays larger than most caches. On a busy machine that may
-/// be less than there is; so it says whether it was quiet, and may be measured again. Thread-safe.
+/// be less than there is; so it says whether it was quiet, and is measured again (Executor). It is
+/// never below what a kernel was seen to reach. Thread-safe.
 class MemoryRate {
  public:
   static constexpr size_t kBytes = size_t{64} << 20;  ///< of each of the two arrays
@@ -35,7 +41,9 @@ class MemoryRate {
   /// Measures for the first time, in arrays of its own. Takes some 50 ms.
   explicit MemoryRate(int threads);
 
-  double bytes_per_second() const { return bytes_per_second_.load(std::memory_order_relaxed); }
+  double bytes_per_second() const {
+    return std::max(copied_.load(std::memory_order_relaxed), seen_.load(std::memory_order_relaxed));
+  }
   /// The last tries agreed, and nobody else ran: another measurement would say the same.
   bool quiet() const { return quiet_.load(std::memory_order_relaxed); }
   /// It was not quiet, and that was a minute ago or more.
@@ -44,11 +52,13 @@ class MemoryRate {
   void Measure(std::span<std::byte> from, std::span<std::byte> to);
   /// Takes tries for a measurement: quiet ones replace what was known, others only raise it.
   void Take(std::vector<CopyTry> tries);
+  /// A kernel moved that many bytes a second between memory and the caches.
+  void Saw(double bytes_per_second);
 
  private:
   const int threads_;
   Mutex mutex_;  ///< one measurement at a time
-  std::atomic<double> bytes_per_second_{0};
+  std::atomic<double> copied_{0}, seen_{0};
   std::atomic<bool> quiet_{false};
   std::atomic<std::chrono::steady_clock::time_point> taken_{};
 };

@@ -1,21 +1,19 @@
 #include "engine/preparation/explain.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 
 #include "engine/execution/gpu_backend.h"
+#include "engine/memory/processor.h"
 #include "kernels/cpu/multiply_add.h"
 #include "kernels/reorder/breadth_first.h"
 
 namespace sparsed::engine {
 namespace {
 
-/// What a level 3 cache has if the machine does not say.
-constexpr int64_t kUsualCache = int64_t{32} << 20;
 /// Lines of the CPU's caches, and sectors of the GPU's.
 constexpr int64_t kCpuLine = 64, kGpuSector = 32;
 /// Warp schedulers of a multiprocessor: the warp that computes a row has one of them at best.
@@ -24,11 +22,6 @@ constexpr int kSchedulers = 4;
 constexpr double kMisses = 1.2;
 /// The longest row keeps the others waiting.
 constexpr double kImbalance = 2;
-
-int64_t CpuCacheBytes() {
-  const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? bytes : kUsualCache;
-}
 
 /// Operations a second that so many threads do in registers, the best of a few tries. Takes some
 /// 20 ms.
@@ -71,7 +64,7 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.roofline = {gpu.bytes_per_second(), GpuFlops(gpu.info(), type)};
   } else {
     e.device = "cpu";
-    e.cache_bytes = CpuCacheBytes();
+    e.cache_bytes = LastLevelCacheBytes();
     e.line_bytes = kCpuLine;
     e.workers = executor.options().threads_per_lane;
     if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
@@ -111,7 +104,8 @@ void Judge(const Explanation& e, ExplainedOperation& o) {
 }
 
 /// What the plan that serves it took in its trials.
-void FindMeasured(const Matrix& matrix, DeviceKind device, ExplainedOperation& o) {
+void FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& executor,
+                  ExplainedOperation& o) {
   const ProblemClass wanted =
       ClassOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
   std::optional<PatternPair> with_itself;
@@ -127,6 +121,7 @@ void FindMeasured(const Matrix& matrix, DeviceKind device, ExplainedOperation& o
     }
     if (m.k != o.k) return;
     o.measured_ms = plan.plan_ms;
+    o.roofline = RooflineOf(plan, matrix.pattern()->trials().measurements(), executor);
     o.measured =
         fmt::format("{} on {}", plan.kernel,
                     plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.recipe);
@@ -186,7 +181,7 @@ absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& 
     modelled = ModelMovement(reordered, spec, context);
     if (!modelled.ok()) return modelled.status();
     o.reordered = *modelled;
-    FindMeasured(matrix, device, o);
+    FindMeasured(matrix, device, executor, o);
     Judge(*explanation, o);
     explanation->operations.push_back(std::move(o));
   }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "engine/catalog/matrix.h"
 #include "engine/execution/executor.h"
+#include "engine/execution/roofline.h"
 #include "kernels/data_movement/movement.h"
 #include "kernels/recipe.h"
 
@@ -42,9 +43,10 @@ struct ExplainedOperation {
   /// Times that the longer of the roofline's two times would shrink: at the most, if all was moved
   /// once; and by the best schedule known, of consecutive parts or row by row, in either order.
   double greatest_gain = 1, known_gain = 1;
-  double imbalance = 1;    ///< the longest row over a worker's fair share, at least 1
-  double measured_ms = 0;  ///< the fastest trial of just this problem; 0: none
-  std::string measured;    ///< its kernel and recipe
+  double imbalance = 1;       ///< the longest row over a worker's fair share, at least 1
+  double measured_ms = 0;     ///< the fastest trial of just this problem; 0: none
+  std::string measured;       ///< its kernel and recipe
+  RooflinePosition roofline;  ///< where that is
 };
 
 struct Explanation {

@@ -306,10 +306,9 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     measurement.gflops = Gflops(trial.products(), 1, median);
     measurement.runs = runs;
     measurement.baseline_ms = baseline_ms;
-    measurement.floor_ms = 1e3 *
-                           CompulsoryBytes(c.type, ViewCsr(*left.operand.csr),
-                                           ViewCsr(*right.operand.csr), trial.result_nnz()) /
-                           BackendOf(c).bytes_per_second();
+    measurement.compulsory_bytes = CompulsoryBytes(c.type, ViewCsr(*left.operand.csr),
+                                                   ViewCsr(*right.operand.csr), trial.result_nnz());
+    measurement.floor_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
     measurement.preparation_ms = 1e3 * build_seconds;
     measurement.model = BackendOf(c).model();
     pattern_->trials().Add(std::move(measurement));

@@ -342,10 +342,12 @@ void PatternJob::RecordMeasurement(const ClassSearch& search, const std::string&
   measurement.gflops = Gflops(pattern_->nnz(), search.k, times.median);
   measurement.runs = times.runs;
   measurement.baseline_ms = times.baseline_median;
-  measurement.floor_ms = 1e3 *
-                         CompulsoryBytes(search.trial->problem(), pattern_->rows(),
-                                         pattern_->cols(), pattern_->nnz()) /
-                         BackendOf(c).bytes_per_second();
+  const Problem& problem = search.trial->problem();
+  measurement.compulsory_bytes =
+      CompulsoryBytes(problem, pattern_->rows(), pattern_->cols(), pattern_->nnz());
+  BackendOf(c).SawMoved(StreamedBytes(problem, pattern_->rows(), pattern_->cols(), pattern_->nnz()),
+                        times.baseline_median);
+  measurement.floor_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
   measurement.preparation_ms = 1e3 * build_seconds;
   measurement.model = BackendOf(c).model();
   pattern_->trials().Add(std::move(measurement));

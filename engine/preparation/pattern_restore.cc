@@ -92,7 +92,8 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
     measurements[pattern->second.get()].push_back(
         {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
          Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,
-         record.baseline_ms, record.floor_ms, record.preparation_ms, record.model, record.pair});
+         record.baseline_ms, record.floor_ms, record.preparation_ms, record.model, record.pair,
+         record.compulsory_bytes});
   }
   for (auto& [pattern, of_pattern] : measurements)
     pattern->trials().SetMeasurements(std::move(of_pattern));
@@ -323,7 +324,7 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
     if (!classes.contains(m.problem_class) || is_unfinished(m)) continue;
     measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
                             m.device, m.k, m.median_ms, m.runs, now, m.baseline_ms, m.floor_ms,
-                            m.preparation_ms, m.model, m.pair});
+                            m.preparation_ms, m.model, m.pair, m.compulsory_bytes});
   }
   std::vector<DecisionRecord> decisions;
   for (const Decision& d : pattern_->trials().decisions()) {

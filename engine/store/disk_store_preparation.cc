@@ -145,11 +145,11 @@ absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measu
         status = database_->Query(
             "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
             "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms, "
-            "model, right_pattern, transposed) "
-            "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "model, right_pattern, transposed, compulsory_bytes) "
+            "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
              int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms,
-             m.model, RightOf(m.pair), TransposedOf(m.pair)});
+             m.model, RightOf(m.pair), TransposedOf(m.pair), m.compulsory_bytes});
       }
       if (!status.ok()) return status;
     }

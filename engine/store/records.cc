@@ -206,13 +206,13 @@ absl::StatusOr<std::vector<MeasurementRecord>> LoadMeasurements(Database& databa
   absl::Status status = database.Query(
       "SELECT p.hash, q.class, q.recipe, q.kernel, q.device, q.k, q.median_ms, q.runs,"
       "       q.measured_unix_ns, q.baseline_ms, q.floor_ms, q.preparation_ms, q.model,"
-      "       q.right_pattern, q.transposed"
+      "       q.right_pattern, q.transposed, q.compulsory_bytes"
       "  FROM measurements q JOIN patterns p ON p.id = q.pattern ORDER BY q.id",
       {}, [&](const Row& row) {
         measurements.push_back({row.Text(0), row.Text(1), row.Text(2), row.Text(3), row.Text(4),
                                 row.Integer(5), row.Real(6), static_cast<int32_t>(row.Integer(7)),
                                 row.Integer(8), row.Real(9), row.Real(10), row.Real(11),
-                                row.Text(12), PairOf(row, 13)});
+                                row.Text(12), PairOf(row, 13), row.Real(15)});
       });
   if (!status.ok()) return status;
   return measurements;

@@ -302,12 +302,17 @@ CREATE TABLE shares(
 ) STRICT, WITHOUT ROWID;
 )sql";
 
+// The bytes that a measurement's floor is of: the rate of the memory is found out by and by.
+constexpr const char* kVersion13 = R"sql(
+ALTER TABLE measurements ADD COLUMN compulsory_bytes REAL NOT NULL DEFAULT 0;
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 12> kMigrations = {kVersion1, kVersion2,  kVersion3,  kVersion4,
-                                                     kVersion5, kVersion6,  kVersion7,  kVersion8,
-                                                     kVersion9, kVersion10, kVersion11, kVersion12};
+constexpr std::array<const char*, 13> kMigrations = {
+    kVersion1, kVersion2, kVersion3,  kVersion4,  kVersion5,  kVersion6, kVersion7,
+    kVersion8, kVersion9, kVersion10, kVersion11, kVersion12, kVersion13};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

@@ -127,6 +127,7 @@ struct MeasurementRecord {
   double preparation_ms = 0;  ///< to build the layout
   std::string model = {};     ///< the processor's or the card's name; empty: not known
   std::optional<PatternPair> pair = std::nullopt;  ///< SpGEMM, which is tried pair by pair
+  double compulsory_bytes = 0;                     ///< that floor_ms is of; 0: not known
 };
 
 /// What became of a recipe for a class, or of a kernel of SpGEMM for a pair.

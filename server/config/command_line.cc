@@ -351,16 +351,16 @@ std::string Annotated(const Config& config, const CLI::App& app, const Problems&
   return text;
 }
 
+}  // namespace
+
 int Refuse(std::ostream& err, const std::vector<std::string>& sentences) {
   for (const std::string& sentence : sentences) err << "sparsed: " << sentence << "\n";
   err << "sparsed --help lists the flags.\n";
   return kExitWrongUse;
 }
 
-}  // namespace
-
-std::variant<Config, Checked, int> ParseCommandLine(int argc, const char* const* argv,
-                                                    std::ostream& out, std::ostream& err) {
+std::variant<Settings, int> ParseCommandLine(int argc, const char* const* argv, std::ostream& out,
+                                             std::ostream& err) {
   CLI::App app(
       "sparsed holds sparse matrices and multiplies with them on request.\n"
       "  sparsed --data-dir=/var/lib/sparsed\n"
@@ -385,19 +385,18 @@ std::variant<Config, Checked, int> ParseCommandLine(int argc, const char* const*
   } catch (const CLI::Error& error) {
     return Refuse(err, {error.what()});
   }
-  Problems problems;
+  Settings settings;
+  Problems& problems = settings.problems;
   if (!file.empty()) ReadConfigFile(app, file, problems);
-  Config config = Complete(std::move(flags), problems);
-  if (!problems.empty()) return Refuse(err, problems.Sentences());
-  if (print_config) {
-    out << ToYaml(config);
+  settings.config = Complete(std::move(flags), problems);
+  settings.check = check_config;
+  if (!problems.empty() && !check_config) return Refuse(err, problems.Sentences());
+  if (print_config && problems.empty()) {
+    out << ToYaml(settings.config);
     return 0;
   }
-  if (check_config) {
-    std::string settings = Annotated(config, app, problems);
-    return Checked{std::move(config), std::move(settings)};
-  }
-  return config;
+  settings.annotated = Annotated(settings.config, app, problems);
+  return settings;
 }
 
 }  // namespace sparsed::server

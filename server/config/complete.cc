@@ -76,13 +76,14 @@ void CheckAddresses(const Config& config, Problems& problems) {
   check("local-listen", config.local_listen);
 }
 
-/// A part of --host-memory, which is right.
+/// A part of --host-memory.
 void CheckPart(const char* flag, int64_t bytes, int64_t least, int64_t most, const char* of,
                Problems& problems) {
-  if (bytes >= least && bytes <= most) return;
-  problems.Add(flag,
-               fmt::format("{} is not between {} and {}, {} {}", SizeText(bytes), SizeText(least),
-                           SizeText(most), of, problems.NameOf("host-memory")));
+  if (problems.Has(flag) || (bytes >= least && bytes <= most)) return;
+  problems.Add(flag, fmt::format("{} is not between {} and {}, {} {}", SizeText(bytes),
+                                 SizeText(least), SizeText(most), of,
+                                 problems.Has("host-memory") ? std::string("what there is")
+                                                             : problems.NameOf("host-memory")));
 }
 
 std::string WhatThereIs(const UsableMemory& memory) {
@@ -92,8 +93,9 @@ std::string WhatThereIs(const UsableMemory& memory) {
                            memory.limited_by);
 }
 
-/// --host-memory, by default what the machine leaves. Returns whether its parts can be looked at.
-bool CompleteHostMemory(Config& config, const UsableMemory& usable, Problems& problems) {
+/// --host-memory, by default what the machine leaves; if it is wrong, parts of it are looked at as
+/// if it was all that there is.
+void CompleteHostMemory(Config& config, const UsableMemory& usable, Problems& problems) {
   if (config.host_memory_bytes == 0) config.host_memory_bytes = DefaultHostMemory(usable.bytes);
   if (config.host_memory_bytes < kMinHostMemory) {
     problems.Add("host-memory",
@@ -104,7 +106,7 @@ bool CompleteHostMemory(Config& config, const UsableMemory& usable, Problems& pr
         "host-memory",
         fmt::format("{} is more than {}", SizeText(config.host_memory_bytes), WhatThereIs(usable)));
   }
-  return !problems.Has("host-memory");
+  if (problems.Has("host-memory")) config.host_memory_bytes = usable.bytes;
 }
 
 /// What defaults to a part of --host-memory. The smallest limit of all leaves room for two of the
@@ -185,7 +187,8 @@ Config Complete(Flags flags, Problems& problems) {
                              problems.NameOf("local-listen")));
   }
   const UsableMemory usable = MemoryOfThisMachine();
-  if (CompleteHostMemory(config, usable, problems)) CompleteParts(config, problems);
+  CompleteHostMemory(config, usable, problems);
+  CompleteParts(config, problems);
   CheckStagingMemory(config, usable, problems);
   CompleteThreads(config, UsableCpus(), problems);
   CheckAddresses(config, problems);

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <optional>
 #include <string_view>
+
+#include "base/byte_size.h"
 
 namespace sparsed::server {
 namespace {
@@ -14,27 +15,9 @@ struct Unit {
   std::string_view name;
   int64_t bytes;
 };
+/// That sizes are said in.
 constexpr std::array<Unit, 4> kUnits = {
     {{"TiB", int64_t{1} << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}};
-
-bool SameLetters(std::string_view left, std::string_view right) {
-  return std::ranges::equal(left, right, [](unsigned char a, unsigned char b) {
-    return std::tolower(a) == std::tolower(b);
-  });
-}
-
-/// Bytes of "", "b", "k", "kb", "kib", "m" ...; nullopt: no unit.
-std::optional<int64_t> UnitBytes(std::string_view text) {
-  if (text.empty() || SameLetters(text, "b")) return 1;
-  for (const Unit& unit : kUnits) {
-    const std::string_view letter = unit.name.substr(0, 1);
-    if (SameLetters(text, letter) || SameLetters(text, unit.name) ||
-        SameLetters(text, std::string(letter) + "b")) {
-      return unit.bytes;
-    }
-  }
-  return std::nullopt;
-}
 
 /// nullopt: `text` is no size, or one that no machine has.
 std::optional<int64_t> ParseSize(std::string_view text) {
@@ -61,7 +44,7 @@ CLI::Validator Size() {
             if (!bytes) {
               return fmt::format(
                   "'{}' is not a size: a number of bytes, or one with KiB, MiB, GiB or TiB behind "
-                  "it, such as 512MiB or 1.5GiB",
+                  "it, such as 512MiB or 1.5GiB; 1GB is 1000 MB and less than 1GiB",
                   text);
             }
             text = std::to_string(*bytes);

@@ -12,8 +12,8 @@
 
 namespace sparsed::server {
 
-/// Turns a size such as 4GiB, 1.5GiB, "512 MiB" or a number of bytes into bytes. Units are those of
-/// 1024, in any case, with or without "iB"; fractions of a byte are dropped.
+/// Turns a size such as 4GiB, 1.5GiB, "512 MiB", 3GB or a number of bytes into bytes, by UnitBytes;
+/// fractions of a byte are dropped.
 CLI::Validator Size();
 
 /// A whole number.

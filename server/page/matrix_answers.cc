@@ -21,66 +21,72 @@ using nlohmann::json;
 /// Plans and layouts of one matrix in an answer.
 constexpr size_t kMostOfMatrix = 100;
 
-constexpr std::array<std::string_view, 10> kMatrixColumns = {
-    "name", "tenant", "bytes", "nnz", "rate", "p50", "p99", "gain", "roofline", "state"};
+SortKey Known(double value) { return {.number = value, .known = value > 0}; }
 
-SortKey KeyOf(const MatrixRow& row, size_t column) {
-  const auto known = [](double value) { return SortKey{.number = value, .known = value > 0}; };
-  switch (column) {
-    case 0:
-      return {.text = row.name};
-    case 1:
-      return {.text = row.tenant};
-    case 2:
-      return {.number = static_cast<double>(row.bytes)};
-    case 3:
-      return {.number = static_cast<double>(row.nnz)};
-    case 4:
-      return {.number = row.use.per_second};
-    case 5:
-      return known(row.use.p50);
-    case 6:
-      return known(row.use.p99);
-    case 7:
-      return known(row.gain);
-    case 8:
-      return known(row.roofline);
-    default:
-      return {.text = engine::Name(row.state)};
-  }
+std::string TextOf(const MatrixRow& row) { return row.name + '\n' + row.tenant; }
+
+const PageTable<MatrixRow>& Matrices() {
+  using Row = MatrixRow;
+  static const PageTable<Row> table = {
+      {{"name", [](const Row& row) { return SortKey{.text = row.name}; }},
+       {"tenant", [](const Row& row) { return SortKey{.text = row.tenant}; }},
+       {"bytes", [](const Row& row) { return SortKey{static_cast<double>(row.bytes)}; }},
+       {"nnz", [](const Row& row) { return SortKey{static_cast<double>(row.nnz)}; }},
+       {"rate", [](const Row& row) { return SortKey{row.use.per_second}; }},
+       {"p50", [](const Row& row) { return Known(row.use.p50); }},
+       {"p99", [](const Row& row) { return Known(row.use.p99); }},
+       {"gain", [](const Row& row) { return Known(row.gain); }},
+       {"roofline",
+        [](const Row& row) {
+          // What caches hold is above all that memory bounds.
+          return row.roofline.roof == engine::Roof::kCache ? SortKey{2} : Known(row.roofline.share);
+        }},
+       {"state", [](const Row& row) { return SortKey{.text = engine::Name(row.state)}; }}},
+      TextOf};
+  return table;
 }
+
+/// Those that are not ready: what is under way first, then what failed, then what waits.
+const PageTable<MatrixRow> kPreparations = {
+    {}, TextOf, [](const MatrixRow& row) {
+      constexpr std::array<double, 4> kOrder = {2, 0, 3, 1};
+      return SortKey{kOrder[static_cast<size_t>(row.state)]};
+    }};
 
 /// Null where it is not known.
 json KnownOr(double value) { return value > 0 ? json(value) : json(nullptr); }
 
-json RowJson(const MatrixRow& row) {
-  return {{"tenant", row.tenant},
-          {"name", row.name},
-          {"rows", row.rows},
-          {"cols", row.cols},
-          {"nnz", row.nnz},
-          {"type", Name(row.type)},
-          {"version", row.version},
-          {"created", static_cast<double>(row.created_unix_ns) * 1e-9},
-          {"durable", row.durable},
-          {"bytes", row.bytes},
-          {"state", engine::Name(row.state)},
-          {"class", row.problem_class},
-          {"plan", row.plan},
-          {"gain", KnownOr(row.gain)},
-          {"roofline", KnownOr(row.roofline)},
-          {"rate", row.use.per_second},
-          {"p50", KnownOr(row.use.p50)},
-          {"p99", KnownOr(row.use.p99)}};
+/// A share of memory's roof where that is the one, else which it is.
+void AddRoofline(const engine::RooflinePosition& position, json& to) {
+  to["roof"] = engine::Name(position.roof);
+  to["roofline"] = KnownOr(position.roof == engine::Roof::kMemory ? position.share : 0);
 }
 
-bool Matches(const MatrixRow& row, std::string_view search) {
-  return search.empty() || LowerCase(row.name).find(search) != std::string::npos ||
-         LowerCase(row.tenant).find(search) != std::string::npos;
+json RowJson(const MatrixRow& row) {
+  json object = {{"tenant", row.tenant},
+                 {"name", row.name},
+                 {"rows", row.rows},
+                 {"cols", row.cols},
+                 {"nnz", row.nnz},
+                 {"type", Name(row.type)},
+                 {"version", row.version},
+                 {"created", static_cast<double>(row.created_unix_ns) * 1e-9},
+                 {"durable", row.durable},
+                 {"bytes", row.bytes},
+                 {"state", engine::Name(row.state)},
+                 {"class", row.problem_class},
+                 {"plan", row.plan},
+                 {"in_use", row.in_use},
+                 {"gain", KnownOr(row.gain)},
+                 {"rate", row.use.per_second},
+                 {"p50", KnownOr(row.use.p50)},
+                 {"p99", KnownOr(row.use.p99)}};
+  AddRoofline(row.roofline, object);
+  return object;
 }
 
 struct Found {
-  std::shared_ptr<const MatrixTable> table;  ///< keeps `row`
+  std::shared_ptr<const std::vector<MatrixRow>> table;  ///< keeps `row`
   const MatrixRow* row = nullptr;
   std::shared_ptr<engine::Pattern> pattern;
 };
@@ -94,7 +100,7 @@ absl::StatusOr<Found> FindMatrix(PageTables& tables, const Viewer& viewer, const
   Found found;
   if (MaySee(viewer, tenant)) {
     found.table = tables.matrices.Get();
-    found.row = found.table->Find(tenant, name);
+    found.row = FindRow(*found.table, tenant, name);
   }
   if (found.row != nullptr) found.pattern = found.row->pattern.lock();
   if (found.pattern == nullptr) return absl::NotFoundError("there is no such matrix");
@@ -115,10 +121,19 @@ json ProgressJson(const engine::PreparationStatus& status, const Viewer& viewer)
           {"seconds", status.seconds}};
 }
 
-json PlansJson(const engine::Pattern& pattern) {
+/// Seconds since the epoch; null if it is none.
+json UnixTime(std::chrono::steady_clock::time_point time) {
+  if (time == std::chrono::steady_clock::time_point()) return nullptr;
+  const std::chrono::duration<double> ago = std::chrono::steady_clock::now() - time;
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return now.count() - ago.count();
+}
+
+/// Of the matrix's type; others may share the pattern.
+json PlansJson(const engine::Pattern& pattern, ElementType type, const engine::Executor& executor) {
   const std::vector<engine::Measurement> measurements = pattern.trials().measurements();
   json list = json::array();
-  for (const auto& active : pattern.plans().List()) {
+  for (const auto& [active, per_second, in_use] : pattern.plans().ListUsed(type)) {
     if (list.size() == kMostOfMatrix) break;
     const engine::Plan& plan = active->plan;
     list.push_back({{"class", ToString(plan.problem_class)},
@@ -128,9 +143,12 @@ json PlansJson(const engine::Pattern& pattern) {
                     {"csr_ms", KnownOr(plan.baseline_ms)},
                     {"plan_ms", KnownOr(plan.plan_ms)},
                     {"gain", KnownOr(plan.plan_ms > 0 ? plan.baseline_ms / plan.plan_ms : 0)},
-                    {"roofline", KnownOr(FloorShare(plan, measurements))},
+                    {"rate", per_second},
+                    {"in_use", in_use},
+                    {"since", UnixTime(active->since)},
                     {"provisional", plan.provisional},
                     {"reason", ForClients(plan.reason)}});
+    AddRoofline(engine::RooflineOf(plan, measurements, executor), list.back());
   }
   return list;
 }
@@ -187,8 +205,15 @@ std::vector<Candidate> CandidatesOf(const engine::Pattern& pattern) {
   return all;
 }
 
+std::string TextOf(const Candidate& candidate) {
+  const auto text = [&](const auto& of) {
+    return ToString(candidate.of()) + '\n' + of.recipe + '\n' + of.kernel;
+  };
+  return candidate.measured ? text(*candidate.measured) : text(*candidate.decision);
+}
+
 json CandidateJson(const Candidate& candidate, const engine::Pattern& pattern,
-                   const std::set<std::string>& plans) {
+                   const engine::Executor& executor, const std::set<std::string>& plans) {
   json row = {{"class", ToString(candidate.of())}};
   if (!candidate.measured) {
     const engine::Decision& decision = *candidate.decision;
@@ -206,7 +231,7 @@ json CandidateJson(const Candidate& candidate, const engine::Pattern& pattern,
   row["median_ms"] = m.median_ms;
   row["csr_ms"] = KnownOr(m.baseline_ms);
   row["gain"] = KnownOr(m.median_ms > 0 ? m.baseline_ms / m.median_ms : 0);
-  row["roofline"] = KnownOr(m.floor_share());
+  AddRoofline(engine::RooflineOf(m, executor), row);
   row["gflops"] = KnownOr(m.gflops);
   row["preparation_ms"] = KnownOr(m.preparation_ms);
   row["runs"] = m.runs;
@@ -286,25 +311,13 @@ Answer MakePicture(engine::Pattern& pattern, const std::string& recipe) {
 }  // namespace
 
 Answer MatricesAnswer(PageTables& tables, const HttpRequest& request) {
-  const absl::StatusOr<Query> query =
-      Query::Parse(request.query, {"offset", "limit", "search", "sort", "order"});
-  if (!query.ok()) return query.status();
-  const absl::StatusOr<PageOf> page = PageOfTable(*query, kMatrixColumns);
-  if (!page.ok()) return page.status();
-  const auto table = tables.matrices.Get();
-  const auto shown = CutPage(
-      table->rows, *page,
-      [&](const MatrixRow& row) {
-        return MaySee(request.viewer, row.tenant) && Matches(row, page->search);
-      },
-      [&](const MatrixRow& row) { return KeyOf(row, page->sort); });
-  json rows = json::array();
-  for (const MatrixRow* row : shown.rows) rows.push_back(RowJson(*row));
-  json answer = {{"total", shown.total}, {"offset", page->offset}, {"rows", std::move(rows)}};
-  if (request.viewer.all) {
-    answer["listed"] = table->rows.size();
-    answer["all"] = table->all;
-  }
+  const absl::StatusOr<TableQuery> asked = Matrices().Parse(request.query);
+  if (!asked.ok()) return asked.status();
+  const auto matrices = tables.matrices.Get();
+  json answer = Matrices().Answer(
+      asked->page, *matrices,
+      [&](const MatrixRow& row) { return MaySee(request.viewer, row.tenant); }, RowJson);
+  if (request.viewer.all) answer["all"] = matrices->size();
   return answer;
 }
 
@@ -320,19 +333,17 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
       (pattern.rows() + 1) * 8 +
       pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(found->row->type));
   answer["preparation"] = ProgressJson(pattern.progress().status(), request.viewer);
-  answer["plans"] = PlansJson(pattern);
+  answer["plans"] = PlansJson(pattern, found->row->type, tables.sources.engine.executor());
   answer["layouts"] = LayoutsJson(pattern);
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
   return answer;
 }
 
 Answer CandidatesAnswer(PageTables& tables, const HttpRequest& request) {
-  const absl::StatusOr<Query> query =
-      Query::Parse(request.query, {"tenant", "name", "offset", "limit", "search"});
-  if (!query.ok()) return query.status();
-  const absl::StatusOr<PageOf> page = PageOfTable(*query, {});
-  if (!page.ok()) return page.status();
-  const absl::StatusOr<Found> found = FindMatrix(tables, request.viewer, *query);
+  static const PageTable<Candidate> table = {{}, TextOf};
+  const absl::StatusOr<TableQuery> asked = table.Parse(request.query, {"tenant", "name"});
+  if (!asked.ok()) return asked.status();
+  const absl::StatusOr<Found> found = FindMatrix(tables, request.viewer, asked->query);
   if (!found.ok()) return found.status();
   const engine::Pattern& pattern = *found->pattern;
   std::set<std::string> plans;
@@ -340,21 +351,11 @@ Answer CandidatesAnswer(PageTables& tables, const HttpRequest& request) {
     const engine::Plan& plan = active->plan;
     plans.insert(ToString(plan.problem_class) + plan.recipe + plan.kernel);
   }
-  const std::vector<Candidate> all = CandidatesOf(pattern);
-  const auto shown = CutPage(
-      all, *page,
+  return table.Answer(
+      asked->page, CandidatesOf(pattern), [](const Candidate&) { return true; },
       [&](const Candidate& candidate) {
-        const std::string text = candidate.measured
-                                     ? candidate.measured->recipe + candidate.measured->kernel
-                                     : candidate.decision->recipe + candidate.decision->kernel;
-        return LowerCase(ToString(candidate.of()) + text).find(page->search) != std::string::npos;
-      },
-      [](const Candidate&) { return SortKey(); });
-  json rows = json::array();
-  for (const Candidate* candidate : shown.rows) {
-    rows.push_back(CandidateJson(*candidate, pattern, plans));
-  }
-  return json{{"total", shown.total}, {"offset", page->offset}, {"rows", std::move(rows)}};
+        return CandidateJson(candidate, pattern, tables.sources.engine.executor(), plans);
+      });
 }
 
 Answer PictureAnswer(PageTables& tables, const HttpRequest& request) {
@@ -372,38 +373,33 @@ Answer PictureAnswer(PageTables& tables, const HttpRequest& request) {
 }
 
 Answer PreparationsAnswer(PageTables& tables, const HttpRequest& request) {
-  const absl::StatusOr<Query> query = Query::Parse(request.query, {"offset", "limit", "search"});
-  if (!query.ok()) return query.status();
-  const absl::StatusOr<PageOf> page = PageOfTable(*query, {});
-  if (!page.ok()) return page.status();
-  const auto table = tables.matrices.Get();
+  const absl::StatusOr<TableQuery> asked = kPreparations.Parse(request.query);
+  if (!asked.ok()) return asked.status();
+  const auto matrices = tables.matrices.Get();
   std::array<int64_t, 4> states = {};
   std::set<const void*> seen;
-  const auto shown = CutPage(
-      table->rows, *page,
+  json answer = kPreparations.Answer(
+      asked->page, *matrices,
       [&](const MatrixRow& row) {
         if (!MaySee(request.viewer, row.tenant) || !seen.insert(row.identity).second) return false;
         ++states[static_cast<size_t>(row.state)];
-        return row.state != engine::PreparationState::kReady && Matches(row, page->search);
+        return row.state != engine::PreparationState::kReady;
       },
-      [](const MatrixRow& row) {
-        // What is under way first, then what failed, then what waits.
-        constexpr std::array<double, 4> kOrder = {2, 0, 3, 1};
-        return SortKey{.number = kOrder[static_cast<size_t>(row.state)]};
+      [&](const MatrixRow& row) {
+        const std::shared_ptr<engine::Pattern> pattern = row.pattern.lock();
+        json one = ProgressJson(
+            pattern == nullptr ? engine::PreparationStatus() : pattern->progress().status(),
+            request.viewer);
+        one["tenant"] = row.tenant;
+        one["name"] = row.name;
+        one["nnz"] = row.nnz;
+        return one;
       });
-  json rows = json::array();
-  for (const MatrixRow* row : shown.rows) {
-    const std::shared_ptr<engine::Pattern> pattern = row->pattern.lock();
-    if (pattern == nullptr) continue;
-    json one = ProgressJson(pattern->progress().status(), request.viewer);
-    one["tenant"] = row->tenant;
-    one["name"] = row->name;
-    one["nnz"] = row->nnz;
-    rows.push_back(std::move(one));
-  }
-  return json{{"total", shown.total},   {"offset", page->offset}, {"queued", states[0]},
-              {"preparing", states[1]}, {"ready", states[2]},     {"failed", states[3]},
-              {"rows", std::move(rows)}};
+  answer["queued"] = states[0];
+  answer["preparing"] = states[1];
+  answer["ready"] = states[2];
+  answer["failed"] = states[3];
+  return answer;
 }
 
 }  // namespace sparsed::server

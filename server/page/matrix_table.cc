@@ -17,43 +17,32 @@ int64_t BytesInMemory(const engine::Matrix& matrix) {
   return bytes;
 }
 
-void SetPlan(const engine::Pattern& pattern, MatrixRow& row) {
-  std::shared_ptr<const engine::ActivePlan> longest;
-  for (auto& active : pattern.plans().List()) {
-    if (longest == nullptr || active->plan.baseline_ms > longest->plan.baseline_ms) {
-      longest = std::move(active);
+void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, MatrixRow& row) {
+  const engine::Pattern& pattern = *matrix.pattern();
+  const engine::Plan* shown = nullptr;
+  const auto plans = pattern.plans().ListUsed(matrix.type());
+  for (const auto& [active, per_second, in_use] : plans) {
+    const engine::Plan& plan = active->plan;
+    if (in_use || (!row.in_use && (shown == nullptr || plan.baseline_ms > shown->baseline_ms))) {
+      shown = &plan;
+      row.in_use = in_use;
     }
   }
-  if (longest == nullptr) return;
-  const engine::Plan& plan = longest->plan;
-  row.problem_class = ToString(plan.problem_class);
-  row.plan = plan.ToString();
-  if (plan.plan_ms > 0) row.gain = plan.baseline_ms / plan.plan_ms;
-  row.roofline = FloorShare(plan, pattern.trials().measurements());
+  if (shown == nullptr) return;
+  row.problem_class = ToString(shown->problem_class);
+  row.plan = shown->ToString();
+  if (shown->plan_ms > 0) row.gain = shown->baseline_ms / shown->plan_ms;
+  row.roofline = engine::RooflineOf(*shown, pattern.trials().measurements(), executor);
 }
 
 }  // namespace
 
-double FloorShare(const engine::Plan& plan, const std::vector<engine::Measurement>& measurements) {
-  const engine::Measurement* fastest = nullptr;
-  for (const engine::Measurement& m : measurements) {
-    if (m.problem_class != plan.problem_class || m.recipe != plan.recipe ||
-        m.kernel != plan.kernel || m.pair != plan.pair || m.floor_ms <= 0) {
-      continue;
-    }
-    if (fastest == nullptr || m.median_ms < fastest->median_ms) fastest = &m;
-  }
-  return fastest == nullptr ? 0 : fastest->floor_share();
-}
-
-MatrixTable MakeMatrixTable(engine::Engine& engine, const LiveRequests& live) {
-  MatrixTable table;
+std::vector<MatrixRow> MakeMatrixTable(engine::Engine& engine, const LiveRequests& live) {
+  std::vector<MatrixRow> table;
   const std::vector<engine::MatrixLease> matrices = engine.catalog().All();
-  table.all = static_cast<int64_t>(matrices.size());
-  const size_t listed = std::min(matrices.size(), MatrixTable::kMost);
-  table.rows.reserve(listed);
-  for (size_t i = 0; i < listed; ++i) {
-    const engine::Matrix& matrix = *matrices[i];
+  table.reserve(matrices.size());
+  for (const engine::MatrixLease& lease : matrices) {
+    const engine::Matrix& matrix = *lease;
     const engine::Pattern& pattern = *matrix.pattern();
     MatrixRow row;
     row.tenant = matrix.tenant();
@@ -69,23 +58,24 @@ MatrixTable MakeMatrixTable(engine::Engine& engine, const LiveRequests& live) {
     row.durable = matrix.durable();
     row.bytes = BytesInMemory(matrix);
     row.state = pattern.progress().status().state;
-    SetPlan(pattern, row);
+    SetPlan(matrix, engine.executor(), row);
     row.use = live.UseOf(row.tenant, row.name);
-    table.rows.push_back(std::move(row));
+    table.push_back(std::move(row));
   }
-  std::ranges::sort(table.rows, {}, [](const MatrixRow& row) {
+  std::ranges::sort(table, {}, [](const MatrixRow& row) {
     return std::pair<std::string_view, std::string_view>(row.tenant, row.name);
   });
   return table;
 }
 
-const MatrixRow* MatrixTable::Find(std::string_view tenant, std::string_view name) const {
+const MatrixRow* FindRow(const std::vector<MatrixRow>& table, std::string_view tenant,
+                         std::string_view name) {
   const std::pair<std::string_view, std::string_view> wanted(tenant, name);
   const auto key = [](const MatrixRow& row) {
     return std::pair<std::string_view, std::string_view>(row.tenant, row.name);
   };
-  const auto found = std::ranges::lower_bound(rows, wanted, {}, key);
-  return found == rows.end() || key(*found) != wanted ? nullptr : &*found;
+  const auto found = std::ranges::lower_bound(table, wanted, {}, key);
+  return found == table.end() || key(*found) != wanted ? nullptr : &*found;
 }
 
 }  // namespace sparsed::server

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/execution/roofline.h"
 #include "server/telemetry/live_requests.h"
 
 namespace sparsed::server {
@@ -23,29 +25,20 @@ struct MatrixRow {
   bool durable = false;
   int64_t bytes = 0;  ///< in host memory now: pattern, values, layouts
   engine::PreparationState state = engine::PreparationState::kQueued;
-  /// Of the class that takes plain CSR longest: what serves it, its speed-up over CSR, and its
-  /// share of the roofline. 0: not known.
+  /// Of the plan in use or, before any request, of that of the class that takes plain CSR longest:
+  /// what it is for, its speed-up over CSR (0: not known), and where it is below the roofline.
   std::string problem_class, plan;
-  double gain = 0, roofline = 0;
+  bool in_use = false;
+  double gain = 0;
+  engine::RooflinePosition roofline;
   MatrixUse use;
 };
 
-struct MatrixTable {
-  /// More are not listed.
-  static constexpr size_t kMost = 50'000;
-
-  std::vector<MatrixRow> rows;  ///< by tenant and name
-  int64_t all = 0;
-
-  /// Null if there is none.
-  const MatrixRow* Find(std::string_view tenant, std::string_view name) const;
-};
-
-/// Of the fastest measurement of what the plan runs: the share of the roofline. 0: not known.
-double FloorShare(const engine::Plan& plan, const std::vector<engine::Measurement>& measurements);
-
-/// Takes some microseconds a matrix; no lock is held longer than for one of them, but for the list
-/// of all.
-MatrixTable MakeMatrixTable(engine::Engine& engine, const LiveRequests& live);
+/// All of them, by tenant and name. Takes some microseconds a matrix, and less memory than it has
+/// in the catalog; no lock is held longer than for one of them, but for the list of all.
+std::vector<MatrixRow> MakeMatrixTable(engine::Engine& engine, const LiveRequests& live);
+/// Null if there is none.
+const MatrixRow* FindRow(const std::vector<MatrixRow>& table, std::string_view tenant,
+                         std::string_view name);
 
 }  // namespace sparsed::server

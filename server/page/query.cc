@@ -54,7 +54,7 @@ std::string LowerCase(std::string_view text) {
 }
 
 absl::StatusOr<Query> Query::Parse(std::string_view text,
-                                   std::initializer_list<std::string_view> known) {
+                                   const std::vector<std::string_view>& known) {
   Query query;
   while (!text.empty()) {
     const std::string_view part = text.substr(0, text.find('&'));
@@ -111,23 +111,29 @@ absl::StatusOr<size_t> Query::OneOf(std::string_view name,
   return static_cast<size_t>(option - options.begin());
 }
 
-absl::StatusOr<PageOf> PageOfTable(const Query& query, std::span<const std::string_view> columns) {
-  PageOf page;
-  const absl::StatusOr<int64_t> offset = query.Number("offset", 0, 0, kMaxOffset);
+absl::StatusOr<TableQuery> TableQuery::Parse(std::string_view text,
+                                             std::span<const std::string_view> columns,
+                                             const std::vector<std::string_view>& more) {
+  std::vector<std::string_view> known = {"offset", "limit", "search"};
+  if (!columns.empty()) known.insert(known.end(), {"sort", "order"});
+  known.insert(known.end(), more.begin(), more.end());
+  absl::StatusOr<Query> query = Query::Parse(text, known);
+  if (!query.ok()) return query.status();
+  const absl::StatusOr<int64_t> offset = query->Number("offset", 0, 0, kMaxOffset);
   if (!offset.ok()) return offset.status();
-  const absl::StatusOr<int64_t> limit = query.Number("limit", PageOf::kUsual, 1, PageOf::kMost);
+  const absl::StatusOr<int64_t> limit = query->Number("limit", PageOf::kUsual, 1, PageOf::kMost);
   if (!limit.ok()) return limit.status();
-  const absl::StatusOr<size_t> sort = query.OneOf("sort", columns);
+  const absl::StatusOr<size_t> sort = query->OneOf("sort", columns);
   if (!sort.ok()) return sort.status();
   static constexpr std::array<std::string_view, 2> kOrders = {"asc", "desc"};
-  const absl::StatusOr<size_t> order = query.OneOf("order", kOrders);
+  const absl::StatusOr<size_t> order = query->OneOf("order", kOrders);
   if (!order.ok()) return order.status();
-  page.offset = *offset;
-  page.limit = *limit;
-  page.search = LowerCase(query.Text("search"));
-  page.sort = *sort;
-  page.descending = *order == 1;
-  return page;
+  PageOf page{.offset = *offset,
+              .limit = *limit,
+              .search = LowerCase(query->Text("search")),
+              .sort = *sort,
+              .descending = *order == 1};
+  return TableQuery{*std::move(query), std::move(page)};
 }
 
 }  // namespace sparsed::server

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -17,7 +17,7 @@ class Query {
   /// Of "a=1&b=two%20words". INVALID_ARGUMENT, with a sentence, for a parameter that is not one of
   /// `known` or comes twice, for one of more than 512 bytes, and for what is no percent-encoding.
   static absl::StatusOr<Query> Parse(std::string_view text,
-                                     std::initializer_list<std::string_view> known);
+                                     const std::vector<std::string_view>& known);
 
   /// Empty if it was not given.
   const std::string& Text(std::string_view name) const;
@@ -41,8 +41,17 @@ struct PageOf {
   size_t sort = 0;     ///< index of the column
   bool descending = false;
 };
-/// From the parameters offset, limit, search, sort (one of `columns`) and order (asc, desc).
-absl::StatusOr<PageOf> PageOfTable(const Query& query, std::span<const std::string_view> columns);
+
+/// What is asked of a table.
+struct TableQuery {
+  /// The parameters offset, limit and search; sort (one of `columns`) and order (asc, desc) where
+  /// there are columns; and `more`. Errors of Query::Parse.
+  static absl::StatusOr<TableQuery> Parse(std::string_view text,
+                                          std::span<const std::string_view> columns,
+                                          const std::vector<std::string_view>& more = {});
+  Query query;
+  PageOf page;
+};
 
 /// ASCII letters in lower case.
 std::string LowerCase(std::string_view text);

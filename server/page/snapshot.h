@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -12,8 +13,8 @@
 
 namespace sparsed::server {
 
-/// Makes its value at most so often that this takes a hundredth of one thread's time, however many
-/// ask. Thread-safe; who asks while it is being made waits.
+/// Makes its value at most so often that this takes a hundredth of one thread's time, or once a
+/// minute, however many ask. Thread-safe; who asks while it is being made waits.
 template <typename T>
 class Snapshot {
  public:
@@ -25,7 +26,8 @@ class Snapshot {
     if (value_ == nullptr || now >= old_at_) {
       const auto before = ThreadTime();
       value_ = std::make_shared<const T>(make_());
-      old_at_ = now + 100 * (ThreadTime() - before);
+      old_at_ = now + std::min<std::chrono::nanoseconds>(100 * (ThreadTime() - before),
+                                                         std::chrono::minutes(1));
     }
     return value_;
   }

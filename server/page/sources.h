@@ -41,19 +41,13 @@ struct BufferRow {
   int64_t bytes = 0;
   double idle_seconds = 0, time_to_live_seconds = 0;
 };
-struct BufferTable {
-  static constexpr size_t kMost = 50'000;  ///< more are not listed
-  std::vector<BufferRow> rows;
-  int64_t all = 0;
-};
-
 /// The sources, and what is made of them now and then. Thread-safe.
 class PageTables {
  public:
   explicit PageTables(PageSources sources);
   const PageSources sources;
-  Snapshot<MatrixTable> matrices;
-  Snapshot<BufferTable> buffers;
+  Snapshot<std::vector<MatrixRow>> matrices;
+  Snapshot<std::vector<BufferRow>> buffers;
 };
 
 /// Whether what is a tenant's is shown.

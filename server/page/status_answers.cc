@@ -9,6 +9,7 @@
 #include "server/page/sources.h"
 #include "server/page/table.h"
 #include "server/rpc/sentence.h"
+#include "server/telemetry/fair_share.h"
 
 namespace sparsed::server {
 namespace {
@@ -28,7 +29,7 @@ json MemoryOf(const Budget& budget) {
   return {{"limit", budget.limit()}, {"peak", budget.peak()}, {"uses", std::move(uses)}};
 }
 
-json DevicesOf(engine::Engine& engine, bool all) {
+json DevicesOf(engine::Engine& engine, const Config& config, bool all) {
   json devices = json::array();
   for (const engine::DeviceFacts& facts : engine.devices()) {
     if (!facts.found) continue;
@@ -46,7 +47,14 @@ json DevicesOf(engine::Engine& engine, bool all) {
       device["bytes_per_second"] =
           cpu ? engine.executor().backend(*id).bytes_per_second() : (*gpu)->bytes_per_second();
       device["memory"] = cpu ? MemoryOf(engine.budget()) : MemoryOf((*gpu)->budget());
-      if (cpu) device["memory"]["uses"]["kept"] = engine.budget().kept();
+      if (cpu) {
+        // All of --host-memory, of which messages on their way in have a part for themselves.
+        device["memory"]["limit"] = config.host_memory_bytes;
+        if (config.wire_memory_bytes > 0) {
+          device["memory"]["uses"]["wire"] = config.wire_memory_bytes;
+        }
+        device["memory"]["uses"]["kept"] = engine.budget().kept();
+      }
       device["evictions"] =
           cpu ? engine.budget().evictions()->evictions() : (*gpu)->residency().evictions();
     }
@@ -115,28 +123,40 @@ json RequestsJson(const std::vector<EndedRequest>& requests, const Viewer& viewe
   return list;
 }
 
-/// The oldest first.
+/// The oldest first, each tenant with its share of the list.
 json InFlightJson(const InFlightTable& table, const Viewer& viewer) {
-  std::vector<std::pair<StageRecord::Clock::time_point, json>> requests;
-  const auto now = StageRecord::Clock::now();
+  struct Listed {
+    std::pair<Op, Activity> what;
+    OldRequest request;
+  };
+  const auto older = [](const Listed& a, const Listed& b) {
+    return a.request.begun < b.request.begun;
+  };
+  std::map<std::string_view, std::vector<Listed>> of_each;
   for (const auto& [what, in_flight] : table) {
-    for (const OldRequest& request : in_flight.requests) {
-      if (!MaySee(viewer, request.tenant)) continue;
-      const std::chrono::duration<double> since = now - request.begun;
-      requests.emplace_back(request.begun, json{{"op", Name(what.first)},
-                                                {"activity", Name(what.second)},
-                                                {"tenant", request.tenant},
-                                                {"matrix", request.subject},
-                                                {"parameters", request.parameters},
-                                                {"k", request.k},
-                                                {"seconds", since.count()}});
+    for (const auto& [tenant, requests] : in_flight.requests) {
+      if (!MaySee(viewer, tenant)) continue;
+      for (const OldRequest& request : requests) of_each[tenant].push_back({what, request});
     }
   }
-  std::ranges::sort(requests, {}, [](const auto& request) { return request.first; });
-  if (requests.size() > kMostInFlight) requests.resize(kMostInFlight);
-  json list = json::array();
-  for (auto& [begun, request] : requests) list.push_back(std::move(request));
-  return list;
+  std::vector<std::vector<Listed>> lists;
+  for (auto& [tenant, list] : of_each) {
+    std::ranges::sort(list, older);
+    lists.push_back(std::move(list));
+  }
+  const auto now = StageRecord::Clock::now();
+  json answer = json::array();
+  for (const auto& [what, request] : FairShare(std::move(lists), kMostInFlight, older)) {
+    const std::chrono::duration<double> since = now - request.begun;
+    answer.push_back({{"op", Name(what.first)},
+                      {"activity", Name(what.second)},
+                      {"tenant", request.tenant},
+                      {"matrix", request.subject},
+                      {"parameters", request.parameters},
+                      {"k", request.k},
+                      {"seconds", since.count()}});
+  }
+  return answer;
 }
 
 struct TenantRow {
@@ -176,55 +196,57 @@ TenantRow RowOf(const engine::Engine& engine, const engine::Tenant& tenant) {
   return row;
 }
 
-constexpr std::array<std::string_view, 7> kTenantColumns = {
-    "name", "seconds", "weight", "host_bytes", "matrices", "buffers", "refused"};
+SortKey Number(auto number) { return {static_cast<double>(number)}; }
 
-SortKey KeyOf(const TenantRow& row, size_t column) {
-  switch (column) {
-    case 0:
-      return {.text = row.name};
-    case 1:
-      return {.number = row.seconds, .known = row.seconds >= 0};
-    case 2:
-      return {.number = row.weight};
-    case 3:
-      return {.number = static_cast<double>(row.host_bytes)};
-    case 4:
-      return {.number = static_cast<double>(row.matrices)};
-    case 5:
-      return {.number = static_cast<double>(row.buffers)};
-    default:
-      return {.number = static_cast<double>(row.refused)};
-  }
+const PageTable<TenantRow>& Tenants() {
+  using Row = TenantRow;
+  static const PageTable<Row> table = {
+      {{"name", [](const Row& row) { return SortKey{.text = row.name}; }},
+       {"seconds",
+        [](const Row& row) { return SortKey{.number = row.seconds, .known = row.seconds >= 0}; }},
+       {"weight", [](const Row& row) { return Number(row.weight); }},
+       {"host_bytes", [](const Row& row) { return Number(row.host_bytes); }},
+       {"matrices", [](const Row& row) { return Number(row.matrices); }},
+       {"buffers", [](const Row& row) { return Number(row.buffers); }},
+       {"refused", [](const Row& row) { return Number(row.refused); }}},
+      [](const Row& row) { return row.name; }};
+  return table;
 }
 
-constexpr std::array<std::string_view, 5> kBufferColumns = {"name", "tenant", "bytes", "idle",
-                                                            "version"};
-
-SortKey KeyOf(const BufferRow& row, size_t column) {
-  switch (column) {
-    case 0:
-      return {.text = row.name};
-    case 1:
-      return {.text = row.tenant};
-    case 2:
-      return {.number = static_cast<double>(row.bytes)};
-    case 3:
-      return {.number = row.idle_seconds};
-    default:
-      return {.number = static_cast<double>(row.version)};
-  }
+const PageTable<BufferRow>& Buffers() {
+  using Row = BufferRow;
+  static const PageTable<Row> table = {
+      {{"name", [](const Row& row) { return SortKey{.text = row.name}; }},
+       {"tenant", [](const Row& row) { return SortKey{.text = row.tenant}; }},
+       {"bytes", [](const Row& row) { return Number(row.bytes); }},
+       {"idle", [](const Row& row) { return Number(row.idle_seconds); }},
+       {"version", [](const Row& row) { return Number(row.version); }}},
+      [](const Row& row) { return row.name + '\n' + row.tenant; }};
+  return table;
 }
 
-BufferTable MakeBufferTable(engine::DenseCatalog& dense) {
-  BufferTable table;
-  table.all = dense.size();
+json BufferJson(const BufferRow& row) {
+  return {{"tenant", row.tenant},
+          {"name", row.name},
+          {"owner", row.owner},
+          {"rows", row.shape.rows},
+          {"cols", row.shape.cols},
+          {"type", Name(row.shape.type)},
+          {"version", row.version},
+          {"durable", row.durable},
+          {"resident", row.resident},
+          {"bytes", row.bytes},
+          {"idle_seconds", row.idle_seconds},
+          {"time_to_live_seconds", row.time_to_live_seconds}};
+}
+
+std::vector<BufferRow> MakeBufferTable(engine::DenseCatalog& dense) {
+  std::vector<BufferRow> table;
   const auto now = dense.now();
   for (const auto& [tenant, totals] : dense.totals()) {
     for (const engine::HeldDenseLease& held : dense.List(tenant, "")) {
-      if (table.rows.size() == BufferTable::kMost) return table;
       const std::chrono::duration<double> idle = now - held->used->load();
-      table.rows.push_back(
+      table.push_back(
           {.tenant = held->tenant,
            .name = held->name,
            .owner = held->owner,
@@ -263,13 +285,13 @@ Answer StatusAnswer(PageTables& tables, const HttpRequest& request) {
                  {"durable", !sources.config.in_memory()},
                  {"tenant", viewer.tenant},
                  {"all", viewer.all},
-                 {"devices", DevicesOf(engine, viewer.all)},
+                 {"devices", DevicesOf(engine, sources.config, viewer.all)},
                  {"live", LiveOf(sources.telemetry.live(), viewer.all ? "" : viewer.tenant)}};
   if (viewer.all) {
     answer["not_ready"] = not_ready;
     answer["addresses"] = sources.addresses;
     answer["data_dir"] = sources.config.data_dir;
-    answer["totals"] = {{"matrices", tables.matrices.Get()->all},
+    answer["totals"] = {{"matrices", tables.matrices.Get()->size()},
                         {"patterns", engine.catalog().patterns()},
                         {"buffers", engine.dense().size()},
                         {"preparations", engine.preparation().pending()},
@@ -297,11 +319,8 @@ Answer RequestsAnswer(PageTables& tables, const HttpRequest& request) {
 }
 
 Answer TenantsAnswer(PageTables& tables, const HttpRequest& request) {
-  const absl::StatusOr<Query> query =
-      Query::Parse(request.query, {"offset", "limit", "search", "sort", "order"});
-  if (!query.ok()) return query.status();
-  const absl::StatusOr<PageOf> page = PageOfTable(*query, kTenantColumns);
-  if (!page.ok()) return page.status();
+  const absl::StatusOr<TableQuery> asked = Tenants().Parse(request.query);
+  if (!asked.ok()) return asked.status();
   engine::Engine& engine = tables.sources.engine;
   const auto [seconds, others] = DeviceSeconds(engine, engine.executor());
   std::vector<TenantRow> all;
@@ -316,73 +335,36 @@ Answer TenantsAnswer(PageTables& tables, const HttpRequest& request) {
     }
     all.push_back(std::move(row));
   }
-  const auto shown = CutPage(
-      all, *page,
+  json answer = Tenants().Answer(
+      asked->page, all, [&](const TenantRow& row) { return MaySee(request.viewer, row.name); },
       [&](const TenantRow& row) {
-        return MaySee(request.viewer, row.name) &&
-               LowerCase(row.name).find(page->search) != std::string::npos;
-      },
-      [&](const TenantRow& row) { return KeyOf(row, page->sort); });
-  json rows = json::array();
-  for (const TenantRow* row : shown.rows) {
-    json one = {{"name", row->name},
-                {"weight", row->weight},
-                {"host_bytes", row->host_bytes},
-                {"device_bytes", row->device_bytes},
-                {"matrices", row->matrices},
-                {"buffers", row->buffers},
-                {"requests", row->requests},
-                {"refused", row->refused}};
-    if (row->host_limit != engine::kNoLimit) one["host_limit"] = row->host_limit;
-    if (row->seconds >= 0) {
-      one["seconds"] = row->seconds;
-      // Of the rest no tenant may conclude how many others there are, or what they use.
-      if (request.viewer.all && all_seconds > 0) one["used_share"] = row->seconds / all_seconds;
-      if (request.viewer.all && weights > 0) one["entitled_share"] = row->weight / weights;
-    }
-    rows.push_back(std::move(one));
-  }
-  json answer = {{"total", shown.total}, {"offset", page->offset}, {"rows", std::move(rows)}};
+        json one = {{"name", row.name},
+                    {"weight", row.weight},
+                    {"host_bytes", row.host_bytes},
+                    {"device_bytes", row.device_bytes},
+                    {"matrices", row.matrices},
+                    {"buffers", row.buffers},
+                    {"requests", row.requests},
+                    {"refused", row.refused}};
+        if (row.host_limit != engine::kNoLimit) one["host_limit"] = row.host_limit;
+        if (row.seconds < 0) return one;
+        one["seconds"] = row.seconds;
+        // Of the rest no tenant may conclude how many others there are, or what they use.
+        if (request.viewer.all && all_seconds > 0) one["used_share"] = row.seconds / all_seconds;
+        if (request.viewer.all && weights > 0) one["entitled_share"] = row.weight / weights;
+        return one;
+      });
   if (request.viewer.all) answer["other_seconds"] = others;
   return answer;
 }
 
 Answer BuffersAnswer(PageTables& tables, const HttpRequest& request) {
-  const absl::StatusOr<Query> query =
-      Query::Parse(request.query, {"offset", "limit", "search", "sort", "order"});
-  if (!query.ok()) return query.status();
-  const absl::StatusOr<PageOf> page = PageOfTable(*query, kBufferColumns);
-  if (!page.ok()) return page.status();
-  const auto table = tables.buffers.Get();
-  const auto shown = CutPage(
-      table->rows, *page,
-      [&](const BufferRow& row) {
-        return MaySee(request.viewer, row.tenant) &&
-               (LowerCase(row.name).find(page->search) != std::string::npos ||
-                LowerCase(row.tenant).find(page->search) != std::string::npos);
-      },
-      [&](const BufferRow& row) { return KeyOf(row, page->sort); });
-  json rows = json::array();
-  for (const BufferRow* row : shown.rows) {
-    rows.push_back({{"tenant", row->tenant},
-                    {"name", row->name},
-                    {"owner", row->owner},
-                    {"rows", row->shape.rows},
-                    {"cols", row->shape.cols},
-                    {"type", Name(row->shape.type)},
-                    {"version", row->version},
-                    {"durable", row->durable},
-                    {"resident", row->resident},
-                    {"bytes", row->bytes},
-                    {"idle_seconds", row->idle_seconds},
-                    {"time_to_live_seconds", row->time_to_live_seconds}});
-  }
-  json answer = {{"total", shown.total}, {"offset", page->offset}, {"rows", std::move(rows)}};
-  if (request.viewer.all) {
-    answer["listed"] = table->rows.size();
-    answer["all"] = table->all;
-  }
-  return answer;
+  const absl::StatusOr<TableQuery> asked = Buffers().Parse(request.query);
+  if (!asked.ok()) return asked.status();
+  const auto buffers = tables.buffers.Get();
+  return Buffers().Answer(
+      asked->page, *buffers,
+      [&](const BufferRow& row) { return MaySee(request.viewer, row.tenant); }, BufferJson);
 }
 
 Answer ConfigurationAnswer(PageTables& tables, const HttpRequest& request) {

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <variant>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/page/query.h"
@@ -55,5 +58,47 @@ RowsOfPage<Row> CutPage(const std::vector<Row>& all, const PageOf& page, const S
   }
   return result;
 }
+
+/// A table of the page.
+template <typename Row>
+struct PageTable {
+  struct Column {
+    std::string_view name;
+    SortKey (*key)(const Row&);
+  };
+  /// That callers may sort by, the first one unless they say so.
+  std::vector<Column> columns;
+  /// What is searched in.
+  std::string (*text)(const Row&);
+  /// How it is sorted where there are no columns; null: as the rows come.
+  SortKey (*order)(const Row&) = nullptr;
+
+  absl::StatusOr<TableQuery> Parse(std::string_view text_of_query,
+                                   const std::vector<std::string_view>& more = {}) const {
+    std::vector<std::string_view> names;
+    for (const Column& column : columns) names.push_back(column.name);
+    return TableQuery::Parse(text_of_query, names, more);
+  }
+
+  /// {"total", "offset", "rows"}: those of `all` that are `shown(row)` and match the search, sorted
+  /// and cut, each as `to_json(row)`.
+  template <typename Shown, typename ToJson>
+  nlohmann::json Answer(const PageOf& page, const std::vector<Row>& all, const Shown& shown,
+                        const ToJson& to_json) const {
+    const auto cut = CutPage(
+        all, page,
+        [&](const Row& row) {
+          return shown(row) && (page.search.empty() ||
+                                LowerCase(text(row)).find(page.search) != std::string::npos);
+        },
+        [&](const Row& row) {
+          if (!columns.empty()) return columns[page.sort].key(row);
+          return order == nullptr ? SortKey() : order(row);
+        });
+    nlohmann::json rows = nlohmann::json::array();
+    for (const Row* row : cut.rows) rows.push_back(to_json(*row));
+    return {{"total", cut.total}, {"offset", page.offset}, {"rows", std::move(rows)}};
+  }
+};
 
 }  // namespace sparsed::server

@@ -141,7 +141,7 @@ class AdminService final : public Service {
       info.set_unavailable(device.unavailable);
     }
     reply.set_max_chunk_bytes(service_.config.max_chunk_bytes);
-    reply.set_host_memory_limit_bytes(service_.config.engine_memory_bytes());
+    reply.set_host_memory_limit_bytes(service_.config.host_memory_bytes);
     reply.set_durable(!service_.config.in_memory());
     reply.set_started_unix_ns(
         std::chrono::nanoseconds(service_.started.time_since_epoch()).count());
@@ -181,6 +181,10 @@ class AdminService final : public Service {
     }
     stats.set_uptime_seconds(std::chrono::duration<double>(now - service_.started_steady).count());
     AddDevice(DeviceId{}, "cpu", engine.budget(), stats);
+    // Messages on their way in have a part of --host-memory for themselves.
+    v1::DeviceUse& cpu = *stats.mutable_devices(stats.devices_size() - 1);
+    cpu.set_memory_bytes(cpu.memory_bytes() + service_.config.wire_memory_bytes);
+    cpu.set_memory_limit_bytes(cpu.memory_limit_bytes() + service_.config.wire_memory_bytes);
     for (const auto& gpu : engine.gpus()) {
       AddDevice(gpu->id(), gpu->name(), gpu->budget(), stats);
     }

@@ -60,7 +60,7 @@ class CatalogService final : public Service {
         [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
           const auto matrix = service_.engine.catalog().Find(caller.tenant, request.name());
           if (!matrix.ok()) return matrix.status();
-          reply = ToMatrixInfo(**matrix, caller.tenant);
+          reply = ToMatrixInfo(**matrix, caller.tenant, service_.engine.executor());
           if (request.features()) AddFeatures(**matrix, reply);
           if ((*matrix)->tenant() == caller.tenant) AddShares(**matrix, *reply.mutable_shares());
           return absl::OkStatus();
@@ -79,7 +79,7 @@ class CatalogService final : public Service {
                request.shared()
                    ? catalog.ListShared(caller.tenant, request.prefix(), request.page_token())
                    : catalog.List(caller.tenant, request.prefix(), request.page_token())) {
-            v1::MatrixInfo info = ToMatrixInfo(*matrix, caller.tenant);
+            v1::MatrixInfo info = ToMatrixInfo(*matrix, caller.tenant, service_.engine.executor());
             info.clear_detail();
             info.clear_measurements();
             info.clear_decisions();
@@ -193,7 +193,7 @@ class CatalogService final : public Service {
   /// Of one that belongs to the caller. OK.
   absl::Status Describe(const engine::Matrix& matrix, const Caller& caller,
                         v1::MatrixInfo& reply) const {
-    reply = ToMatrixInfo(matrix, caller.tenant);
+    reply = ToMatrixInfo(matrix, caller.tenant, service_.engine.executor());
     AddShares(matrix, *reply.mutable_shares());
     return absl::OkStatus();
   }

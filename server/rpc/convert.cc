@@ -7,6 +7,7 @@
 #include <set>
 
 #include "engine/catalog/pattern_product.h"
+#include "engine/execution/roofline.h"
 #include "engine/memory/device.h"
 #include "engine/retry.h"
 #include "server/rpc/sentence.h"
@@ -84,7 +85,7 @@ std::string RecipeText(const auto& tried, const engine::Pattern& left) {
 }
 
 void ToProto(const engine::Measurement& measured, const engine::Pattern& pattern,
-             v1::Measurement& measurement) {
+             const engine::Executor& executor, v1::Measurement& measurement) {
   ToProto(measured.problem_class, *measurement.mutable_problem_class());
   measurement.set_type(server::ToProto(measured.problem_class.type));
   measurement.set_recipe(RecipeText(measured, pattern));
@@ -92,8 +93,10 @@ void ToProto(const engine::Measurement& measured, const engine::Pattern& pattern
   measurement.set_device(measured.device);
   measurement.set_median_ms(measured.median_ms);
   measurement.set_gflops(measured.gflops);
-  measurement.set_floor_share(measured.floor_share());
-  measurement.set_floor_ms(measured.floor_ms);
+  const engine::RooflinePosition position = engine::RooflineOf(measured, executor);
+  measurement.set_floor_share(position.share);
+  measurement.set_floor_ms(position.floor_ms);
+  measurement.set_roof(std::string(engine::Name(position.roof)));
   measurement.set_baseline_ms(measured.baseline_ms);
   measurement.set_preparation_ms(measured.preparation_ms);
   measurement.set_runs(measured.runs);
@@ -101,7 +104,16 @@ void ToProto(const engine::Measurement& measured, const engine::Pattern& pattern
   measurement.set_model(measured.model);
 }
 
-void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
+/// 0 of a time that is none.
+int64_t UnixNs(std::chrono::steady_clock::time_point time) {
+  if (time == std::chrono::steady_clock::time_point()) return 0;
+  const std::chrono::nanoseconds ago = std::chrono::steady_clock::now() - time;
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch() - ago)
+      .count();
+}
+
+void AddPlansAndLayouts(const engine::Matrix& matrix, const engine::Executor& executor,
+                        v1::MatrixInfo& info) {
   const engine::Pattern& pattern = *matrix.pattern();
   for (const auto& entry : pattern.Layouts()) {
     v1::LayoutInfo& layout = *info.add_layouts();
@@ -112,8 +124,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     layout.set_build_seconds(entry.build_seconds);
   }
   // Matrices of other types may share the pattern; their plans are not this one's.
-  for (const auto& active : pattern.plans().List()) {
-    if (active->plan.problem_class.type != matrix.type()) continue;
+  for (const auto& [active, per_second, in_use] : pattern.plans().ListUsed(matrix.type())) {
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
     plan.set_recipe(RecipeText(active->plan, pattern));
@@ -122,10 +133,13 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, v1::MatrixInfo& info) {
     plan.set_baseline_ms(active->plan.baseline_ms);
     plan.set_plan_ms(active->plan.plan_ms);
     plan.set_reason(active->plan.reason);
+    plan.set_since_unix_ns(UnixNs(active->since));
+    plan.set_requests_per_second(per_second);
+    plan.set_in_use(in_use);
   }
   for (const engine::Measurement& measured : pattern.trials().measurements()) {
     if (measured.problem_class.type == matrix.type()) {
-      ToProto(measured, pattern, *info.add_measurements());
+      ToProto(measured, pattern, executor, *info.add_measurements());
     }
   }
   for (const engine::Decision& decided : pattern.trials().decisions()) {
@@ -328,7 +342,8 @@ v1::MatrixState ToProto(engine::PreparationState state) {
   return v1::MATRIX_STATE_UNSPECIFIED;
 }
 
-v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenant) {
+v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenant,
+                            const engine::Executor& executor) {
   const engine::Pattern& pattern = *matrix.pattern();
   const engine::PreparationStatus status = pattern.progress().status();
   v1::MatrixInfo info;
@@ -352,7 +367,7 @@ v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenan
   info.set_durable(matrix.durable());
   info.set_csr_bytes((pattern.rows() + 1) * static_cast<int64_t>(sizeof(int64_t)) +
                      pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(matrix.type())));
-  AddPlansAndLayouts(matrix, info);
+  AddPlansAndLayouts(matrix, executor, info);
   return info;
 }
 
@@ -366,12 +381,13 @@ void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info) {
 }
 
 v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
-                                              std::span<const engine::Measurement> measurements) {
+                                              std::span<const engine::Measurement> measurements,
+                                              const engine::Executor& executor) {
   v1::PatternMeasurements message;
   message.set_pattern_hash(pattern.hash());
   if (const auto features = pattern.features()) ToProto(*features, *message.mutable_features());
   for (const engine::Measurement& measured : measurements) {
-    ToProto(measured, pattern, *message.add_measurements());
+    ToProto(measured, pattern, executor, *message.add_measurements());
   }
   return message;
 }

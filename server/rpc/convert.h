@@ -12,6 +12,7 @@
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/call.h"
+#include "engine/execution/executor.h"
 #include "server/telemetry/slow_requests.h"
 #include "server/telemetry/stage_record.h"
 #include "sparsed/v1/admin.pb.h"
@@ -46,11 +47,13 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
                                               const v1::PutBufferHeader& header);
 
 /// As `tenant` calls it.
-v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenant);
+v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenant,
+                            const engine::Executor& executor);
 /// Adds nothing if the pattern has none yet.
 void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info);
 v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
-                                              std::span<const engine::Measurement> measurements);
+                                              std::span<const engine::Measurement> measurements,
+                                              const engine::Executor& executor);
 v1::MatrixState ToProto(engine::PreparationState state);
 /// `now` by the catalog's clock.
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now);

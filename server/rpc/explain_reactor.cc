@@ -74,6 +74,8 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
     message.set_imbalance(operation.imbalance);
     message.set_measured_ms(operation.measured_ms);
     message.set_measured(operation.measured);
+    message.set_roofline_share(operation.roofline.share);
+    message.set_roof(std::string(engine::Name(operation.roofline.roof)));
   }
 }
 

@@ -75,8 +75,8 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
       sent_ = 0;
     }
     const size_t count = std::min(kMost, measurements_.size() - sent_);
-    out_ = wire::Encode(
-        ToPatternMeasurements(*pattern_, std::span(measurements_).subspan(sent_, count)));
+    out_ = wire::Encode(ToPatternMeasurements(
+        *pattern_, std::span(measurements_).subspan(sent_, count), service_.engine.executor()));
     sent_ += count;
     delivery_.Begin(0, [this] { StartWrite(&out_); });
   }

@@ -52,7 +52,7 @@ struct Download {
     return service.engine.catalog().Find(tenant, name);
   }
 
-  static absl::StatusOr<Reply> Load(const ServiceContext&, const Lease& matrix,
+  static absl::StatusOr<Reply> Load(const ServiceContext& service, const Lease& matrix,
                                     const std::string& tenant, engine::Store::Stop stop) {
     const auto csr = matrix->pattern()->Csr(stop);
     if (!csr.ok()) return csr.status();
@@ -60,7 +60,7 @@ struct Download {
     if (!values.ok()) return values.status();
     v1::DownloadReply reply;
     v1::DownloadHeader& header = *reply.mutable_header();
-    *header.mutable_matrix() = ToMatrixInfo(*matrix, tenant);
+    *header.mutable_matrix() = ToMatrixInfo(*matrix, tenant, service.engine.executor());
     std::vector<Array> arrays;
     const auto add = [&](std::string_view name, const Array& array) {
       AddArrayHeader(name, array.type, array.length, *header.mutable_arrays());

@@ -140,7 +140,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     if (!matrix.ok()) return Conclude(matrix.status());
     service_.live_streams.MatrixChanged(record_.tenant, record_.subject);
     v1::UploadReply reply;
-    *reply.mutable_matrix() = ToMatrixInfo(**matrix, record_.tenant);
+    *reply.mutable_matrix() = ToMatrixInfo(**matrix, record_.tenant, service_.engine.executor());
     reply_ = wire::Encode(reply);
     Conclude(absl::OkStatus());
   }

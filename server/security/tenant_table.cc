@@ -9,7 +9,7 @@
 #include <set>
 #include <string_view>
 
-#include "absl/strings/match.h"
+#include "base/byte_size.h"
 #include "server/security/yaml_reader.h"
 
 namespace sparsed::server {
@@ -28,19 +28,6 @@ bool IsBytes(Quota quota) {
   return quota == Quota::kDiskBytes || quota == Quota::kHostBytes || quota == Quota::kDeviceBytes;
 }
 
-/// What stands behind a number of bytes: "", "B", "K", "KB", "KiB", "M", ...
-std::optional<int64_t> UnitOf(std::string_view text) {
-  if (text.empty() || absl::EqualsIgnoreCase({text.data(), text.size()}, "B")) return 1;
-  constexpr std::string_view kPrefixes = "kmgt";
-  const size_t prefix = kPrefixes.find(static_cast<char>(text.front() | 0x20));
-  const std::string_view rest = text.substr(1);
-  const absl::string_view end(rest.data(), rest.size());
-  const bool good =
-      rest.empty() || absl::EqualsIgnoreCase(end, "B") || absl::EqualsIgnoreCase(end, "iB");
-  if (prefix == std::string_view::npos || !good) return std::nullopt;
-  return int64_t{1} << (10 * (prefix + 1));
-}
-
 int64_t ReadAmount(const YAML::Node& node, Quota quota) {
   const std::string text = TextOf(node, engine::Name(quota));
   if (text == "none") return kNoLimit;
@@ -49,7 +36,7 @@ int64_t ReadAmount(const YAML::Node& node, Quota quota) {
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   const std::string_view rest(stop, static_cast<size_t>(end - stop));
   const std::optional<int64_t> unit =
-      IsBytes(quota) ? UnitOf(rest)
+      IsBytes(quota) ? UnitBytes(rest)
                      : (rest.empty() ? std::optional<int64_t>(1) : std::optional<int64_t>());
   int64_t amount = 0;
   if (error != std::errc() || !unit.has_value() || number < 0 ||

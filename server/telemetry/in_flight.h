@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -30,7 +31,7 @@ struct OldRequest {
 };
 
 struct InFlight {
-  static constexpr size_t kOldest = 10;
+  static constexpr size_t kOldest = 10;  ///< of each tenant
 
   int64_t count = 0;
   int64_t bytes = 0;  ///< that arrived, or that have yet to leave
@@ -41,17 +42,19 @@ struct InFlight {
     bytes += more_bytes;
     oldest = std::min(oldest, begun);
   }
-  /// Likewise, and keeps what it is if it is among the oldest.
+  /// Likewise, and keeps what it is if it is among its tenant's oldest.
   void Add(int64_t more_bytes, const StageRecord& record) {
     Add(more_bytes, record.begun);
+    std::vector<OldRequest>& of_tenant = requests[record.tenant];
     const auto younger = std::ranges::find_if(
-        requests, [&](const OldRequest& request) { return record.begun < request.begun; });
-    if (younger == requests.end() && requests.size() == kOldest) return;
-    requests.insert(younger,
-                    {record.begun, record.tenant, record.subject, record.parameters, record.k});
-    if (requests.size() > kOldest) requests.pop_back();
+        of_tenant, [&](const OldRequest& request) { return record.begun < request.begun; });
+    if (younger == of_tenant.end() && of_tenant.size() == kOldest) return;
+    of_tenant.insert(younger,
+                     {record.begun, record.tenant, record.subject, record.parameters, record.k});
+    if (of_tenant.size() > kOldest) of_tenant.pop_back();
   }
-  std::vector<OldRequest> requests{};  ///< the oldest first, of those that say what they are
+  /// By tenant, the oldest first, of those that say what they are.
+  std::map<std::string, std::vector<OldRequest>, std::less<>> requests{};
 };
 using InFlightTable = std::map<std::pair<Op, Activity>, InFlight>;
 /// As gauges, labelled by operation and activity; of what is in flight now alone.

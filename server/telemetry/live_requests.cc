@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "engine/catalog/shares.h"
+#include "server/telemetry/fair_share.h"
 
 namespace sparsed::server {
 namespace {
 
 /// Of what has no requests any more.
 constexpr double kRateHalfLife = 30, kLatencyHalfLife = 60;  // seconds
-/// A matrix that was not used for so long gives its place to another.
+/// A matrix that was not used for so long has no use.
 constexpr auto kForgotten = std::chrono::minutes(5);
 
 int LiveOpOf(Op op) { return std::min(static_cast<int>(op), kLiveOps - 1); }
@@ -26,11 +27,12 @@ bool IsServersFault(absl::StatusCode code) {
 
 double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-std::string KeyOf(std::string_view tenant, std::string_view matrix) {
-  std::string key(tenant);
-  key += engine::kOwnerMark;
-  key += matrix;
-  return key;
+/// Whose matrix a request is about: the caller's, or of "owner~name" another's.
+std::pair<std::string_view, std::string_view> OwnerAndName(const StageRecord& record) {
+  const std::string_view subject = record.subject;
+  const size_t mark = subject.find(engine::kOwnerMark);
+  if (mark == std::string_view::npos) return {record.tenant, subject};
+  return {subject.substr(0, mark), subject.substr(mark + 1)};
 }
 
 }  // namespace
@@ -84,34 +86,45 @@ void LiveRequests::Count(Slots& slots, const StageRecord& record, Clock::time_po
 void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now) {
   // Names that nothing has are not kept, so that nobody fills the table with them.
   if (!Computes(record.op) || !record.status.ok()) return;
-  const bool others = record.subject.find(engine::kOwnerMark) != std::string::npos;
-  const std::string key = others ? record.subject : KeyOf(record.tenant, record.subject);
-  auto found = of_matrices_.find(key);
-  if (found == of_matrices_.end()) {
-    if (of_matrices_.size() >= kMatrices) {
-      // One of a few, so that a full table costs little.
-      auto idle = of_matrices_.begin();
-      for (int i = 0; i < 8 && idle != of_matrices_.end(); ++i, ++idle) {
-        if (now - idle->second.used > kForgotten) break;
-      }
-      if (idle == of_matrices_.end() || now - idle->second.used <= kForgotten) return;
-      of_matrices_.erase(idle);
-    }
-    found = of_matrices_.try_emplace(key).first;
-    found->second.used = found->second.halved = now;
+  const auto [owner, name] = OwnerAndName(record);
+  auto of_owner = owners_.find(owner);
+  if (of_owner == owners_.end()) of_owner = owners_.emplace(owner, OfOwner()).first;
+  auto& [by_use, by_name] = of_owner->second;
+  const auto found = by_name.find(name);
+  if (found != by_name.end()) {
+    by_use.splice(by_use.begin(), by_use, found->second);
+  } else {
+    by_use.emplace_front(name,
+                         OfMatrix{.per_second = 0, .latencies = {}, .used = now, .halved = now});
+    by_name.emplace(by_use.front().first, by_use.begin());
+    ++matrices_;
   }
-  OfMatrix& use = found->second;
+  OfMatrix& use = by_use.front().second;
   use.Pass(now);
   // So that a steady rate comes out as what it is.
   use.per_second += std::log(2) / kRateHalfLife;
   use.latencies.Add(Seconds(record.total_ns));
+  if (matrices_ > kMatrices) ForgetMatrixLocked();
 }
 
-LiveRequests::Slots* LiveRequests::SlotsLocked(const std::string& tenant) {
-  const auto found = of_tenants_.find(tenant);
-  if (found != of_tenants_.end()) return found->second.get();
-  if (of_tenants_.size() >= kTenants) return nullptr;
-  return of_tenants_.emplace(tenant, std::make_unique<Slots>()).first->second.get();
+void LiveRequests::ForgetMatrixLocked() {
+  const auto most = std::ranges::max_element(
+      owners_, {}, [](const auto& owner) { return owner.second.by_use.size(); });
+  auto& [by_use, by_name] = most->second;
+  by_name.erase(by_use.back().first);
+  by_use.pop_back();
+  --matrices_;
+  if (by_use.empty()) owners_.erase(most);
+}
+
+LiveRequests::OfTenant& LiveRequests::TenantLocked(const std::string& tenant) {
+  const auto found = tenants_.find(tenant);
+  if (found != tenants_.end()) return *found->second;
+  if (tenants_.size() >= kTenants) {
+    tenants_.erase(std::ranges::min_element(tenants_, {},
+                                            [](const auto& entry) { return entry.second->last; }));
+  }
+  return *tenants_.emplace(tenant, std::make_unique<OfTenant>()).first->second;
 }
 
 void LiveRequests::End(StageRecord record, Clock::time_point now) {
@@ -120,21 +133,23 @@ void LiveRequests::End(StageRecord record, Clock::time_point now) {
   const StageRecord& ended = request.record;
   const MutexLock lock(mutex_);
   Count(all_, ended, now);
-  if (Slots* const of_tenant = SlotsLocked(ended.tenant)) Count(*of_tenant, ended, now);
+  OfTenant& of_tenant = TenantLocked(ended.tenant);
+  of_tenant.last = now;
+  Count(of_tenant.slots, ended, now);
   CountMatrix(ended, now);
-  recent_.push_front(std::move(request));
-  if (recent_.size() > kRecent) recent_.pop_back();
+  of_tenant.recent.push_front(std::move(request));
+  if (of_tenant.recent.size() > kRecent) of_tenant.recent.pop_back();
 }
 
 std::vector<LivePoint> LiveRequests::Points(std::string_view tenant, Clock::time_point now) const {
   auto slots = std::make_unique<Slots>();
   {
     const MutexLock lock(mutex_);
-    const auto found = of_tenants_.find(tenant);
+    const auto found = tenants_.find(tenant);
     if (tenant.empty()) {
       *slots = all_;
-    } else if (found != of_tenants_.end()) {
-      *slots = *found->second;
+    } else if (found != tenants_.end()) {
+      *slots = found->second->slots;
     }
   }
   std::vector<LivePoint> points;
@@ -155,12 +170,13 @@ std::vector<LivePoint> LiveRequests::Points(std::string_view tenant, Clock::time
 
 MatrixUse LiveRequests::UseOf(std::string_view tenant, std::string_view matrix,
                               Clock::time_point now) const {
-  const std::string key = KeyOf(tenant, matrix);
   std::optional<OfMatrix> use;
   {
     const MutexLock lock(mutex_);
-    const auto found = of_matrices_.find(key);
-    if (found != of_matrices_.end()) use = found->second;
+    const auto owner = owners_.find(tenant);
+    if (owner == owners_.end()) return {};
+    const auto found = owner->second.by_name.find(matrix);
+    if (found != owner->second.by_name.end()) use = found->second->second;
   }
   if (!use.has_value() || now - use->used > kForgotten) return {};
   use->Pass(now);
@@ -168,12 +184,16 @@ MatrixUse LiveRequests::UseOf(std::string_view tenant, std::string_view matrix,
 }
 
 std::vector<EndedRequest> LiveRequests::Recent(std::string_view tenant) const {
-  const MutexLock lock(mutex_);
-  std::vector<EndedRequest> recent;
-  for (const EndedRequest& request : recent_) {
-    if (tenant.empty() || request.record.tenant == tenant) recent.push_back(request);
+  std::vector<std::vector<EndedRequest>> of_each;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [name, of] : tenants_) {
+      if (tenant.empty() || name == tenant)
+        of_each.emplace_back(of->recent.begin(), of->recent.end());
+    }
   }
-  return recent;
+  return FairShare(std::move(of_each), kRecent,
+                   [](const EndedRequest& a, const EndedRequest& b) { return a.ended > b.ended; });
 }
 
 }  // namespace sparsed::server

@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -40,16 +42,20 @@ struct MatrixUse {
   double p50 = 0, p99 = 0;  ///< seconds; 0: not used lately
 };
 
-/// Thread-safe. Status calls that succeed are not counted.
+/// Each tenant's apart, so that nobody's requests push another's out. Of more tenants than there
+/// are places, those whose last request is longest ago leave theirs. Thread-safe. Status calls that
+/// succeed are not counted.
 class LiveRequests {
  public:
   using Clock = StageRecord::Clock;
 
   static constexpr std::chrono::seconds kStep{2};  ///< of a LivePoint
   static constexpr int64_t kPoints = 150;
+  /// Of each tenant; and that Recent lists at most.
   static constexpr size_t kRecent = 50;
-  /// Tenants that have points of their own, and matrices whose use is known.
-  static constexpr size_t kTenants = 50, kMatrices = 16384;
+  static constexpr size_t kTenants = 128;
+  /// Whose use is known. Of more, the owner of most loses the one that was not used for longest.
+  static constexpr size_t kMatrices = 16384;
 
   /// It ended `now`.
   void End(StageRecord record, Clock::time_point now = Clock::now());
@@ -60,7 +66,7 @@ class LiveRequests {
   /// The rate halves in half a minute without requests; latencies weigh half after a minute.
   MatrixUse UseOf(std::string_view tenant, std::string_view matrix,
                   Clock::time_point now = Clock::now()) const;
-  /// Newest first. Of all tenants if `tenant` is empty.
+  /// Newest first. Of all tenants if `tenant` is empty, each with its share of the list.
   std::vector<EndedRequest> Recent(std::string_view tenant = "") const;
 
  private:
@@ -77,25 +83,30 @@ class LiveRequests {
     Clock::time_point halved;          ///< when latencies lost weight
     void Pass(Clock::time_point now);  ///< what time does to them
   };
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  struct OfTenant {
+    Slots slots;
+    std::deque<EndedRequest> recent;
+    Clock::time_point last;
+  };
+  /// Matrices of one owner.
+  struct OfOwner {
+    std::list<std::pair<std::string, OfMatrix>> by_use;  ///< the last used first
+    std::unordered_map<std::string_view, decltype(by_use)::iterator> by_name;
   };
 
   int64_t StepOf(Clock::time_point now) const { return (now - started_) / kStep; }
   void Count(Slots& slots, const StageRecord& record, Clock::time_point now) const;
   void CountMatrix(const StageRecord& record, Clock::time_point now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Slots* SlotsLocked(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  OfTenant& TenantLocked(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetMatrixLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock::time_point started_ = Clock::now();
   mutable Mutex mutex_;
   Slots all_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, std::unique_ptr<Slots>, std::less<>> of_tenants_ ABSL_GUARDED_BY(mutex_);
-  /// By "tenant~name", which no name has in it.
-  std::unordered_map<std::string, OfMatrix, Hash, std::equal_to<>> of_matrices_
-      ABSL_GUARDED_BY(mutex_);
-  std::deque<EndedRequest> recent_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::unique_ptr<OfTenant>, std::less<>> tenants_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, OfOwner, std::less<>> owners_ ABSL_GUARDED_BY(mutex_);
+  size_t matrices_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sparsed::server

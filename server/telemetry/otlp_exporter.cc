@@ -22,6 +22,8 @@ using std::chrono::steady_clock;
 
 constexpr int kLowestPriority = 19;
 constexpr size_t kMostInOne = 256;  ///< requests in a message
+/// How often it is looked whether a message is full: requests wake nobody.
+constexpr std::chrono::milliseconds kLook{50};
 constexpr size_t kMostReply = 64 << 10;
 // Of OTLP's enumerations.
 constexpr int kInternalSpan = 1, kServerSpan = 2, kErrorStatus = 2;
@@ -134,9 +136,9 @@ OtlpExporter::OtlpExporter(Options options)
 
 OtlpExporter::~OtlpExporter() {
   bool ended = false;
+  closing_ = true;
   {
     const MutexLock lock(mutex_);
-    closing_ = true;
     changed_.NotifyAll();
     const auto deadline = steady_clock::now() + options_.patience;
     while (!ended_ && steady_clock::now() < deadline) changed_.WaitUntil(mutex_, deadline);
@@ -144,18 +146,35 @@ OtlpExporter::~OtlpExporter() {
   }
   if (!ended) connection_->Stop();
   thread_.join();
+  Take();  // what came too late
 }
 
 void OtlpExporter::Add(const StageRecord& record) {
   if (!record.trace.traced() || !record.trace.sampled) return;
-  const auto now = std::chrono::system_clock::now();
-  const MutexLock lock(mutex_);
-  if (waiting_.size() >= options_.most_waiting || closing_) {
+  const bool full = waiting_.fetch_add(1) >= options_.most_waiting;
+  if (full || closing_) {
+    --waiting_;
     dropped_ += SpansOf(record);
     return;
   }
-  waiting_.push_back({now, record});
-  if (waiting_.size() == kMostInOne) changed_.NotifyAll();
+  auto ended = std::make_unique<Ended>();
+  ended->at = std::chrono::system_clock::now();
+  ended->record = record;
+  ended->next = newest_.load(std::memory_order_relaxed);
+  while (!newest_.compare_exchange_weak(ended->next, ended.get(), std::memory_order_release,
+                                        std::memory_order_relaxed)) {
+  }
+  ended.release();  // the stack's
+}
+
+void OtlpExporter::Take() {
+  Ended* ended = newest_.exchange(nullptr, std::memory_order_acquire);
+  const auto end = static_cast<std::ptrdiff_t>(taken_.size());
+  while (ended != nullptr) {
+    Ended* const before = ended->next;
+    taken_.emplace(taken_.begin() + end, ended);
+    ended = before;
+  }
 }
 
 void OtlpExporter::Run() {
@@ -164,22 +183,26 @@ void OtlpExporter::Run() {
   auto next = steady_clock::now() + options_.interval;
   bool away = false, closing = false;
   while (!closing) {
-    std::vector<Ended> requests;
     {
       const MutexLock lock(mutex_);
-      while (!closing_ && steady_clock::now() < next && (away || waiting_.size() < kMostInOne)) {
-        changed_.WaitUntil(mutex_, next);
+      while (!closing_ && steady_clock::now() < next && (away || waiting_ < kMostInOne)) {
+        changed_.WaitUntil(mutex_, std::min(next, steady_clock::now() + kLook));
       }
-      const size_t count = std::min(waiting_.size(), kMostInOne);
-      closing = closing_ && count == waiting_.size();
-      const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(count);
-      requests.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
-      waiting_.erase(waiting_.begin(), end);
+    }
+    closing = closing_;
+    Take();
+    const size_t count = std::min(taken_.size(), kMostInOne);
+    closing = closing && count == taken_.size();
+    Batch requests;
+    for (size_t i = 0; i < count; ++i) {
+      requests.push_back(std::move(taken_.front()));
+      taken_.pop_front();
     }
     const bool sent = !(closing && away) && Send(requests);
     if (!sent) {
-      for (const Ended& ended : requests) dropped_ += SpansOf(ended.record);
+      for (const auto& ended : requests) dropped_ += SpansOf(ended->record);
     }
+    waiting_ -= count;
     away = !sent && (away || !requests.empty());
     next = steady_clock::now() + (away ? options_.pause : options_.interval);
   }
@@ -188,7 +211,7 @@ void OtlpExporter::Run() {
   changed_.NotifyAll();
 }
 
-bool OtlpExporter::Send(const std::vector<Ended>& requests) {
+bool OtlpExporter::Send(const Batch& requests) {
   if (requests.empty()) return true;
   std::string why;
   try {
@@ -209,18 +232,18 @@ bool OtlpExporter::Send(const std::vector<Ended>& requests) {
     }
   }
   if (!sent) return false;
-  for (const Ended& ended : requests) exported_ += SpansOf(ended.record);
+  for (const auto& ended : requests) exported_ += SpansOf(ended->record);
   return true;
 }
 
-std::string OtlpExporter::Encode(const std::vector<Ended>& requests) const {
+std::string OtlpExporter::Encode(const Batch& requests) const {
   Json resource = Json::array();
   AddText(resource, "service.name", "sparsed");
   AddText(resource, "service.version", SPARSED_VERSION);
   AddText(resource, "service.instance.id", options_.instance);
   Json spans = Json::array();
-  for (const Ended& ended : requests) {
-    AddSpans(ended.record, nanoseconds(ended.at.time_since_epoch()), spans);
+  for (const auto& ended : requests) {
+    AddSpans(ended->record, nanoseconds(ended->at.time_since_epoch()), spans);
   }
   Json scope = Json::object();
   scope["scope"] = {{"name", "sparsed"}, {"version", SPARSED_VERSION}};

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,8 +19,8 @@
 namespace sparsed::server {
 
 /// A span for a request and one for each phase that it had, on a thread of its own at the lowest
-/// priority. What finds the queue full, or no collector, is dropped and counted; nobody waits.
-/// Thread-safe.
+/// priority. What finds the queue full, or no collector, is dropped and counted. Nobody waits: a
+/// request takes no lock that the thread, which may not run for long, could hold. Thread-safe.
 class OtlpExporter {
  public:
   struct Options {
@@ -52,21 +53,27 @@ class OtlpExporter {
   struct Ended {
     std::chrono::system_clock::time_point at;
     StageRecord record;
+    Ended* next = nullptr;  ///< the one that came before it
   };
+  using Batch = std::vector<std::unique_ptr<Ended>>;
   class Connection;
 
   void Run();
+  /// Moves what came since the last time to `taken_`, the oldest first.
+  void Take();
   /// False if it could not be sent.
-  bool Send(const std::vector<Ended>& requests);
-  std::string Encode(const std::vector<Ended>& requests) const;
+  bool Send(const Batch& requests);
+  std::string Encode(const Batch& requests) const;
 
   const Options options_;
   const std::unique_ptr<Connection> connection_;
   std::atomic<int64_t> exported_ = 0, dropped_ = 0;
-  Mutex mutex_;
+  std::atomic<size_t> waiting_ = 0;           ///< in both of these
+  std::atomic<Ended*> newest_ = nullptr;      ///< a stack that requests push to
+  std::deque<std::unique_ptr<Ended>> taken_;  ///< the thread's
+  std::atomic<bool> closing_ = false;
+  Mutex mutex_;  ///< not taken by requests
   CondVar changed_;
-  std::vector<Ended> waiting_ ABSL_GUARDED_BY(mutex_);
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  ///< the thread is about to
   bool failing_ = false;                        ///< and the log has it; the thread's
   std::thread thread_;                          ///< last

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/telemetry/fair_share.h"
+
 namespace sparsed::server {
 
 bool SlowRequests::Counts(Op op) {
@@ -49,20 +51,22 @@ void SlowRequests::ForgetOneLocked() {
 
 std::vector<EndedRequest> SlowRequests::List(const std::string* tenant,
                                              Clock::time_point now) const {
-  std::vector<EndedRequest> requests;
+  const auto slower = [](const EndedRequest& a, const EndedRequest& b) {
+    return a.record.total_ns > b.record.total_ns;
+  };
+  std::vector<std::vector<EndedRequest>> of_each;
   {
     const MutexLock lock(mutex_);
     for (const auto& [name, of] : tenants_) {
       if (tenant != nullptr && name != *tenant) continue;
+      of_each.emplace_back();
       for (const Kept& kept : of.kept) {
-        if (now - kept.at <= kKept) requests.push_back(kept.request);
+        if (now - kept.at <= kKept) of_each.back().push_back(kept.request);
       }
     }
   }
-  std::ranges::sort(requests, std::greater<>(),
-                    [](const EndedRequest& request) { return request.record.total_ns; });
-  if (requests.size() > kMostListed) requests.resize(kMostListed);
-  return requests;
+  for (auto& requests : of_each) std::ranges::sort(requests, slower);
+  return FairShare(std::move(of_each), kMostListed, slower);
 }
 
 }  // namespace sparsed::server

@@ -35,7 +35,8 @@ class SlowRequests {
   static bool Counts(Op op);
 
   void Add(const StageRecord& record, Clock::time_point now = Clock::now());
-  /// The slowest first, at most kMostListed; `tenant` null: of all.
+  /// The slowest first, at most kMostListed; `tenant` null: of all, each with its share of the
+  /// list.
   std::vector<EndedRequest> List(const std::string* tenant,
                                  Clock::time_point now = Clock::now()) const;
 

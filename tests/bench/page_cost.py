@@ -14,11 +14,14 @@ import hashlib
 import os
 import pathlib
 import random
-import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from running import running  # noqa: E402
 
 PATHS = {  # and how often it is asked for, in seconds
     "/metrics": 15,
@@ -37,11 +40,6 @@ def cpu_seconds(pid):
     return time.clock_gettime((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 def write_matrices(folder, count, patterns):
     """As many files, of so many patterns."""
     numbers = random.Random(1)
@@ -58,7 +56,6 @@ def write_matrices(folder, count, patterns):
 
 @contextlib.contextmanager
 def server(sparsed, folder, tenants):
-    port, listen = free_port(), f"unix:{folder}/socket"
     lines = ["tokens:\n"]
     for name in [*tenants, "boss"]:
         (folder / name).write_text(name)
@@ -68,23 +65,10 @@ def server(sparsed, folder, tenants):
         lines.append(f"  - {{name: {name}, sha256: {digest}, tenant: {name}, role: {role}}}\n")
     (folder / "access.yaml").write_text("".join(lines))
     (folder / "access.yaml").chmod(0o600)
-    with open(folder / "log", "w") as log:
-        process = subprocess.Popen(
-            [sparsed, "--in-memory", "--devices=cpu", "--host-memory=1GiB", f"--listen={listen}",
-             f"--access-file={folder}/access.yaml", f"--metrics-listen=127.0.0.1:{port}"],
-            stdout=log, stderr=log)
-    try:
-        while True:
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10)
-                break
-            if process.poll() is not None:
-                raise SystemExit((folder / "log").read_text())
-            time.sleep(0.1)
-        yield process.pid, f"http://127.0.0.1:{port}", listen
-    finally:
-        process.terminate()
-        process.wait()
+    with running(sparsed, folder / "log", "--in-memory", "--devices=cpu", "--host-memory=1GiB",
+                 f"--listen=unix:{folder}/socket",
+                 f"--access-file={folder}/access.yaml") as process:
+        yield process.pid, process.page, process.listen
 
 
 def get(url):

@@ -23,12 +23,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import urllib.request
 from pathlib import Path
+
+from running import reserved_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240  # that a page may take
@@ -108,12 +109,6 @@ def blocks_of(page):
     return found
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 def as_functions(commands):
     """Starts of servers as calls of the prelude's functions."""
     joined = re.sub(r"\\\n\s*", "", commands)  # continued lines are one
@@ -172,7 +167,7 @@ class Page:
             (programs / name).symlink_to(program)
         for name in ("run", "etc", "tmp"):
             (work / name).mkdir()
-        port, metrics = free_port(), free_port()
+        port, metrics = reserved_port(), reserved_port()
         replaced = {
             "127.0.0.1:7470": f"127.0.0.1:{port}", "127.0.0.1:7471": f"127.0.0.1:{metrics}",
             "localhost:7471": f"127.0.0.1:{metrics}", "/var/lib/sparsed": f"{work}/data",

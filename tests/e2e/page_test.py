@@ -13,16 +13,14 @@ import hashlib
 import os
 import pathlib
 import random
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import browser as browsers  # noqa: E402
+from running import running  # noqa: E402
 
 SKIPPED = 77
 ATTACK = "<img src=x onerror=window.attacked=1>"
@@ -37,34 +35,12 @@ def check(condition, sentence):
         raise SystemExit(f"page_test: {sentence}")
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 @contextlib.contextmanager
 def server(sparsed, folder, *flags):
     """The address of its page, and that of its gRPC."""
-    port, listen = free_port(), f"unix:{folder}/socket"
-    with open(folder / "log", "ab") as log:
-        process = subprocess.Popen(
-            [sparsed, "--in-memory", "--devices=cpu", "--host-memory=512MiB", f"--listen={listen}",
-             f"--metrics-listen=127.0.0.1:{port}", *flags], stdout=log, stderr=log)
-    try:
-        for _ in range(600):
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10)
-                break
-            check(process.poll() is None, (folder / "log").read_text())
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}", listen
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with running(sparsed, folder / "log", "--in-memory", "--devices=cpu", "--host-memory=512MiB",
+                 f"--listen=unix:{folder}/socket", *flags) as process:
+        yield process.page, process.listen
 
 
 def run(*command, fails=False):
@@ -141,6 +117,9 @@ def check_matrix(page, url):
     check(1000 < dots < 256 * 256, f"the picture has {dots} dots")
     page.wait(shows(page, "spmm f32"), "what was measured is there")
     page.wait("document.querySelectorAll('.chosen').length > 0", "the chosen candidate is marked")
+    page.wait(shows(page, "in use"), "the plan in use is marked")
+    check(page.js("document.querySelector('main').innerText.match(/Serves since/) !== null"),
+          "since when a plan serves")
     check(page.js("document.querySelector('canvas').getAttribute('aria-label')"), "it has a label")
     page.press("u")
     page.wait("location.hash.startsWith('#/matrices')", "u leads back")
@@ -153,6 +132,15 @@ def check_escapes(page, url):
     check(page.js("window.attacked") is None, "a caller's name ran as a script")
     names = page.js("[...document.querySelectorAll('main tbody th')].map((th) => th.innerText)")
     check("spmm" in names and "get_stats" not in names, f"operations are {names}")
+    # What was wrong is there in full, and in a line that is no wider than its card.
+    page.wait("document.querySelector('main tr.below td') !== null", "the sentence of the error")
+    check(page.js("[...document.querySelectorAll('main tr.below td')].every((cell) =>"
+                  "cell.scrollWidth <= cell.clientWidth)"), "a sentence is cut")
+    for width, phone in ((1280, False), (390, True)):
+        page.size(width, 844, phone=phone)
+        check(page.js("[...document.querySelectorAll('main .scroll')].every((table) =>"
+                      "table.scrollWidth <= table.clientWidth)"), f"requests are wider than {width}")
+    page.size(1280, 800)
     # What the address says is no better than what callers say.
     page.go(url + "/#/matrix?tenant=default&name=" + ATTACK.replace(" ", "%20"))
     page.wait(f"document.querySelector('h1').innerText === {ATTACK!r}")

@@ -15,7 +15,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from running import reserved_port, running  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DASHBOARDS = ROOT / "deploy/grafana/dashboards"
@@ -44,11 +46,6 @@ WITHOUT_DATA = {
 }
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 def get(url):
     with urllib.request.urlopen(url, timeout=10) as reply:
         return reply.read().decode()
@@ -65,7 +62,7 @@ def wait_for(what, probe, seconds=DEADLINE_SECONDS):
 
 
 @contextlib.contextmanager
-def running(command, log):
+def started(command, log):
     with open(log, "w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
@@ -217,29 +214,26 @@ def main(sparsed, sparsectl):
     with tempfile.TemporaryDirectory(prefix="sparsed-prometheus-") as name, \
             contextlib.ExitStack() as stack:
         folder = pathlib.Path(name)
-        server, metrics, web = (f"127.0.0.1:{free_port()}" for _ in range(3))
-        metrics_url, prometheus = f"http://{metrics}/metrics", f"http://{web}"
-        stack.enter_context(running(
-            [sparsed, f"--listen={server}", f"--metrics-listen={metrics}",
-             f"--data-dir={folder / 'data'}", "--buffer-memory=1GiB",
-             # Nobody is there: spans are dropped.
-             f"--otlp-endpoint=http://127.0.0.1:{free_port()}",
-             *make_certificate(folder)], folder / "sparsed.log"))
-        wait_for("sparsed", lambda: get(metrics_url))
+        server = stack.enter_context(running(
+            sparsed, folder / "sparsed.log", f"--data-dir={folder / 'data'}", "--buffer-memory=1GiB",
+            # Nobody is there: spans are dropped.
+            f"--otlp-endpoint=http://127.0.0.1:{reserved_port()}", *make_certificate(folder)))
+        web = f"127.0.0.1:{reserved_port()}"
+        metrics_url, prometheus = f"{server.page}/metrics", f"http://{web}"
 
         # JSON is YAML.
         (folder / "prometheus.yml").write_text(json.dumps({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(path) for path in RULES],
             "scrape_configs": [{"job_name": "sparsed",
-                                "static_configs": [{"targets": [metrics]}]}]}))
-        stack.enter_context(running(
+                                "static_configs": [{"targets": [server.metrics]}]}]}))
+        stack.enter_context(started(
             ["prometheus", f"--config.file={folder / 'prometheus.yml'}",
              f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={web}"],
             folder / "prometheus.log"))
         wait_for("Prometheus", lambda: get(f"{prometheus}/-/ready"))
 
-        traffic = Traffic(sparsectl, server, folder)
+        traffic = Traffic(sparsectl, server.listen, folder)
         traffic.start()
         try:
             problems = watch(prometheus, metrics_url, traffic)

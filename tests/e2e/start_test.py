@@ -15,6 +15,7 @@ import sys
 import tempfile
 import urllib.request
 
+PROBE_SECONDS = 5  # between two looks of the server at itself
 problems = []
 
 
@@ -129,6 +130,41 @@ def check_service_manager(sparsed):
         expect(process.wait(timeout=120) == 0, "it ends with", process.returncode)
 
 
+def check_watchdog(sparsed):
+    """What cannot reach itself is to be restarted, unless --give-up-after=0 says never."""
+    for give_up, fed in (("0", True), ("60", False)):
+        with tempfile.TemporaryDirectory(prefix="sparsed-notify-") as folder:
+            manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            manager.bind(f"{folder}/notify")
+            manager.settimeout(120)
+            process = subprocess.Popen(
+                [sparsed, "--in-memory", "--devices=cpu", f"--listen=unix:{folder}/socket",
+                 "--metrics-listen=off", "--host-memory=64MiB", f"--give-up-after={give_up}",
+                 "--log-format=json"], stderr=subprocess.PIPE, text=True,
+                env={**os.environ, "NOTIFY_SOCKET": f"{folder}/notify"})
+            try:
+                expect(manager.recv(4096).startswith(b"READY=1"), "it does not start")
+                os.unlink(f"{folder}/socket")
+                for line in process.stderr:  # until it has noticed
+                    if json.loads(line)["event"] == "unreachable":
+                        break
+                manager.setblocking(False)
+                try:
+                    while manager.recv(4096):
+                        pass
+                except BlockingIOError:
+                    pass
+                manager.settimeout(2.5 * PROBE_SECONDS)
+                try:
+                    said = manager.recv(4096)
+                except TimeoutError:
+                    said = b""
+                expect((said == b"WATCHDOG=1") == fed, f"--give-up-after={give_up}:", said)
+            finally:
+                process.kill()
+                process.communicate()
+
+
 def check_config(sparsed):
     """--check-config: exit code, and what goes where."""
     with tempfile.TemporaryDirectory(prefix="sparsed-config-") as folder:
@@ -149,14 +185,33 @@ def check_config(sparsed):
         expect(wrong.stderr == f"sparsed: {path}:2:8: lanes: 'several' is not a whole number from 1 to 65536\n"
                f"sparsed: {path}:3:1: unknown key 'thread'; did you mean 'threads'?\n"
                "sparsed --help lists the flags.\n", wrong.stderr)
-        missing = check("in_memory: true\naccess_file: /no/such/access.yaml\n")
-        expect(missing.returncode == 2 and "/no/such/access.yaml" in missing.stderr, missing)
+        # Values, limits that contradict each other, and files, in one pass and by their lines.
+        all_wrong = check("in_memory: true\nlanes: several\nwire_memory: 1KiB\n"
+                          "access_file: /no/such/access.yaml\naudit_log: /no/such/audit.log\n"
+                          "tls_key: /no/key\n")
+        lines = all_wrong.stderr.splitlines()
+        begins = ["2:8: lanes: 'several'", "3:14: wire_memory: 1KiB is not between",
+                  "4:14: access_file: /no/such/access.yaml", "5:12: audit_log: nothing can be made",
+                  "6:10: tls_key: it goes together with"]
+        expect(all_wrong.returncode == 2 and len(lines) == len(begins) + 1, all_wrong.stderr)
+        for line, begin in zip(lines, begins):
+            expect(line.startswith(f"sparsed: {path}:{begin}"), line)
+        # A start that fails for a file says which line names it.
+        with open(path, "w") as file:
+            file.write("in_memory: true\naccess_file: /no/such/access.yaml\n")
+        started = subprocess.run([sparsed, f"--config={path}", "--listen=127.0.0.1:0",
+                                  "--metrics-listen=off", "--devices=cpu"],
+                                 capture_output=True, text=True, timeout=60)
+        expect(started.returncode == 1, started)
+        expect(started.stderr.startswith(f"sparsed: {path}:2:14: access_file: /no/such/access.yaml"),
+               started.stderr)
 
 
 def main(sparsed, broken_driver):
     check_gpu(sparsed, broken_driver)
     check_addresses(sparsed)
     check_service_manager(sparsed)
+    check_watchdog(sparsed)
     check_config(sparsed)
     for problem in problems:
         print(problem)

@@ -29,6 +29,7 @@
 #include "sparsed/attached.h"
 #include "sparsed/client.h"
 #include "sparsed/gpu_memory.h"
+#include "tests/fault/checked_product.h"
 
 namespace sparsed::test {
 namespace {
@@ -39,7 +40,8 @@ using std::chrono::milliseconds;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kRows = 20000;
 constexpr int64_t kRowNnz = 8;
-constexpr int kVictims = 8;  ///< at once
+constexpr uint32_t kSeed = 1;  ///< of all clients' matrix
+constexpr int kVictims = 8;    ///< at once
 constexpr auto kLongestLife = milliseconds(1500);
 /// With a GPU: a context alone takes some hundred milliseconds, eight at once longer.
 constexpr auto kLongestLifeOnGpu = milliseconds(5000);
@@ -61,62 +63,22 @@ constexpr int kIdle = 5;    ///< ... it was told to end before its first result
 
 volatile sig_atomic_t told_to_end = 0;
 
-/// Small whole numbers: every order of summation gives the same.
-struct Problem {
-  std::vector<int64_t> offsets{0};
-  std::vector<int32_t> columns;
-  std::vector<float> values;
-
-  Problem() {
-    for (int64_t row = 0; row < kRows; ++row) {
-      for (int64_t i = 0; i < kRowNnz; ++i) {
-        columns.push_back(static_cast<int32_t>(row % (kRows / kRowNnz) + i * (kRows / kRowNnz)));
-        values.push_back(static_cast<float>((row + i) % 5 - 2));
-      }
-      offsets.push_back(static_cast<int64_t>(columns.size()));
-    }
-  }
-  CsrView View() const {
-    return {.rows = kRows,
-            .cols = kRows,
-            .row_offsets = std::span<const int64_t>(offsets),
-            .column_indices = columns,
-            .values = std::span<const float>(values)};
-  }
-  static float B(int64_t row, int64_t column) {
-    return static_cast<float>((row * 3 + column * 5) % 17);
-  }
-  static void FillB(float* b, int64_t k) {
-    for (int64_t i = 0; i < kRows * k; ++i) b[i] = B(i / k, i % k);
-  }
-  bool Solves(const float* c, int64_t k) const {
-    for (int64_t row = 0; row < kRows; ++row) {
-      for (int64_t j = 0; j < k; ++j) {
-        float sum = 0;
-        for (int64_t i = offsets[row]; i < offsets[row + 1]; ++i)
-          sum += values[i] * B(columns[i], j);
-        if (c[row * k + j] != sum) return false;
-      }
-    }
-    return true;
-  }
-};
-
 absl::Status Wrong() { return absl::DataLossError("a wrong product"); }
 
 /// One product with operand and result in the client's memory: b and c say where.
 template <typename Multiplier>
-absl::Status Multiply(const Problem& problem, const Multiplier& by, float* b, float* c, int64_t k) {
-  Problem::FillB(b, k);
+absl::Status Multiply(const CheckedProduct& problem, const Multiplier& by, float* b, float* c,
+                      int64_t k) {
+  problem.FillB(b, k);
   std::fill_n(c, kRows * k, -1.0F);
   const auto done = by.Spmm(DenseView(b, kRows, k), MutableDenseView(c, kRows, k));
   if (!done.ok()) return done.status();
-  return problem.Solves(c, k) ? absl::OkStatus() : Wrong();
+  return problem.Is(c, k) ? absl::OkStatus() : Wrong();
 }
 
-absl::Status MultiplyHeld(const Problem& problem, const Client& client, int64_t k) {
+absl::Status MultiplyHeld(const CheckedProduct& problem, const Client& client, int64_t k) {
   std::vector<float> data(kRows * k);
-  Problem::FillB(data.data(), k);
+  problem.FillB(data.data(), k);
   const PutOptions put{.owner = "killed", .time_to_live = std::chrono::seconds(2)};
   const std::string name = fmt::format("killed-{}", getpid());
   const auto b = client.PutDense(name + "-b", DenseView(data.data(), kRows, k), put);
@@ -127,7 +89,7 @@ absl::Status MultiplyHeld(const Problem& problem, const Client& client, int64_t 
   if (!done.ok()) return done.status();
   const auto read = c->Read(MutableDenseView(data.data(), kRows, k));
   if (!read.ok()) return read.status();
-  return problem.Solves(data.data(), k) ? absl::OkStatus() : Wrong();
+  return problem.Is(data.data(), k) ? absl::OkStatus() : Wrong();
 }
 
 /// Products on a GPU: b and c are matrices of it, and what is to be in b and comes back goes by way
@@ -142,13 +104,14 @@ class GpuClient {
     return GpuClient(*std::move(memory), *std::move(stream));
   }
 
-  absl::Status Multiply(const Problem& problem, const Matrix& matrix, bool queued, int64_t k) {
+  absl::Status Multiply(const CheckedProduct& problem, const Matrix& matrix, bool queued,
+                        int64_t k) {
     const absl::StatusOr<GpuMatrix> b = memory_.Allocate(kRows, k), c = memory_.Allocate(kRows, k);
     if (!b.ok()) return b.status();
     if (!c.ok()) return c.status();
     std::vector<float> host(kRows * k);
     const size_t bytes = host.size() * sizeof(float);
-    Problem::FillB(host.data(), k);
+    problem.FillB(host.data(), k);
     if (absl::Status s = stream_.Copy(b->data(), host.data(), bytes); !s.ok()) return s;
     absl::Status done;
     if (queued) {
@@ -164,7 +127,7 @@ class GpuClient {
     const absl::Status waited = stream_.Synchronize();
     if (!done.ok()) return done;
     if (!waited.ok()) return waited;
-    return problem.Solves(host.data(), k) ? absl::OkStatus() : Wrong();
+    return problem.Is(host.data(), k) ? absl::OkStatus() : Wrong();
   }
 
  private:
@@ -176,7 +139,7 @@ class GpuClient {
 };
 
 /// The same values anew: what is exported of the old ones has to go.
-absl::Status Update(const Problem& problem, const Client& client) {
+absl::Status Update(const CheckedProduct& problem, const Client& client) {
   return client.MatrixNamed(kMatrix).UpdateValues(std::span<const float>(problem.values)).status();
 }
 
@@ -184,7 +147,7 @@ absl::Status Update(const Problem& problem, const Client& client) {
 int BeClient(const std::string& transport, const std::string& address) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGTERM, [](int) { told_to_end = 1; });
-  const Problem problem;
+  const CheckedProduct problem(kRows, kRowNnz, kSeed);
   int64_t results = 0;
   const absl::Status status = [&]() -> absl::Status {
     const bool streams = transport == "streams";
@@ -359,7 +322,7 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   {
     const auto client = Client::Connect((*server)->address());
     if (!client.ok()) return client.status();
-    const auto uploaded = client->Upload(kMatrix, Problem().View());
+    const auto uploaded = client->Upload(kMatrix, CheckedProduct(kRows, kRowNnz, kSeed).View());
     if (!uploaded.ok()) return uploaded.status();
     if (const absl::Status ready = uploaded->WaitReady(); !ready.ok()) return ready;
   }

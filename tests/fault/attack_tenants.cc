@@ -11,7 +11,6 @@
 #include <iostream>
 #include <map>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "absl/status/status.h"
 #include "sparsed/client.h"
 #include "tests/fault/attack.h"
+#include "tests/fault/checked_product.h"
 #include "tests/fault/server_under_attack.h"
 
 namespace sparsed::test {
@@ -46,48 +46,6 @@ tenants:
     quotas: {host_bytes: 256MiB, disk_bytes: 128MiB, matrices: 20, buffers: 20, connections: 16,
              streams: 40, requests: 24, queued: 16, preparations: 8}
 )";
-
-/// Rows with as many nonzeros each, at columns and with values that `seed` decides: small whole
-/// numbers, so that every order of summation gives the same.
-struct Sample {
-  int64_t rows;
-  std::vector<int64_t> offsets{0};
-  std::vector<int32_t> columns;
-  std::vector<float> values;
-
-  Sample(int64_t rows, int64_t row_nnz, uint32_t seed) : rows(rows) {
-    std::minstd_rand random(seed);
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t i = 0; i < row_nnz; ++i) {
-        const auto of_part = static_cast<int64_t>(random() % (rows / row_nnz));
-        columns.push_back(static_cast<int32_t>(i * (rows / row_nnz) + of_part));
-        values.push_back(static_cast<float>(random() % 7) - 3);
-      }
-      offsets.push_back(static_cast<int64_t>(columns.size()));
-    }
-  }
-  CsrView View() const {
-    return {.rows = rows,
-            .cols = rows,
-            .row_offsets = std::span<const int64_t>(offsets),
-            .column_indices = columns,
-            .values = std::span<const float>(values)};
-  }
-  static float B(int64_t row, int64_t column) {
-    return static_cast<float>((row * 3 + column * 5) % 17);
-  }
-  bool IsProduct(const std::vector<float>& c, int64_t k) const {
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t j = 0; j < k; ++j) {
-        float sum = 0;
-        for (int64_t i = offsets[row]; i < offsets[row + 1]; ++i)
-          sum += values[i] * B(columns[i], j);
-        if (c[row * k + j] != sum) return false;
-      }
-    }
-    return true;
-  }
-};
 
 absl::StatusOr<Client> ConnectAs(const std::string& tenant, const std::string& address) {
   return Client::Connect(
@@ -121,20 +79,20 @@ class Victim {
 
  private:
   void Run() {
-    const Sample tiny(100, 5, 1);
+    const CheckedProduct tiny(100, 5, 1);
     const auto client = ConnectAs("victim", address_);
     if (!Worked("connect", client.status())) return;
     for (int64_t round = 0; !stopping_; ++round) {
       if (round % 50 == 0 && !Keep(tiny)) continue;
       std::vector<float> b(100 * 8), c(100 * 8, -1);
-      for (int64_t i = 0; i < 800; ++i) b[i] = Sample::B(i / 8, i % 8);
+      tiny.FillB(b.data(), 8);
       const auto begin = Clock::now();
       const auto done = client->MatrixNamed("m").Spmm(DenseView(b.data(), 100, 8),
                                                       MutableDenseView(c.data(), 100, 8), {},
                                                       {.timeout = kPatience});
       const std::chrono::duration<double> took = Clock::now() - begin;
       if (!Worked("product", done.status())) continue;
-      if (!tiny.IsProduct(c, 8)) Worked("product", absl::DataLossError("it is wrong"));
+      if (!tiny.Is(c.data(), 8)) Worked("product", absl::DataLossError("it is wrong"));
       {
         const std::lock_guard lock(mutex_);
         seconds_.push_back(took.count());
@@ -144,7 +102,7 @@ class Victim {
   }
 
   /// With a connection of its own: uploads, replaces, reads back, holds, deletes.
-  bool Keep(const Sample& tiny) {
+  bool Keep(const CheckedProduct& tiny) {
     const CallOptions limit{.timeout = kPatience};
     const auto client = ConnectAs("victim", address_);
     if (!Worked("connect", client.status())) return false;
@@ -234,7 +192,7 @@ class Attacker {
 
   /// Wide products, more than it may have in flight.
   void Flood(const Client& client) {
-    const Sample large(40'000, 16, seed_);
+    const CheckedProduct large(40'000, 16, seed_);
     UploadOptions replace;
     replace.replace = true;
     const auto m = client.Upload("large", large.View(), replace, Soon());
@@ -257,7 +215,7 @@ class Attacker {
   }
   void FillMatrices(const Client& client) {
     for (int i = 0; i < 40 && !stopping_; ++i) {
-      const Sample sample(50'000, 8, seed_ + i);
+      const CheckedProduct sample(50'000, 8, seed_ + i);
       UploadOptions replace;
       replace.replace = true;
       Count(client.Upload(fmt::format("fill-{}", i), sample.View(), replace, Soon()).status());
@@ -283,7 +241,7 @@ class Attacker {
   }
   /// With names of its own that are the other's, too, it has its own.
   void Pry(const Client& client) {
-    const Sample own(60, 3, 7);
+    const CheckedProduct own(60, 3, 7);
     UploadOptions replace;
     replace.replace = true;
     Count(client.Upload("m", own.View(), replace, Soon()).status());
@@ -325,7 +283,7 @@ class Attacker {
   }
   /// Leaves a large result unread until it is told to stop.
   void ReadSlowly(const Client& client) {
-    const Sample sample(20'000, 20, seed_ + 99);
+    const CheckedProduct sample(20'000, 20, seed_ + 99);
     UploadOptions replace;
     replace.replace = true;
     const auto m = client.Upload("slow", sample.View(), replace, Soon());

@@ -11,10 +11,10 @@ namespace {
 
 using sparsed::fuzz::Check;
 using sparsed::server::Config;
+using sparsed::server::Settings;
 
 /// The exit code, or none if it would start. What it says goes to `*out`.
-std::variant<Config, sparsed::server::Checked, int> Parse(const std::vector<std::string>& words,
-                                                          std::string* out) {
+std::variant<Settings, int> Parse(const std::vector<std::string>& words, std::string* out) {
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());
   std::ostringstream standard, errors;
@@ -22,8 +22,9 @@ std::variant<Config, sparsed::server::Checked, int> Parse(const std::vector<std:
                                                   arguments.data(), standard, errors);
   if (const int* code = std::get_if<int>(&parsed)) {
     Check(*code == 0 || (*code == sparsed::server::kExitWrongUse && !errors.str().empty()));
-  } else if (std::holds_alternative<Config>(parsed)) {
-    const Config& config = std::get<Config>(parsed);
+  } else if (const auto& settings = std::get<Settings>(parsed); !settings.check) {
+    const Config& config = settings.config;
+    Check(settings.problems.empty());
     Check(config.host_memory_bytes > 0 && config.threads > 0 && config.lanes > 0);
     Check(config.preparation_memory_bytes >= 0 && config.max_queued > 0);
   }
@@ -49,7 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                       reinterpret_cast<const uint8_t*>(file.data()), file.size()));
   }
   std::string out;
-  if (!std::holds_alternative<Config>(Parse(words, &out))) return 0;
+  const auto parsed = Parse(words, &out);
+  if (std::holds_alternative<int>(parsed) || std::get<Settings>(parsed).check) return 0;
   words.insert(words.begin() + 1, "--print-config");
   const auto printed = Parse(words, &out);
   Check(std::holds_alternative<int>(printed) && std::get<int>(printed) == 0);

@@ -311,6 +311,7 @@ TEST(Catalog, EverythingThatWasMeasuredIsListed) {
     EXPECT_GT(m.baseline_ms(), 0);
     EXPECT_EQ(m.model(), server.engine().executor().model(DeviceKind::kCpu));
     EXPECT_NEAR(m.floor_share(), m.floor_ms() / m.median_ms(), 1e-12);
+    EXPECT_EQ(m.roof(), "cache") << "it is small";
   }
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "kernels/cuda/driver.h"
 #include "server/check_files.h"
 #include "server/config/command_line.h"
@@ -22,10 +23,11 @@ namespace sparsed::server {
 namespace {
 
 struct Parsed {
-  std::variant<Config, Checked, int> result;
+  std::variant<Settings, int> result;
   std::string out, err;
 
-  const Config& config() const { return std::get<Config>(result); }
+  const Settings& settings() const { return std::get<Settings>(result); }
+  const Config& config() const { return settings().config; }
   int exit_code() const { return std::holds_alternative<int>(result) ? std::get<int>(result) : -1; }
 };
 
@@ -311,11 +313,11 @@ TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
       {"in_memory: true\nhost_memory: lots\n",
        "wrong.yaml:2:14: host_memory: 'lots' is not a size: a number of bytes, or one with KiB, "
        "MiB, "
-       "GiB or TiB behind it, such as 512MiB or 1.5GiB\n"},
+       "GiB or TiB behind it, such as 512MiB or 1.5GiB; 1GB is 1000 MB and less than 1GiB\n"},
       {"in_memory: true\nmax_chunk: 2 furlongs\n",
        "wrong.yaml:2:12: max_chunk: '2 furlongs' is not a size: a number of bytes, or one with "
        "KiB, "
-       "MiB, GiB or TiB behind it, such as 512MiB or 1.5GiB\n"},
+       "MiB, GiB or TiB behind it, such as 512MiB or 1.5GiB; 1GB is 1000 MB and less than 1GiB\n"},
       {"in_memory: true\nmax_chunk: [1MiB, 2MiB]\n",
        "wrong.yaml:2:12: max_chunk: a list, where one value is expected: SIZE\n"},
       {"in_memory: true\nthreads:\n  - 1\n",
@@ -407,6 +409,11 @@ TEST(ConfigFile, WhatIsRight) {
   };
   EXPECT_EQ(config("in_memory: true\nhost_memory: 1.5GiB\n").host_memory_bytes, int64_t{3} << 29);
   EXPECT_EQ(config("in_memory: true\nhost_memory: 0.5 gib\n").host_memory_bytes, 1 << 29);
+  EXPECT_EQ(config("in_memory: true\nhost_memory: 1GB\n").host_memory_bytes, 1'000'000'000);
+  EXPECT_EQ(config("in_memory: true\nhost_memory: 1.5 gb\n").host_memory_bytes, 1'500'000'000);
+  EXPECT_EQ(config("in_memory: true\nhost_memory: 500MB\n").host_memory_bytes, 500'000'000);
+  EXPECT_EQ(config("in_memory: true\nhost_memory: 1G\n").host_memory_bytes, 1 << 30);
+  EXPECT_EQ(config("in_memory: true\nmax_chunk: 64KB\n").max_chunk_bytes, 64'000);
   EXPECT_EQ(config("in_memory: true\nhost_memory: 536870913\n").host_memory_bytes, 536870913);
   EXPECT_EQ(config("data_dir: /d\nin_memory: false\n").data_dir, "/d");
   EXPECT_EQ(config("data_dir: /d\t# a tab that indents nothing\n\t\n").data_dir, "/d");
@@ -544,8 +551,9 @@ TEST(ConfigFile, CheckConfigSaysWhereEachValueComesFrom) {
   const std::string path = WriteFile("checked.yaml", "in_memory: true\nmax_queued: 77\n");
   const std::string flag = "--config=" + path;
   const Parsed parsed = Parse({flag.c_str(), "--lanes=1", "--check-config"});
-  ASSERT_TRUE(std::holds_alternative<Checked>(parsed.result)) << parsed.err;
-  const std::string& text = std::get<Checked>(parsed.result).settings;
+  ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
+  ASSERT_TRUE(parsed.settings().check);
+  const std::string& text = parsed.settings().annotated;
   const auto line_of = [&](const std::string& key) {
     const size_t at = ("\n" + text).find("\n" + key + ": ");
     return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
@@ -555,8 +563,7 @@ TEST(ConfigFile, CheckConfigSaysWhereEachValueComesFrom) {
   EXPECT_TRUE(line_of("max_rings").ends_with("# default")) << text;
   // It is a file that does the same.
   const std::string again = "--config=" + WriteFile("again.yaml", text);
-  EXPECT_EQ(ToYaml(Parse({again.c_str()}).config()),
-            ToYaml(std::get<Checked>(parsed.result).config));
+  EXPECT_EQ(ToYaml(Parse({again.c_str()}).config()), ToYaml(parsed.config()));
   EXPECT_EQ(Parse({flag.c_str(), "--lanes=none", "--check-config"}).exit_code(), 2);
 }
 
@@ -564,8 +571,10 @@ TEST(CheckFiles, FilesThatSettingsNameAreLookedAt) {
   const auto problems = [](std::vector<const char*> flags) {
     const Parsed parsed = Parse(std::move(flags));
     EXPECT_EQ(parsed.exit_code(), -1) << parsed.err;
+    Problems found = parsed.settings().problems;
+    CheckFiles(parsed.config(), found);
     std::string all;
-    for (const std::string& problem : FileProblems(parsed.config())) all += problem + "\n";
+    for (const std::string& problem : found.Sentences()) all += problem + "\n";
     return all;
   };
   EXPECT_EQ(problems({"--in-memory"}), "");
@@ -589,6 +598,52 @@ TEST(CheckFiles, FilesThatSettingsNameAreLookedAt) {
   EXPECT_NE(problems({"--in-memory", "--tls-certificate=/no/c", "--tls-key=/no/k"})
                 .find("--tls-certificate: /no/"),
             std::string::npos);
+}
+
+TEST(ByteSize, UnitsOfThousandAndOf1024AreToldApart) {
+  EXPECT_EQ(UnitBytes(""), 1);
+  EXPECT_EQ(UnitBytes("B"), 1);
+  EXPECT_EQ(UnitBytes("kb"), 1000);
+  EXPECT_EQ(UnitBytes("KiB"), 1024);
+  EXPECT_EQ(UnitBytes("k"), 1024);
+  EXPECT_EQ(UnitBytes("GB"), 1'000'000'000);
+  EXPECT_EQ(UnitBytes("gib"), 1 << 30);
+  EXPECT_EQ(UnitBytes("TB"), 1'000'000'000'000);
+  EXPECT_EQ(UnitBytes("T"), int64_t{1} << 40);
+  for (const char* none : {"Gi", "GiBs", "iB", "BB", "P", " GB", "Gx", "GxB"}) {
+    EXPECT_EQ(UnitBytes(none), std::nullopt) << none;
+  }
+}
+
+TEST(CheckFiles, OnePassTellsAllThatIsWrongByItsLines) {
+  const std::string path = WriteFile("all_wrong.yaml",
+                                     "in_memory: true\nlanes: several\nhost_memory: 900000GiB\n"
+                                     "wire_memory: 1KiB\naccess_file: /no/such/access.yaml\n"
+                                     "audit_log: /no/such/audit.log\nthread: 1\n"
+                                     "tls_certificate: /no/such/c.pem\ntls_key: /no/such/k.pem\n");
+  const std::string flag = "--config=" + path;
+  const Parsed parsed = Parse({flag.c_str(), "--check-config"});
+  ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
+  Problems problems = parsed.settings().problems;
+  CheckFiles(parsed.config(), problems);
+  std::string said;
+  for (const std::string& sentence : problems.Sentences()) {
+    ASSERT_TRUE(sentence.starts_with(path + ":")) << sentence;
+    said += sentence.substr(path.size() + 1) + "\n";
+  }
+  int line = 2;
+  for (const char* of_line :
+       {"2:8: lanes: 'several'", "3:14: host_memory: ", "4:14: wire_memory: 1KiB is not between",
+        "5:14: access_file: /no/such/access.yaml", "6:12: audit_log: nothing can be made in",
+        "7:1: unknown key 'thread'", "8:18: tls_certificate: /no/such/"}) {
+    const size_t at = said.find(of_line);
+    EXPECT_NE(at, std::string::npos) << of_line << " is not in\n" << said;
+    EXPECT_EQ(std::count(said.begin(), said.begin() + static_cast<std::ptrdiff_t>(at), '\n'),
+              line++ - 2)
+        << said;
+  }
+  // Whoever starts with it is told the same of the values, and no more than before.
+  EXPECT_EQ(Parse({flag.c_str()}).exit_code(), 2);
 }
 
 TEST(CommandLine, PrintedConfigurationIsAFileThatMeansTheSame) {

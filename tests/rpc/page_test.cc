@@ -1,7 +1,9 @@
 // The status page: its files, and the bounded answers that it asks for.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,8 @@
 #include "server/page/query.h"
 #include "server/page/snapshot.h"
 #include "server/page/table.h"
+#include "server/telemetry/fair_share.h"
+#include "server/telemetry/in_flight.h"
 #include "server/telemetry/latencies.h"
 #include "server/telemetry/live_requests.h"
 #include "tests/rpc/test_server.h"
@@ -184,6 +188,53 @@ TEST(Page, AMatrixHasItsPageAndItsPicture) {
   EXPECT_EQ(picture["height"], 60);
   EXPECT_EQ(picture["shades"].get<std::string>().size(), 50u * 60 / 3 * 4);
   Ask(server, "picture?name=good&recipe=nothing", "404");
+}
+
+TEST(Page, ThePlanShownIsTheOneInUse) {
+  TestServer server([](server::Config& config) {
+    WithPages(config);
+    config.preparation_workers = 1;
+  });
+  MustUpload(server, "m", Uniform(60, 50, 5, 3));
+  v1::PrepareRequest prepare;
+  prepare.set_name("m");
+  for (const int64_t k : {1, 512}) {
+    v1::ProblemClass& expected = *prepare.add_expected();
+    expected.set_operation(v1::ProblemClass::SPMM);
+    expected.set_k(k);
+  }
+  grpc::ClientContext preparing;
+  v1::PrepareReply prepared;
+  ASSERT_TRUE(server.catalog().Prepare(&preparing, prepare, &prepared).ok());
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  const auto plan_shown = [&] { return Ask(server, "matrix?name=m"); };
+  json matrix = plan_shown();
+  EXPECT_EQ(matrix["in_use"], false);
+  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("k<=512")) << "takes CSR longest";
+  const std::vector<float> b(50, 1.f);
+  for (int i = 0; i < 3; ++i) Spmm(server.compute(), "m", 50, 1, b);
+  matrix = plan_shown();
+  EXPECT_EQ(matrix["in_use"], true);
+  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("spmm f32 k<=1 "));
+  int in_use = 0;
+  for (const json& plan : matrix["plans"]) {
+    in_use += plan["in_use"] == true;
+    EXPECT_GT(plan["since"].get<double>(), 1.6e9) << plan;
+    EXPECT_EQ(plan["rate"] > 0, plan["in_use"] == true) << plan;
+    EXPECT_EQ(plan["roof"], "cache") << "a small one: memory's roofline is not its" << plan;
+    EXPECT_TRUE(plan["roofline"].is_null()) << plan;
+  }
+  EXPECT_EQ(in_use, 1);
+  // The same over the wire.
+  v1::MatrixInfo info;
+  grpc::ClientContext context;
+  v1::GetMatrixRequest get;
+  get.set_name("m");
+  ASSERT_TRUE(server.catalog().Get(&context, get, &info).ok());
+  for (const v1::PlanInfo& plan : info.plans()) {
+    EXPECT_EQ(plan.in_use(), plan.problem_class().k() == 1) << plan.ShortDebugString();
+    EXPECT_GT(plan.since_unix_ns(), info.created_unix_ns());
+  }
 }
 
 TEST(Page, ToLookAtAMatrixIsNoUseOfIt) {
@@ -398,6 +449,76 @@ TEST(LiveRequests, NobodyFillsItOrHidesOthers) {
   }
   live.End(RecordOf("modest", "web", 0.001));
   EXPECT_EQ(live.Recent().size(), server::LiveRequests::kRecent);
+}
+
+TEST(LiveRequests, AFloodPushesNobodysRequestsOut) {
+  server::LiveRequests live;
+  live.End(RecordOf("modest", "web", 0.001));
+  for (int i = 0; i < 1000; ++i) live.End(RecordOf("greedy", std::to_string(i % 7), 0.01));
+  EXPECT_EQ(live.Recent("modest").size(), 1u);
+  const auto recent = live.Recent();
+  EXPECT_EQ(recent.size(), server::LiveRequests::kRecent);
+  EXPECT_EQ(std::ranges::count(recent, "modest", [](const auto& r) { return r.record.tenant; }), 1);
+}
+
+TEST(LiveRequests, TenantsThatAreGoneLeaveTheirPlace) {
+  server::LiveRequests live;
+  auto now = server::LiveRequests::Clock::now();
+  constexpr int kTenants = static_cast<int>(server::LiveRequests::kTenants);
+  for (int i = 0; i < 2 * kTenants; ++i) {
+    live.End(RecordOf(fmt::format("t{}", i), "web", 0.01), now += std::chrono::milliseconds(1));
+  }
+  const auto requests = [&](int tenant) {
+    return live.Points(fmt::format("t{}", tenant), now).back().requests[0];
+  };
+  EXPECT_EQ(requests(2 * kTenants - 1), 1u) << "the last one to come";
+  EXPECT_EQ(requests(kTenants), 1u);
+  EXPECT_EQ(requests(kTenants - 1), 0u);
+}
+
+TEST(LiveRequests, WhoHasMostMatricesLosesTheirUseFirst) {
+  server::LiveRequests live;
+  auto now = server::LiveRequests::Clock::now();
+  live.End(RecordOf("modest", "web", 0.01), now);
+  constexpr int kMatrices = static_cast<int>(server::LiveRequests::kMatrices);
+  for (int i = 0; i < kMatrices + 10; ++i) {
+    live.End(RecordOf("greedy", std::to_string(i), 0.01), now);
+  }
+  const auto rate = [&](const char* tenant, int matrix) {
+    return live.UseOf(tenant, std::to_string(matrix), now).per_second;
+  };
+  EXPECT_GT(live.UseOf("modest", "web", now).per_second, 0);
+  EXPECT_EQ(rate("greedy", 0), 0) << "not used for longest";
+  EXPECT_GT(rate("greedy", kMatrices + 9), 0);
+  live.End(RecordOf("modest", "road", 0.01), now);
+  EXPECT_GT(live.UseOf("modest", "road", now).per_second, 0) << "a full table takes new ones";
+}
+
+TEST(FairShare, EverybodyHasAnEqualPartAndTheRestIsForTheFirst) {
+  const auto share = [](std::vector<std::vector<int>> lists, size_t most) {
+    return server::FairShare(std::move(lists), most, std::less<>());
+  };
+  EXPECT_THAT(share({{1, 2, 3, 4, 5}, {10}, {}}, 4), ElementsAre(1, 2, 3, 10));
+  EXPECT_THAT(share({{1, 2}, {3}}, 9), ElementsAre(1, 2, 3));
+  EXPECT_THAT(share({{5}, {3}, {4}}, 2), ElementsAre(3, 4)) << "more lists than places";
+  EXPECT_THAT(share({}, 2), ElementsAre());
+}
+
+TEST(InFlight, OneTenantsOldRequestsHideNobodys) {
+  server::InFlight in_flight;
+  const auto begun = server::StageRecord::Clock::now();
+  for (int i = 0; i < 100; ++i) {
+    server::StageRecord record = RecordOf("greedy", "web", 0);
+    record.begun = begun - std::chrono::seconds(100 - i);
+    in_flight.Add(1, record);
+  }
+  server::StageRecord record = RecordOf("modest", "web", 0);
+  record.begun = begun;
+  in_flight.Add(1, record);
+  EXPECT_EQ(in_flight.count, 101);
+  ASSERT_EQ(in_flight.requests["greedy"].size(), server::InFlight::kOldest);
+  EXPECT_EQ(in_flight.requests["greedy"].front().begun, begun - std::chrono::seconds(100));
+  EXPECT_EQ(in_flight.requests["modest"].size(), 1u);
 }
 
 TEST(Table, WhatIsNotKnownComesLastInEitherOrder) {

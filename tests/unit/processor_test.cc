@@ -43,6 +43,20 @@ TEST(MemoryRate, IsReplacedByAQuietMeasurement) {
   EXPECT_TRUE(rate.quiet());
 }
 
+TEST(MemoryRate, IsNeverBelowWhatAKernelReached) {
+  MemoryRate rate(1);
+  rate.Take(Tries({18e15, 18e15, 17e15}));
+  rate.Saw(25e15);
+  rate.Saw(20e15);
+  EXPECT_EQ(rate.bytes_per_second(), 25e15);
+  rate.Take(Tries({19e15, 19e15, 19e15}));
+  EXPECT_EQ(rate.bytes_per_second(), 25e15) << "copies are slower than that kernel";
+  rate.Take(Tries({26e15, 26e15, 26e15}));
+  EXPECT_EQ(rate.bytes_per_second(), 26e15);
+}
+
+TEST(LastLevelCache, HasASize) { EXPECT_GT(LastLevelCacheBytes(), 1 << 18); }
+
 TEST(ProcessorName, IsKnown) { EXPECT_FALSE(ProcessorName().empty()); }
 
 }  // namespace

@@ -184,6 +184,9 @@ struct PlanInfo {
   double baseline_ms = 0;  ///< the baseline, plain CSR; 0 if not tried
   double plan_ms = 0;      ///< what this plan took; 0 if not tried
   std::string reason;
+  std::chrono::system_clock::time_point since{};  ///< when requests began to use it; 0: not known
+  double requests_per_second = 0;                 ///< that it served in the last minutes
+  bool in_use = false;  ///< of the matrix's plans, it serves most requests of late, or the last one
 };
 
 struct Measurement {
@@ -195,14 +198,15 @@ struct Measurement {
   double gflops = 0;
   int32_t runs = 0;
   int64_t k = 0;  ///< K that was timed: the signature's, or less for want of memory
-  /// Share of the roofline: `floor_ms` over the median; above 1 if caches hold the operands, 0 if
-  /// it is not known.
+  /// Share of the memory roofline: `floor_ms` over the median, 0 if it is not known; which `roof`
+  /// may say is not the one.
   double floor_share = 0;
-  double floor_ms = 0;        ///< memory-bound minimum: the bytes over the device's rate then
-  double baseline_ms = 0;     ///< plain CSR, turn by turn with this; 0 if not known
+  double floor_ms = 0;        ///< of the bytes that must be moved, at the rate of the memory
+  double baseline_ms = 0;     ///< the baseline: plain CSR, turn by turn with this; 0 if not known
   double preparation_ms = 0;  ///< what building the layout took
   ValueType type = ValueType::kF32;
   std::string model;  ///< of the processor or the card that it was timed on; empty if not known
+  std::string roof;   ///< "memory", "cache", or empty: what bounds it
 };
 
 /// What became of a transform pipeline for a problem signature.
@@ -308,6 +312,9 @@ struct ExplainedOperation {
   double imbalance = 1;      ///< the longest row over a worker's fair share, at least 1
   double measured_ms = 0;    ///< of the plan that serves just this problem, in its trials; 0: none
   std::string measured;      ///< its kernel and transform pipeline
+  /// Of that, as Measurement::floor_share and roof.
+  double roofline_share = 0;
+  std::string roof;
 };
 
 struct Explanation {

@@ -101,6 +101,12 @@ const percent = (value) => value === null || value === undefined ?
     NONE : `${digits(value * 100)} %`;
 const times = (value) => value === null || value === undefined ? NONE : `${value.toFixed(2)}×`;
 const clock = (unix) => new Date(unix * 1000).toLocaleTimeString('en-GB');
+/** With the day, unless it was today. */
+function moment(unix) {
+  const at = new Date(unix * 1000);
+  const today = at.toDateString() === new Date().toDateString();
+  return today ? clock(unix) : `${at.toLocaleDateString('en-GB')} ${clock(unix)}`;
+}
 const ms = (value) => value === null || value === undefined ? NONE : seconds(value / 1000);
 
 // ---- What the server says
@@ -165,8 +171,8 @@ function pill(text, kind = '') {
 }
 const STATES = {READY: 'good', PREPARING: 'busy', QUEUED: 'warn', FAILED: 'bad'};
 const state = (name) => pill(name.toLowerCase(), STATES[name]);
-const code = (name) => pill(name, name === 'OK' ? 'good' :
-    ['INTERNAL', 'UNKNOWN', 'DATA_LOSS', 'UNAVAILABLE'].includes(name) ? 'bad' : 'warn');
+const codeKind = (name) => name === 'OK' ? 'good' :
+    ['INTERNAL', 'UNKNOWN', 'DATA_LOSS', 'UNAVAILABLE'].includes(name) ? 'bad' : 'warn';
 
 function matrixLink(row, text) {
   return h('a', {href: address('matrix', {tenant: row.tenant, name: row.name}),
@@ -189,13 +195,17 @@ function legend(parts) {
         `${name} ${text}` : name)));
 }
 
-/** `columns`: title, cell(row) -> node or text; right, class. The first cell heads its row. */
-function plainTable(caption, columns, rows, empty) {
+/**
+ * `columns`: title, cell(row) -> node or text; right, class. The first cell heads its row.
+ * `below(row)`: what goes on in a line of its own, or ''.
+ */
+function plainTable(caption, columns, rows, empty, below = () => '') {
   const table = h('table', {},
     h('caption', {class: 'hidden-text'}, caption),
     h('thead', {}, h('tr', {}, columns.map((column) =>
       h('th', {scope: 'col', class: classOf(column)}, column.title)))),
-    h('tbody', {}, rows.map((row) => tableRow(columns, row))));
+    h('tbody', {}, rows.flatMap((row) => [tableRow(columns, row), below(row) ?
+      h('tr', {class: 'below'}, h('td', {colspan: columns.length}, below(row))) : null])));
   if (rows.length === 0) return h('p', {class: 'empty'}, empty);
   return scrollable(caption, table);
 }
@@ -525,14 +535,17 @@ function matrixColumns() {
      cell: (row) => seconds(row.p99)},
     {title: 'Over CSR', sort: 'gain', right: true, brief: true, cell: (row) => gain(row.gain)},
     {title: 'Roofline', sort: 'roofline', right: true, brief: true, class: 'wide',
-     cell: (row) => roofline(row.roofline)},
+     cell: roofline},
     {title: 'Plan', class: 'wide plan', brief: true, cell: (row) => row.plan ?
-      h('span', {title: row.class}, row.plan) : NONE},
+      [row.plan, h('div', {class: 'dim'}, row.in_use ? row.class : `${row.class}, not used yet`)] :
+      NONE},
   ];
 }
-/** Above what memory could do, the caches hold what is multiplied. */
-function roofline(share) {
-  return share > 1.2 ? h('span', {class: 'dim', title: percent(share)}, 'in cache') : percent(share);
+/** Of memory's roof; what the last level cache holds is below another. */
+function roofline(row) {
+  return row.roof === 'cache' ? h('span', {class: 'dim',
+    title: 'the last level cache holds what is multiplied: memory does not bound it'}, 'in cache') :
+    percent(row.roofline);
 }
 function gain(value) {
   return h('span', {class: value > 1.05 ? 'gain' : ''}, times(value));
@@ -543,9 +556,6 @@ function matrices() {
     title: 'Matrices', heading: 'h1', caption: 'Matrices', endpoint: 'matrices', keep: true,
     columns: matrixColumns(), sort: 'name', order: 'asc',
     empty: 'no matrix yet: sparsectl upload FILE',
-    note: (answer) => answer.listed < answer.all ?
-      `${whole.format(answer.total)}; the first ${whole.format(answer.listed)} of ` +
-      `${whole.format(answer.all)} are listed` : whole.format(answer.total),
   });
   return {element: table.element, refresh: () => table.refresh()};
 }
@@ -598,13 +608,18 @@ class Picture {
 }
 
 const PLAN_COLUMNS = [
-  {title: 'For', cell: (row) => row.product || row.class},
+  {title: 'For', cell: (row) => [row.product || row.class, row.in_use ?
+    [' ', pill('in use', 'good')] : null].flat().filter(Boolean)},
+  {title: 'Used', right: true, class: 'middle',
+   cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
   {title: 'Recipe', class: 'plan', cell: (row) => row.recipe},
   {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel},
   {title: 'Plain CSR', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
   {title: 'Over CSR', right: true, cell: (row) => gain(row.gain)},
-  {title: 'Roofline', right: true, class: 'wide', cell: (row) => roofline(row.roofline)},
+  {title: 'Roofline', right: true, class: 'wide', cell: roofline},
+  {title: 'Serves since', right: true, class: 'wide keep',
+   cell: (row) => row.since === null ? NONE : moment(row.since)},
   {title: 'Why', class: 'wide wrap', cell: (row) => [row.provisional ?
    pill('provisional', 'warn') : null,
     row.reason].filter(Boolean)},
@@ -616,7 +631,7 @@ const CANDIDATE_COLUMNS = [
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
   {title: 'Over CSR', cell: (row) => row.gain === undefined ? NONE :
     [meter((row.gain || 0) / 4, 0.25), gain(row.gain)]},
-  {title: 'Roofline', right: true, class: 'wide', cell: (row) => roofline(row.roofline)},
+  {title: 'Roofline', right: true, class: 'wide', cell: roofline},
   {title: 'GFLOP/s', right: true, class: 'wide',
    cell: (row) => row.gflops ? digits(row.gflops) : NONE},
   {title: 'Built in', right: true, class: 'wide', cell: (row) => ms(row.preparation_ms)},
@@ -691,7 +706,7 @@ function matrix(parameters) {
         ['Rate', row.rate < 0.005 ? 'not used lately' : `${rate(row.rate)} a second`],
         ['Latency', row.p50 === null ? NONE :
             `${seconds(row.p50)} median, ${seconds(row.p99)} at 99 %`],
-        ['Over plain CSR', gain(row.gain)], ['Share of the roofline', roofline(row.roofline)],
+        ['Over plain CSR', gain(row.gain)], ['Share of the memory roofline', roofline(row)],
         features ? ['Density', percent(features.density)] : null,
         features ? ['Nonzeros a row', `${digits(features.row_nonzeros_mean)} (${whole.format(
           features.row_nonzeros_min)} to ${whole.format(features.row_nonzeros_max)})`] : null,
@@ -728,7 +743,7 @@ function preparationLine(job) {
   return h('p', {}, state(job.state), ' ',
     job.total > 0 && job.state === 'PREPARING' ?
       h('progress', {max: job.total, value: job.done, 'aria-label': 'done'}) : null,
-    ` ${text}${text ? ' · ' : ''}${seconds(job.seconds)}`);
+    ` ${text}${text ? ' · ' : ''}${seconds(job.seconds)} for all plans`);
 }
 
 function preparations() {
@@ -774,7 +789,7 @@ const asked = (row) =>
   [row.k > 0 ? `K=${row.k}` : '', row.parameters].filter(Boolean).join(' ') || NONE;
 
 const REQUEST_COLUMNS = [
-  {title: 'Operation', cell: (row) => row.op},
+  {title: 'Operation', class: 'brief', cell: (row) => row.op},
   {title: 'Of', class: 'wrap', cell: (row) => row.matrix || NONE},
   {title: 'Parameters', class: 'middle', cell: asked},
   {title: 'Took', right: true, cell: (row) => seconds(row.seconds)},
@@ -786,10 +801,12 @@ const REQUEST_COLUMNS = [
    cell: (row) => row.bytes_out ? bytes(row.bytes_out) : NONE},
   {title: 'Tenant', class: 'wide', cell: (row) => row.tenant},
   {title: 'Ended', right: true, class: 'middle', cell: (row) => clock(row.ended)},
-  {title: 'Code', cell: (row) => [code(row.code),
-    row.message ? h('div', {class: 'dim wrap'}, row.message) : null].filter(Boolean)},
+  {title: 'Result', cell: (row) => pill(row.code === 'OK' ? 'OK' : 'failed', codeKind(row.code))},
 ];
-const requestTable = (caption, rows) => plainTable(caption, REQUEST_COLUMNS, rows, 'none yet');
+/** What was wrong, below: codes and sentences are wider than a column. */
+const requestTable = (caption, rows) =>
+    plainTable(caption, REQUEST_COLUMNS, rows, 'none yet', (row) => row.code === 'OK' ? '' :
+      [pill(row.code, codeKind(row.code)), ' ', row.message].filter(Boolean));
 
 function requests() {
   const running = h('div', {}), slowest = h('div', {}), recent = h('div', {});

@@ -149,10 +149,10 @@ absl::StatusOr<std::string> Dump(Store& store) {
                             p.recipe, p.kernel, p.baseline_ms, p.plan_ms, p.reason));
   }
   for (const MeasurementRecord& m : contents->measurements) {
-    dumper.Line(fmt::format("measurement {} '{}' {} {} {} K={} {} {} {} {} {} {} '{}'",
+    dumper.Line(fmt::format("measurement {} '{}' {} {} {} K={} {} {} {} {} {} {} '{}' {}",
                             m.pattern_hash, m.problem_class, m.recipe, m.kernel, m.device, m.k,
                             m.median_ms, m.runs, m.measured_unix_ns, m.baseline_ms, m.floor_ms,
-                            m.preparation_ms, m.model));
+                            m.preparation_ms, m.model, m.compulsory_bytes));
   }
   for (const DecisionRecord& d : contents->decisions) {
     dumper.Line(fmt::format("decision {} '{}' '{}' {} '{}'", d.pattern_hash, d.problem_class,
@@ -205,7 +205,7 @@ std::vector<Step> AllSteps() {
          return store.PutMeasurements(std::vector<MeasurementRecord>{
              {"P", "spmm f32 k<=32 cpu", "csr", "cpu.csr.row_balanced", "cpu", 32, 2.5, 9, 77},
              {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", "cpu", 32, 1.25, 9, 78, 2.5,
-              0.5, 1750, "A Processor"}});
+              0.5, 1750, "A Processor", std::nullopt, 4096}});
        }},
       {"put decisions",
        [](Store& store) {

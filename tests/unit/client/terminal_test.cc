@@ -184,7 +184,10 @@ TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
             "median_ms,preparation_ms,floor_ms,csr_ms,runs,model\n");
   EXPECT_THAT(MeasurementsText({known}), HasSubstr("pattern aa\nSIGNATURE"));
   EXPECT_THAT(MeasurementsText({known}), HasSubstr(" 17 % "));
-  EXPECT_THAT(MeasurementsText({known}), HasSubstr(" 130 % (caches) "));
+  EXPECT_THAT(MeasurementsText({known}), HasSubstr(" in cache "));
+  EXPECT_THAT(RooflineShare(0.5, "memory"), "50 %");
+  EXPECT_THAT(RooflineShare(0.5, "cache"), "in cache") << "a share of the wrong roof says nothing";
+  EXPECT_THAT(RooflineShare(0, "memory"), "");
   EXPECT_THAT(MeasurementsText({}), HasSubstr("nothing was measured yet"));
 }
 

@@ -84,6 +84,50 @@ TEST(PlanTable, FindsPlansOfF32WhereTf32IsAllowed) {
   EXPECT_EQ(table.Find(on_gpu(128, false)).plan->plan.kernel, "f32") << "never without leave";
 }
 
+TEST(PlanTable, SaysWhichPlanIsInUse) {
+  PlanTable table;
+  table.Replace(PlanFor(Spmm(32), "32"));
+  table.Replace(PlanFor(Spmm(512), "512"));
+  table.Replace(PlanFor(Spmm(64, false, ElementType::kF64), "f64"));
+  const auto kernel_in_use = [&](ElementType type, PlanTable::Clock::time_point now) {
+    std::string kernel;
+    for (const PlanTable::Used& used : table.ListUsed(type, now)) {
+      EXPECT_EQ(used.plan->plan.problem_class.type, type);
+      if (used.in_use) kernel += used.plan->plan.kernel;
+    }
+    return kernel;
+  };
+  auto now = PlanTable::Clock::now();
+  EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "") << "no request yet";
+  const auto count = [&](int64_t k, int requests, std::chrono::seconds apart) {
+    for (int i = 0; i < requests; ++i) {
+      table.CountUse(table.Find(Spmm(k)).plan->plan, now += apart);
+    }
+  };
+  count(512, 1, std::chrono::seconds(1));
+  EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "512");
+  count(32, 600, std::chrono::seconds(1));
+  EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "32");
+  EXPECT_NEAR(table.ListUsed(ElementType::kF32, now)[0].per_second, 1, 0.05);
+  count(512, 1, std::chrono::seconds(1));
+  EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "32") << "one request is not most of them";
+  // A plan that takes the place of one has its use.
+  table.Replace(PlanFor(Spmm(32), "better"));
+  EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "better");
+  // Of requests that nobody remembers the last one counts.
+  now += std::chrono::hours(1000);
+  EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "512");
+  EXPECT_EQ(kernel_in_use(ElementType::kF64, now), "");
+}
+
+TEST(CompulsoryBytes, HaveWhatIsStreamedAmongThem) {
+  Problem problem = {.operation = Operation::kSpmm, .k = 8};
+  EXPECT_EQ(StreamedBytes(problem, 10, 20, 5), 5 * 8 + 11 * 8 + 10 * 8 * 4);
+  EXPECT_EQ(CompulsoryBytes(problem, 10, 20, 5), StreamedBytes(problem, 10, 20, 5) + 5 * 8 * 4);
+  problem.operation = Operation::kSddmm;
+  EXPECT_EQ(StreamedBytes(problem, 10, 20, 5), 5 * 8 + 11 * 8 + 5 * 4);
+}
+
 TEST(PlanTable, FindsPlansOfPairs) {
   PlanTable table;
   const ProblemClass spgemm = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});

@@ -85,6 +85,7 @@ constexpr const char* kToVersion6 = R"sql(
   ALTER TABLE measurements DROP COLUMN floor_ms;
   ALTER TABLE measurements DROP COLUMN preparation_ms;
   ALTER TABLE measurements DROP COLUMN model;
+  ALTER TABLE measurements DROP COLUMN compulsory_bytes;
   PRAGMA user_version = 6;
 )sql";
 
@@ -383,6 +384,7 @@ TEST_F(StoreTest, CatalogsFromBeforeDecisionsAreTaken) {
   ASSERT_EQ(contents.measurements.size(), 1U);
   EXPECT_EQ(contents.measurements[0].median_ms, 1.5);
   EXPECT_EQ(contents.measurements[0].floor_ms, 0) << "not known";
+  EXPECT_EQ(contents.measurements[0].compulsory_bytes, 0) << "not known";
   EXPECT_EQ(contents.measurements[0].model, "") << "not known";
   EXPECT_EQ(contents.patterns[0].preparation.detail, "");
   EXPECT_EQ(contents.patterns[1].preparation.detail, "damaged");
@@ -760,6 +762,7 @@ TEST_F(StoreTest, BuffersFromBeforeOwnersAndTimesToLiveHaveNone) {
     ALTER TABLE matrices DROP COLUMN time_to_live_ns;
     ALTER TABLE buffers DROP COLUMN owner;
     ALTER TABLE buffers DROP COLUMN time_to_live_ns;
+    ALTER TABLE measurements DROP COLUMN compulsory_bytes;
     PRAGMA user_version = 10;
   )sql");
   Reopen();
