@@ -328,6 +328,24 @@ void PatternJob::RecordBaseline(ClassSearch& search) {
                     {search.baseline_ms, search.baseline_ms, search.trial->baseline_runs()}, 0);
 }
 
+double PatternJob::MovedForCertain(const Problem& problem) const {
+  const double streamed =
+      StreamedBytes(problem, pattern_->rows(), pattern_->cols(), pattern_->nnz());
+  const auto csr = pattern_->resident_csr();
+  if (problem.operation != Operation::kSpmm || problem.transposed || csr == nullptr) {
+    return streamed;
+  }
+  // Columns without a nonzero leave rows of the operand out.
+  std::vector<bool> used(static_cast<size_t>(pattern_->cols()));
+  int64_t rows = 0;
+  for (const int32_t column : ViewCsr(*csr).column_indices) {
+    rows += used[static_cast<size_t>(column)] ? 0 : 1;
+    used[static_cast<size_t>(column)] = true;
+  }
+  return streamed + static_cast<double>(rows) * static_cast<double>(problem.k) *
+                        static_cast<double>(SizeOf(problem.type));
+}
+
 void PatternJob::RecordMeasurement(const ClassSearch& search, const std::string& recipe,
                                    const std::string& kernel, const TrialTimes& times,
                                    double build_seconds) {
@@ -345,8 +363,7 @@ void PatternJob::RecordMeasurement(const ClassSearch& search, const std::string&
   const Problem& problem = search.trial->problem();
   measurement.compulsory_bytes =
       CompulsoryBytes(problem, pattern_->rows(), pattern_->cols(), pattern_->nnz());
-  BackendOf(c).SawMoved(StreamedBytes(problem, pattern_->rows(), pattern_->cols(), pattern_->nnz()),
-                        times.baseline_median);
+  if (recipe == kCsr) BackendOf(c).SawMoved(MovedForCertain(problem), times.median);
   measurement.floor_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
   measurement.preparation_ms = 1e3 * build_seconds;
   measurement.model = BackendOf(c).model();

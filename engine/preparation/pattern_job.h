@@ -243,6 +243,8 @@ class PatternJob {
   void Publish(const Plan& plan, const std::vector<NewLayout>& layouts);
   /// Of plain CSR, in all turns so far.
   void RecordBaseline(ClassSearch& search);
+  /// Bytes that plain CSR's kernel must move, and does.
+  double MovedForCertain(const Problem& problem) const;
   void RecordMeasurement(const ClassSearch& search, const std::string& recipe,
                          const std::string& kernel, const TrialTimes& times, double build_seconds);
   /// What becomes of a recipe (`outcome`: as Observer::OnRecipe has it), and says so.

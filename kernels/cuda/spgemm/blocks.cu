@@ -301,6 +301,7 @@ __global__ void __launch_bounds__(kLanes<kWidth>)
         }
         out += __popc(set);
       }
+      __syncwarp();  // all lanes have read it
       if (lane == 0) next[i] = out;
     }
     __syncthreads();
