@@ -68,9 +68,10 @@ void AddDevices(Families& families, engine::Engine& engine) {
     }
   }
   constexpr const char* kLengths[] = {"short", "long"};
-  families.Begin(MetricType::Counter, "sparsed_slot_turns_total",
-                 "Turns that requests had on worker slots: a short one has one, a long one one for each "
-                 "part of it");
+  families.Begin(
+      MetricType::Counter, "sparsed_slot_turns_total",
+      "Turns that requests had on worker slots: a short one has one, a long one one for each "
+      "part of it");
   for (const DeviceId device : devices) {
     const engine::LaneWaits waits = executor.lane_waits(device);
     for (size_t i = 0; i < waits.turns.size(); ++i) {

@@ -687,7 +687,6 @@ TEST(Catalog, CopyAndRenameEndWhenNobodyWaits) {
       ASSERT_TRUE(Eventually([&] { return ended("rename", "") == i + 1; }));
       const bool a = Get(server, "a", &info).ok(), b = Get(server, "b", &info).ok();
       name.assign(1, a ? 'a' : 'b');
-      name = a ? "a" : "b";
     }
     EXPECT_TRUE(cancelled("rename"));
     for (int i = 0; i < 300 && !cancelled("copy"); ++i) {
