@@ -686,6 +686,7 @@ TEST(Catalog, CopyAndRenameEndWhenNobodyWaits) {
       (void)server.catalog().Rename(&context, request, &info);
       ASSERT_TRUE(Eventually([&] { return ended("rename", "") == i + 1; }));
       const bool a = Get(server, "a", &info).ok(), b = Get(server, "b", &info).ok();
+      ASSERT_NE(a, b) << "it has one of its names";
       name.assign(1, a ? 'a' : 'b');
     }
     EXPECT_TRUE(cancelled("rename"));
