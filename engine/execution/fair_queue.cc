@@ -122,21 +122,36 @@ bool FairQueue::MayGoBeside(const Tenant& tenant, std::span<const Turn* const> b
   });
 }
 
-FairQueue::Tenant* FairQueue::FindShort(std::span<const Turn* const> beside) const {
+FairQueue::Tenant* FairQueue::FindShort(std::span<const Turn* const> beside, bool known) const {
   if (sizes_[kShort] == 0) return nullptr;
   const auto found = std::ranges::find_if(order_, [&](const Place& place) {
-    return !place.tenant->waiting[kShort].empty() && MayGoBeside(*place.tenant, beside);
+    const Waiting& waiting = place.tenant->waiting[kShort];
+    if (waiting.empty() || (known && waiting.begin()->second->next_seconds <= 0)) return false;
+    return MayGoBeside(*place.tenant, beside);
   });
   return found == order_.end() ? nullptr : found->tenant;
 }
 
-const FairEntry* FairQueue::NextShort(std::span<const Turn* const> beside) const {
-  const Tenant* const tenant = FindShort(beside);
+const FairEntry* FairQueue::NextShort(std::span<const Turn* const> beside, bool known) const {
+  const Tenant* const tenant = FindShort(beside, known);
   return tenant == nullptr ? nullptr : tenant->waiting[kShort].begin()->second.get();
 }
 
-std::shared_ptr<FairEntry> FairQueue::PopShort(Turn& turn, std::span<const Turn* const> beside) {
-  return Begin(*FindShort(beside), kShort, turn);
+std::shared_ptr<FairEntry> FairQueue::PopShort(Turn& turn, std::span<const Turn* const> beside,
+                                               bool known) {
+  Tenant* const tenant = FindShort(beside, known);
+  return tenant == nullptr ? nullptr : Begin(*tenant, kShort, turn);
+}
+
+FairQueue::Tenant* FairQueue::FindLong() const {
+  if (sizes_[kLong] == 0) return nullptr;
+  const auto found = std::ranges::find_if(
+      order_, [&](const Place& place) { return NextFlow(*place.tenant) == kLong; });
+  return found == order_.end() ? nullptr : found->tenant;
+}
+
+std::shared_ptr<FairEntry> FairQueue::PopLong(Turn& turn) {
+  return Begin(*FindLong(), kLong, turn);
 }
 
 void FairQueue::MoveNow() {

@@ -92,13 +92,17 @@ class FairQueue {
 
   /// The next, whose turn begins: its tenant is charged what was predicted. There is one.
   std::shared_ptr<FairEntry> Pop(Turn& turn);
-  /// Whether that is a long one.
-  bool NextIsLong() const { return NextFlow(*order_.begin()->tenant) == kLong; }
-  /// The next short one that may begin beside these turns of long ones: of a tenant that has had no
-  /// more than one of theirs, or, where there are none, of any. Null: there is none.
-  const FairEntry* NextShort(std::span<const Turn* const> beside) const;
+  /// Whether there is a long one to be taken next, if tenants whose next is a short one are passed
+  /// over.
+  bool HasLong() const { return FindLong() != nullptr; }
   /// That one, whose turn begins; there is one.
-  std::shared_ptr<FairEntry> PopShort(Turn& turn, std::span<const Turn* const> beside);
+  std::shared_ptr<FairEntry> PopLong(Turn& turn);
+  /// The next short one that may begin beside these turns of long ones: of a tenant that has had no
+  /// more than one of theirs, or, where there are none, of any. `known`: whose cost was predicted.
+  /// Null: there is none.
+  const FairEntry* NextShort(std::span<const Turn* const> beside, bool known) const;
+  /// Likewise; its turn begins. Time changes who may go, so that there may be none any more.
+  std::shared_ptr<FairEntry> PopShort(Turn& turn, std::span<const Turn* const> beside, bool known);
   /// Takes into the turn those of its tenant's that wait with its priority and `joins` wants, of
   /// `most` at most that it is asked about, in their order. Not of long ones.
   std::vector<std::shared_ptr<FairEntry>> PopWith(
@@ -154,7 +158,8 @@ class FairQueue {
   static int PriorityOf(const Key& key) { return -std::get<0>(key); }
   Tenant& TenantOf(std::string_view name);
   Flow NextFlow(const Tenant& tenant) const;
-  Tenant* FindShort(std::span<const Turn* const> beside) const;
+  Tenant* FindLong() const;
+  Tenant* FindShort(std::span<const Turn* const> beside, bool known) const;
   bool MayGoBeside(const Tenant& tenant, std::span<const Turn* const> beside) const;
   std::shared_ptr<FairEntry> Begin(Tenant& tenant, Flow flow, Turn& turn);
   std::shared_ptr<FairEntry> Take(Tenant& tenant, Flow flow, Waiting::iterator entry);

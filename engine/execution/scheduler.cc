@@ -153,8 +153,10 @@ absl::Status Scheduler::MayEndLocked(const Lanes& lanes, const Job& job,
   if (lanes.queue.empty() && lanes.running == 0) return absl::OkStatus();
   const double left =
       std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
+  // Long ones have all lanes but the express one.
+  const auto workers = static_cast<int>(std::ssize(lanes.workers));
   const double needs =
-      lanes.queue.SecondsUntilEnd(job, static_cast<int>(std::ssize(lanes.workers)));
+      lanes.queue.SecondsUntilEnd(job, job.is_long && lanes.has_express() ? workers - 1 : workers);
   if (kSurely * needs <= left) return absl::OkStatus();
   return absl::DeadlineExceededError(fmt::format(
       "it would end in {:.2g} s, {:.2g} s of them its own, and its deadline is in {:.2g} s; send "
@@ -201,13 +203,12 @@ bool Scheduler::MayRunLocked(Lanes& lanes, const Lane& lane) const {
   const bool stands_back = lanes.alone || lanes.idle_is_due();
   if (!lanes.has_express()) return !stands_back;
   const bool long_runs = lanes.long_runs();
-  if (!lane.express) return !stands_back && (lanes.queue.NextIsLong() || !long_runs);
+  // Beside a long one, short ones have the express lane.
+  if (!lane.express) return !stands_back && (!long_runs || lanes.queue.HasLong());
   // Short ones would stand back in vain from a trial that waits for the end of a long one.
   if (lanes.idle_is_due() && !lanes.alone && !long_runs) return false;
-  const FairEntry* const next = lanes.queue.NextShort(LongTurnsLocked(lanes));
-  if (next == nullptr || !lanes.alone) return next != nullptr;
-  const bool known = next->next_seconds > 0;
-  return known && std::chrono::steady_clock::now() >= lanes.alone_since + kAlone;
+  if (lanes.alone && std::chrono::steady_clock::now() < lanes.alone_since + kAlone) return false;
+  return lanes.queue.NextShort(LongTurnsLocked(lanes), lanes.alone) != nullptr;
 }
 
 std::vector<const FairQueue::Turn*> Scheduler::LongTurnsLocked(Lanes& lanes) const {
@@ -230,9 +231,14 @@ void Scheduler::Reap(std::weak_ptr<Job> job) {
 
 Scheduler::Batch Scheduler::PopLocked(Lanes& lanes, LaneTurn& turn, const Lane& lane) {
   Batch batch;
-  std::shared_ptr<FairEntry> first = lane.express
-                                         ? lanes.queue.PopShort(turn.turn, LongTurnsLocked(lanes))
-                                         : lanes.queue.Pop(turn.turn);
+  std::shared_ptr<FairEntry> first;
+  if (lane.express) {
+    first = lanes.queue.PopShort(turn.turn, LongTurnsLocked(lanes), lanes.alone);
+    if (first == nullptr) return batch;
+  } else {
+    const bool long_ones = lanes.has_express() && lanes.long_runs();
+    first = long_ones ? lanes.queue.PopLong(turn.turn) : lanes.queue.Pop(turn.turn);
+  }
   turn.is_long = first->is_long;
   turn.express = lane.express;
   if (!turn.is_long && lanes.long_runs()) ++lanes.begun_beside;
@@ -328,11 +334,15 @@ void Scheduler::Charge(DeviceId device, std::string_view tenant, double seconds)
   const MutexLock lock(mutex_);
   lanes.queue.Charge(tenant, seconds);
   lanes.seconds.Add(tenant, seconds);
+  WakeLocked(lanes);
 }
 
 void Scheduler::SetWeights(const TenantWeights& weights) {
   const MutexLock lock(mutex_);
-  for (Lanes& lanes : lanes_) lanes.queue.SetWeights(weights);
+  for (Lanes& lanes : lanes_) {
+    lanes.queue.SetWeights(weights);
+    WakeLocked(lanes);
+  }
 }
 
 TenantSeconds Scheduler::tenant_seconds(DeviceId device) const {
@@ -401,11 +411,12 @@ void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
       SleepLocked(worker, lanes);
     }
     if (closing_) return;
+    LaneTurn turn;
+    Batch batch;
+    if (has_job && (batch = PopLocked(lanes, turn, lane)).jobs.empty()) continue;
     lanes.used = true;
     ++lanes.running;
     if (has_job) {
-      LaneTurn turn;
-      Batch batch = PopLocked(lanes, turn, lane);
       GatherLocked(lanes, lane, batch);
       // It may be gone when its time is counted for the last time.
       const std::string tenant = batch.jobs.front()->tenant();

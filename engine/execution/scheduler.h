@@ -97,8 +97,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     const Joint& joint() const { return jobs.front()->joint_; }
     bool Takes(const Job& job) const {
       return !joint().key.empty() && job.joint_.key == joint().key &&
-             job.tenant() == jobs.front()->tenant() && job.priority == jobs.front()->priority &&
-             width + job.joint_.width <= joint().most;
+             job.is_long == jobs.front()->is_long && job.tenant() == jobs.front()->tenant() &&
+             job.priority == jobs.front()->priority && width + job.joint_.width <= joint().most;
     }
   };
   /// Of one lane's thread, guarded by mutex_.
@@ -192,7 +192,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   bool GivesWay(Job& job);
   /// Called when a token stopped: ends the job if no lane has it.
   void Reap(std::weak_ptr<Job> job);
-  /// The next job, and those of its tenant's that wait and can join it.
+  /// The next job, and those of its tenant's that wait and can join it. None: there was one that
+  /// the express lane might take, and time has changed that.
   Batch PopLocked(Lanes& lanes, LaneTurn& turn, const Lane& lane)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Waits for jobs that can join, up to options().batch_wait, while one is coming, there is room

@@ -82,7 +82,11 @@ Job::Cost SpgemmCall::Predict() const {
   // Such a multiplication takes longer than one of a dense operand.
   constexpr double kHarder = 4;
   const double work = kHarder * products;
-  return {.is_long = work >= LongWork(scheduler().options().threads_per_lane, backend_->id().kind)};
+  const DeviceKind device = backend_->id().kind;
+  // What has taken long on a GPU is long, whatever was thought of it.
+  const double taken = 1e-9 * static_cast<double>(end_.timings.kernel_ns);
+  const bool took_long = device != DeviceKind::kCpu && taken > kShortOnGpuSeconds;
+  return {.is_long = took_long || work >= LongWork(scheduler().options().threads_per_lane, device)};
 }
 
 Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {

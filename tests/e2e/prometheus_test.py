@@ -234,6 +234,7 @@ def main(sparsed, sparsectl):
         wait_for("Prometheus", lambda: get(f"{prometheus}/-/ready"))
 
         traffic = Traffic(sparsectl, server.listen, folder)
+        traffic.call("snapshot", "save", str(folder / "saved"))
         traffic.start()
         try:
             problems = watch(prometheus, metrics_url, traffic)

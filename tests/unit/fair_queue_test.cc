@@ -366,7 +366,7 @@ class BesideLongOnes : public testing::Test {
     queue.Push(request);
     return request;
   }
-  const FairEntry* Next() const { return queue.NextShort(beside); }
+  const FairEntry* Next(bool known = false) const { return queue.NextShort(beside, known); }
   FairQueue queue;
   FairQueue::Turn turn;
   std::vector<const FairQueue::Turn*> beside = {&turn};
@@ -374,14 +374,14 @@ class BesideLongOnes : public testing::Test {
 
 TEST_F(BesideLongOnes, AShortOneIsTakenOfWhoHadNoMore) {
   Add("huge", 1, /*is_long=*/true);
-  EXPECT_TRUE(queue.NextIsLong());
+  EXPECT_TRUE(queue.HasLong());
   queue.Pop(turn);
   EXPECT_EQ(Next(), nullptr);
   const auto tiny = Add("tiny", 0.25, false);
   EXPECT_EQ(queue.short_ones(), 1);
   EXPECT_EQ(Next(), tiny.get());
   FairQueue::Turn of_tiny;
-  EXPECT_EQ(queue.PopShort(of_tiny, beside), tiny);
+  EXPECT_EQ(queue.PopShort(of_tiny, beside, false), tiny);
   queue.Ran(of_tiny, 0.25);
   queue.End(of_tiny);
   // It is ahead now, until the long one has had as much.
@@ -410,12 +410,55 @@ TEST_F(BesideLongOnes, WhoComesIsNotBehindWhatOthersAreChargedForAndHaveNotHad) 
   const auto own = Add("huge", 0.01, false);
   EXPECT_EQ(Next(), own.get());
   FairQueue::Turn of_own;
-  EXPECT_EQ(queue.PopShort(of_own, beside), own);
+  EXPECT_EQ(queue.PopShort(of_own, beside, false), own);
   queue.Ran(of_own, 0.01);
   queue.End(of_own);
   for (FairQueue::Turn* const one : {&turn, &second, &third}) queue.Ran(*one, 0.1);
   const auto another = Add("huge", 0.01, false);
   EXPECT_EQ(Next(), another.get());
+}
+
+TEST_F(BesideLongOnes, ThereMayBeNoneAnyMore) {
+  // X has run a long one, and its short ones have had more than that.
+  FairQueue::Turn of_x, of_short;
+  Add("x", 1, /*is_long=*/true);
+  queue.Pop(of_x);
+  Add("y", 1, /*is_long=*/true);
+  queue.Pop(turn);
+  beside = {&turn, &of_x};
+  queue.Ran(turn, 0.5);
+  Add("x", 0.4, false);
+  queue.PopShort(of_short, beside, false);
+  queue.Ran(of_short, 0.4);
+  queue.End(of_short);
+  const auto waits = Add("x", 0.1, false);
+  EXPECT_EQ(Next(), waits.get());
+  queue.Ran(of_x, 0.2);  // now x is ahead of y, and of its own long one
+  EXPECT_EQ(Next(), nullptr);
+  EXPECT_EQ(queue.PopShort(of_short, beside, false), nullptr);
+  EXPECT_EQ(queue.short_ones(), 1);
+}
+
+TEST_F(BesideLongOnes, OneWhoseCostIsKnownIsFoundBehindOneOfWhichNothingIsKnown) {
+  queue.Charge("old", 0.01);
+  const auto unknown = Add("new", 0, false);
+  const auto known = Add("old", 0.1, false);
+  beside.clear();
+  EXPECT_EQ(Next(), unknown.get());
+  EXPECT_EQ(Next(/*known=*/true), known.get());
+}
+
+TEST_F(BesideLongOnes, AnothersLongOneIsTakenWhereTheNextIsAShortOne) {
+  Add("busy", 1, /*is_long=*/true);
+  queue.Pop(turn);
+  Add("ahead", 0.1, false);
+  EXPECT_FALSE(queue.HasLong());
+  queue.Charge("further", 5);
+  const auto waits = Add("further", 1, /*is_long=*/true);
+  EXPECT_TRUE(queue.HasLong());
+  FairQueue::Turn other;
+  EXPECT_EQ(queue.PopLong(other), waits);
+  EXPECT_FALSE(queue.HasLong());
 }
 
 TEST_F(BesideLongOnes, OneThatIsBehindIsFoundBehindOneThatIsAhead) {
@@ -427,7 +470,7 @@ TEST_F(BesideLongOnes, OneThatIsBehindIsFoundBehindOneThatIsAhead) {
   const auto modest = Add("modest", 0.1, false);
   EXPECT_EQ(Next(), modest.get());
   FairQueue::Turn of_modest;
-  queue.PopShort(of_modest, beside);
+  queue.PopShort(of_modest, beside, false);
   EXPECT_EQ(Next(), nullptr);
 }
 
@@ -450,7 +493,7 @@ TEST_F(BesideLongOnes, ATenantsShortOnesHaveHalfOfItsTime) {
   const auto tiny = Add("t", 0.1, false);
   EXPECT_EQ(Next(), tiny.get());
   FairQueue::Turn of_tiny;
-  queue.PopShort(of_tiny, beside);
+  queue.PopShort(of_tiny, beside, false);
   queue.Ran(of_tiny, 0.1);
   queue.End(of_tiny);
   const auto second = Add("t", 0.1, false);
@@ -458,7 +501,7 @@ TEST_F(BesideLongOnes, ATenantsShortOnesHaveHalfOfItsTime) {
   const auto urgent = Add("t", 0.1, false, /*priority=*/1);
   EXPECT_EQ(Next(), urgent.get());
   FairQueue::Turn of_urgent;
-  queue.PopShort(of_urgent, beside);
+  queue.PopShort(of_urgent, beside, false);
   queue.End(of_urgent);
   queue.Ran(turn, 0.2);
   EXPECT_EQ(Next(), second.get());
