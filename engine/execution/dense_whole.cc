@@ -130,7 +130,8 @@ absl::Status DenseCall::PlaceWhole(Resolved& plan, Lane& lane) {
                                          .written = std::move(written),
                                          .order = std::move(order),
                                          .run = run});
-  if (run.resumes() && Predict().is_long) whole_->pieces.emplace(wanted());
+  const bool cut = backend.id().kind == DeviceKind::kCpu && run.resumes() && Predict().is_long;
+  if (cut) whole_->pieces.emplace(wanted());
   if (backend.id().kind != DeviceKind::kCpu) end_.timings.to_device_ns = NanosecondsSince(begin);
   return absl::OkStatus();
 }
