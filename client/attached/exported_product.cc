@@ -101,6 +101,11 @@ absl::Status Site::Grow(Buffer& buffer, size_t bytes) {
   // What is queued may still use it, and is not waited for.
   if (buffer.size() > 0) Keep(std::make_shared<const Buffer>(std::exchange(buffer, Buffer())));
   absl::StatusOr<Buffer> larger = memory().Allocate(bytes);
+  if (absl::IsResourceExhausted(larger.status()) && keeps()) {
+    // There may be room once the smaller one is gone.
+    if (absl::Status settled = Settle(); !settled.ok()) return settled;
+    larger = memory().Allocate(bytes);
+  }
   if (!larger.ok()) return larger.status();
   buffer = *std::move(larger);
   return absl::OkStatus();

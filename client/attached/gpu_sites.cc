@@ -253,6 +253,11 @@ class QueueSite final : public StreamSite {
   void Keep(const std::shared_ptr<const void>& used) override {
     if (std::ranges::find(kept_, used) == kept_.end()) kept_.push_back(used);
   }
+  absl::Status Settle() override {
+    if (absl::Status done = stream().Synchronize(); !done.ok()) return done;
+    std::erase_if(kept_, [](const auto& kept) { return kept.use_count() == 1; });
+    return absl::OkStatus();
+  }
   absl::Status Timed(const std::function<absl::Status()>& kernel) override {
     return timing_ == Timing::kKernels ? clock_->Timed(stream(), kernel) : kernel();
   }

@@ -39,6 +39,8 @@ class Site {
   virtual bool keeps() const = 0;
   /// `used` stays until nothing that is done here uses it any more.
   virtual void Keep(const std::shared_ptr<const void>& used) = 0;
+  /// Waits for what is queued, and lets go of what was kept for that alone.
+  virtual absl::Status Settle() { return absl::OkStatus(); }
 
   /// Row i of `to` is row order[i] of `from`.
   virtual absl::Status Gather(std::span<const int64_t> order, ElementType type,
@@ -66,7 +68,8 @@ class Site {
   virtual absl::Status WeightedSum(std::span<const WeightedTerm> terms, ElementType type,
                                    const Dense& to) = 0;
 
-  /// Makes `buffer` at least so large; its contents are lost. Waits for nothing.
+  /// Makes `buffer` at least so large; its contents are lost. Waits for what is queued only where
+  /// there is no room before that is done, and never in a graph.
   absl::Status Grow(Buffer& buffer, size_t bytes);
   /// What `prepare` makes for the runs of `owner` with these leading dimensions, kept for the next
   /// of them while there is an owner; null: they run without.

@@ -126,9 +126,9 @@ std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
   }
   if (!arguments.load.schedule.empty() && result.waited.Quantile(0.99) > kLate) {
     text += fmt::format(
-        "note    more were due than {} at once could bring (--concurrency): one in a hundred began "
-        "{} late or later\n",
-        arguments.load.workers, ShortTime(result.waited.Quantile(0.99)));
+        "note    one in a hundred began {} late or later: this program was held up, or more were due "
+        "than {} at once could bring (--concurrency)\n",
+        ShortTime(result.waited.Quantile(0.99)), arguments.load.workers);
   }
   if (arguments.bench.transport == BenchTransport::kShared &&
       result.transport == Transport::kStream && result.latency.count() > 0) {
@@ -270,11 +270,9 @@ absl::StatusOr<Report> Replay(const Client& client, BenchArguments arguments) {
   if (!log.ok()) return log.status();
   const auto requests = ReplayRequests::Make(client, *log, arguments.load.workers);
   if (!requests.ok()) return requests.status();
-  const auto first = (*requests)->requests().front().arrived;
-  for (const RecordedRequest& request : (*requests)->requests()) {
-    arguments.load.schedule.push_back(std::chrono::nanoseconds(static_cast<int64_t>(
-        static_cast<double>((request.arrived - first).count()) / arguments.speed)));
-  }
+  auto schedule = ScheduleOf((*requests)->requests(), arguments.speed);
+  if (!schedule.ok()) return schedule.status();
+  arguments.load.schedule = *std::move(schedule);
   const absl::StatusOr<LoadResult> result =
       Measure(arguments,
               [&requests](int worker, int64_t number) { return (*requests)->Run(worker, number); });

@@ -1,11 +1,16 @@
 // The tree of sparsectl's commands.
+#include "client/cli/command_tree.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
+#include "base/byte_size.h"
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 
@@ -215,7 +220,7 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
   explain
       ->add_option("--cache", e->cache_bytes,
                    "Bytes of the last level cache, as in 50MB (default: the device's)")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+      ->transform(Size());
   explain->add_option("--device", e->device,
                       "cpu or cuda:0 (default: the GPU if the server uses one)");
   explain->callback([&invocation, e] {
@@ -259,6 +264,17 @@ void AddToken(CLI::App& app, Invocation& invocation) {
 }
 
 }  // namespace
+
+CLI::Validator Size() {
+  std::map<std::string, uint64_t> units = {{"b", 1}};
+  for (const char prefix : {'k', 'm', 'g', 't'}) {
+    for (const char* rest : {"", "b", "ib"}) {
+      const std::string unit = fmt::format("{}{}", prefix, rest);
+      units[unit] = static_cast<uint64_t>(UnitBytes(unit).value());
+    }
+  }
+  return CLI::AsNumberWithUnit(units).description("SIZE");
+}
 
 void AddCommands(CLI::App& app, Invocation& invocation) {
   AddMatrixCommands(app, invocation);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -30,6 +31,11 @@ struct Line {
   int64_t arrived_unix_ns = 0;
 };
 
+/// In a sentence. Arrays and objects by what they are: they may be nested too deeply to be written.
+std::string Shown(const Json& value) {
+  return value.is_structured() ? fmt::format("an {}", value.type_name()) : value.dump();
+}
+
 absl::StatusOr<std::string> TextIn(const Json& object, const char* key, bool required) {
   const auto found = object.find(key);
   if (found == object.end() && !required) return std::string();
@@ -38,7 +44,7 @@ absl::StatusOr<std::string> TextIn(const Json& object, const char* key, bool req
   }
   if (!found->is_string()) {
     return absl::InvalidArgumentError(
-        fmt::format("\"{}\" is {}, expected a text", key, found->dump()));
+        fmt::format("\"{}\" is {}, expected a text", key, Shown(*found)));
   }
   return found->get<std::string>();
 }
@@ -50,7 +56,7 @@ absl::StatusOr<double> NumberIn(const Json& object, const char* key, double leas
   }
   if (!found->is_number() || found->get<double>() < least || found->get<double>() > most) {
     return absl::InvalidArgumentError(fmt::format("\"{}\" is {}, expected a number from {} to {}",
-                                                  key, found->dump(), least, most));
+                                                  key, Shown(*found), least, most));
   }
   return found->get<double>();
 }
@@ -61,7 +67,7 @@ absl::StatusOr<int64_t> ArrivalOf(const Json& object) {
   if (const auto exact = object.find("arrived_unix_ns"); exact != object.end()) {
     if (exact->is_number_integer() && exact->get<int64_t>() >= 0) return exact->get<int64_t>();
     return absl::InvalidArgumentError(
-        fmt::format("\"arrived_unix_ns\" is {}, expected nanoseconds", exact->dump()));
+        fmt::format("\"arrived_unix_ns\" is {}, expected nanoseconds", Shown(*exact)));
   }
   const absl::StatusOr<std::string> text = TextIn(object, "time", /*required=*/true);
   if (!text.ok()) return text.status();
@@ -73,7 +79,14 @@ absl::StatusOr<int64_t> ArrivalOf(const Json& object) {
   }
   const absl::StatusOr<double> took = NumberIn(object, "total_ms", 0, kMostMs);
   if (!took.ok()) return took.status();
-  return absl::ToUnixNanos(ended) - static_cast<int64_t>(*took * 1e6);
+  const absl::Time arrived = ended - absl::Milliseconds(*took);
+  // "infinite-past" is a time, too.
+  if (arrived < absl::UnixEpoch() ||
+      arrived > absl::FromUnixNanos(std::numeric_limits<int64_t>::max())) {
+    return absl::InvalidArgumentError(
+        fmt::format("\"time\" is \"{}\", expected one from 1970 to 2262", *text));
+  }
+  return absl::ToUnixNanos(arrived);
 }
 
 /// What the words of "parameters" say.
@@ -229,6 +242,25 @@ absl::StatusOr<RequestLog> ReadRequestLog(const std::string& path, std::string_v
   const nanoseconds first = log.requests.front().arrived;
   for (RecordedRequest& request : log.requests) request.arrived -= first;
   return log;
+}
+
+absl::StatusOr<std::vector<nanoseconds>> ScheduleOf(std::span<const RecordedRequest> requests,
+                                                    double speed) {
+  constexpr std::chrono::hours kLongest{366 * 24};
+  std::vector<nanoseconds> schedule;
+  schedule.reserve(requests.size());
+  for (const RecordedRequest& request : requests) {
+    const std::chrono::duration<double, std::nano> due =
+        (request.arrived - requests.front().arrived) / speed;
+    if (due > kLongest) {
+      return absl::InvalidArgumentError(
+          fmt::format("a request of the recording would be due after {:.0f} days, and no replay "
+                      "takes more than 366: raise --speed, or leave that request out",
+                      std::chrono::duration<double, std::ratio<86400>>(due).count()));
+    }
+    schedule.push_back(std::chrono::duration_cast<nanoseconds>(due));
+  }
+  return schedule;
 }
 
 }  // namespace sparsed::cli

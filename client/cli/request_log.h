@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,5 +52,10 @@ std::string RequestLine(const SlowRequest& request);
 /// of other events are passed over. INVALID_ARGUMENT with file and line for what is none;
 /// NOT_FOUND if there is no product in it.
 absl::StatusOr<RequestLog> ReadRequestLog(const std::string& path, std::string_view tenant);
+
+/// When each of these, as they arrived, is due at that multiple of the recording's speed, since the
+/// first. INVALID_ARGUMENT if the last is due after more than a year.
+absl::StatusOr<std::vector<std::chrono::nanoseconds>> ScheduleOf(
+    std::span<const RecordedRequest> requests, double speed);
 
 }  // namespace sparsed::cli

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "client/cli/command_line.h"
+#include "client/cli/command_tree.h"
 #include "client/cli/output_file.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/snapshot_file.h"
@@ -258,7 +259,7 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
       ->required();
   save->add_option("--limit-rate", saved->rate,
                    "Bytes a second at most, 1MB or more, as in 100MB (default: as fast as it goes)")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->transform(Size())
       ->check(Between(1'000'000, int64_t{1} << 50));
   save->callback([&invocation, saved] {
     if (saved->path == "-" && isatty(STDOUT_FILENO) != 0) {

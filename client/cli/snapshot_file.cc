@@ -45,6 +45,13 @@ absl::Status FromErrno(int error, std::string sentence) {
   }
 }
 
+absl::Status NotEmpty(std::string_view path) {
+  return absl::FailedPreconditionError(
+      fmt::format("{} is not empty: a snapshot is restored to a directory of its own, which takes "
+                  "the place of the old one afterwards",
+                  path));
+}
+
 }  // namespace
 
 absl::Status SnapshotCheck::Add(std::string_view bytes) {
@@ -184,39 +191,40 @@ absl::StatusOr<std::unique_ptr<RestoredDirectory>> RestoredDirectory::Make(
   } else {
     const bool empty = std::filesystem::is_empty(path, error);
     if (error || !std::filesystem::is_directory(path, error)) {
-      directory->committed_ = true;  // nothing of it is ours
       return absl::FailedPreconditionError(
           fmt::format("{} is no directory that can be read", path));
     }
-    if (!empty) {
-      directory->committed_ = true;
-      return absl::FailedPreconditionError(
-          fmt::format("{} is not empty: a snapshot is restored to a directory of its own, which "
-                      "takes the place of the old one afterwards",
-                      path));
-    }
+    if (!empty) return NotEmpty(path);
     if (chmod(path.c_str(), kDirectoryMode) != 0) return directory->Failed("protect", path);
   }
+  // Whoever makes this file is the only one that goes on.
+  const std::string lock = path + "/LOCK";
   directory->open_->lock =
-      Descriptor(open((path + "/LOCK").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kFileMode));
+      Descriptor(open(lock.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode));
+  if (!directory->open_->lock.open() && errno == EEXIST) return NotEmpty(path);
   if (!directory->open_->lock.open() ||
       flock(directory->open_->lock.fd(), LOCK_EX | LOCK_NB) != 0) {
     return directory->Failed("lock", path);
   }
   if (mkdir((path + "/blobs").c_str(), kDirectoryMode) != 0) {
-    return directory->Failed("make the directory", path + "/blobs");
+    absl::Status status = directory->Failed("make the directory", path + "/blobs");
+    unlink(lock.c_str());
+    return status;
   }
+  directory->ours_ = true;
   return directory;
 }
 
 RestoredDirectory::~RestoredDirectory() {
-  if (committed_) return;
   open_->file = Descriptor();
   std::error_code ignored;
-  for (const std::string_view name :
-       {std::string_view("blobs"), kUnfinished, std::string_view("LOCK")}) {
-    std::filesystem::remove_all(fmt::format("{}/{}", path_, name), ignored);
+  if (ours_) {
+    for (const std::string_view name :
+         {std::string_view("blobs"), kUnfinished, std::string_view("LOCK")}) {
+      std::filesystem::remove_all(fmt::format("{}/{}", path_, name), ignored);
+    }
   }
+  // Unless there is something of others in it.
   if (made_) std::filesystem::remove(path_, ignored);
 }
 
@@ -258,7 +266,7 @@ absl::Status RestoredDirectory::Commit() {
   if (rename(fmt::format("{}/{}", path_, kUnfinished).c_str(), to.c_str()) != 0) {
     return Failed("name", to);
   }
-  committed_ = true;
+  made_ = ours_ = false;
   return syncfs(open_->lock.fd()) == 0 ? absl::OkStatus() : Failed("sync", path_);
 }
 

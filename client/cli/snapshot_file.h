@@ -94,7 +94,7 @@ class RestoredDirectory final : public SnapshotSink {
   const std::string path_;
   std::unique_ptr<Open> open_;
   bool made_ = false;  ///< the directory itself
-  bool committed_ = false;
+  bool ours_ = false;  ///< what is in it, until Commit
 };
 
 }  // namespace sparsed::cli

@@ -20,7 +20,9 @@ Matrix::Matrix(std::string tenant, std::string name, std::shared_ptr<Pattern> pa
       values_(std::move(values)),
       caller_order_(std::move(caller_order)),
       keep_(std::move(keep)),
-      evictions_(std::move(evictions)) {}
+      evictions_(std::move(evictions)) {
+  pattern_->AddOwner(tenant_);
+}
 
 int64_t Matrix::disk_bytes() const {
   if (keep_.disk == nullptr) return 0;

@@ -79,4 +79,16 @@ void Pattern::SetFeatures(std::shared_ptr<const Features> features) {
   features_ = std::move(features);
 }
 
+void Pattern::AddOwner(const std::string& tenant) {
+  const MutexLock lock(mutex_);
+  if (!owned_) owner_ = tenant;
+  owned_ = true;
+  of_several_ = of_several_ || owner_ != tenant;
+}
+
+bool Pattern::IsOnlyOf(const std::string& tenant) const {
+  const MutexLock lock(mutex_);
+  return owned_ && !of_several_ && owner_ == tenant;
+}
+
 }  // namespace sparsed::engine

@@ -74,6 +74,12 @@ class Pattern {
   std::shared_ptr<const Features> features() const;
   void SetFeatures(std::shared_ptr<const Features> features);
 
+  /// A matrix of `tenant`'s has it.
+  void AddOwner(const std::string& tenant);
+  /// No matrix of another tenant's ever had it: whatever is done with it is done with that
+  /// tenant's.
+  bool IsOnlyOf(const std::string& tenant) const;
+
   PlanTable& plans() { return plans_; }
   const PlanTable& plans() const { return plans_; }
 
@@ -95,6 +101,8 @@ class Pattern {
   std::map<std::string, BuiltEntry> layouts_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, TenantHold> on_disk_ ABSL_GUARDED_BY(mutex_);  ///< by recipe
   std::shared_ptr<const Features> features_ ABSL_GUARDED_BY(mutex_);
+  std::string owner_ ABSL_GUARDED_BY(mutex_);  ///< the first one
+  bool owned_ ABSL_GUARDED_BY(mutex_) = false, of_several_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sparsed::engine

@@ -2,7 +2,6 @@
 // its lanes, and how a kernel is run and timed there. The CPU is one of them, a GPU another.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -98,12 +97,10 @@ class Backend {
   virtual double bytes_per_second() const = 0;
   virtual int64_t cache_bytes() const = 0;  ///< of its last level cache
   /// A kernel took `milliseconds` to move at least so many bytes: the rate is no less from now on,
-  /// unless the cache held a good part of them, and they are fewer than the copies move by which
-  /// the rate is measured.
+  /// unless the cache may have held a good part of them.
   void SawMoved(double bytes, double milliseconds) {
-    constexpr double kOfCache = 8, kOfCopies = 128 << 20;
-    const double enough = std::min(kOfCache * static_cast<double>(cache_bytes()), kOfCopies);
-    if (milliseconds <= 0 || bytes < enough) return;
+    constexpr double kOfCache = 8;
+    if (milliseconds <= 0 || bytes < kOfCache * static_cast<double>(cache_bytes())) return;
     RaiseRate(bytes / milliseconds * 1e3);
   }
   /// Where its kernels read and write.

@@ -164,7 +164,7 @@ absl::StatusOr<std::optional<int64_t>> Database::QueryInteger(std::string_view s
 absl::StatusOr<std::unique_ptr<Database::Copy>> Database::BeginCopy(FileSystem& files,
                                                                     std::string path) {
   std::unique_ptr<Copy> copy(
-      new Copy(files, std::unique_ptr<Database>(new Database(files, std::move(path)))));
+      new Copy(*this, files, std::unique_ptr<Database>(new Database(files, std::move(path)))));
   Database& to = *copy->database_;
   absl::Status status = to.Connect(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
   int reserved = SqliteVfs::kChecksumBytes;
@@ -190,12 +190,14 @@ Database::Copy::~Copy() {
 }
 
 absl::StatusOr<bool> Database::Copy::Step(int pages) {
+  source_.vfs_.ForgetError();
   database_->vfs_.ForgetError();
   const int code = sqlite3_backup_step(backup_, pages);
   if (code == SQLITE_OK) return false;
   sqlite3_backup_finish(std::exchange(backup_, nullptr));
   if (code == SQLITE_DONE) return true;
-  return database_->Error(code);
+  // SQLite does not say which of the two failed; their files do.
+  return source_.vfs_.last_error().ok() ? database_->Error(code) : source_.Error(code);
 }
 
 std::unique_ptr<Database> Database::Copy::Take() { return std::move(database_); }

@@ -108,16 +108,17 @@ class Database::Copy {
   Copy& operator=(const Copy&) = delete;
 
   /// Copies some pages more. True when it is whole, and of this moment: from then on it does not
-  /// change.
+  /// change. DATA_LOSS if the database that is copied is damaged.
   absl::StatusOr<bool> Step(int pages);
   /// The copy, once it is whole. It is not synced, and its file is the caller's to remove.
   std::unique_ptr<Database> Take();
 
  private:
   friend class Database;
-  Copy(FileSystem& files, std::unique_ptr<Database> database)
-      : files_(files), database_(std::move(database)) {}
+  Copy(Database& source, FileSystem& files, std::unique_ptr<Database> database)
+      : source_(source), files_(files), database_(std::move(database)) {}
 
+  Database& source_;
   FileSystem& files_;
   std::unique_ptr<Database> database_;
   sqlite3_backup* backup_ = nullptr;

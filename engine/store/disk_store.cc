@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/status.h"
@@ -252,8 +253,10 @@ absl::Status DiskStore::ReadError(const StoredArray& array, const absl::Status& 
 }
 
 absl::StatusOr<std::unique_ptr<StoreSnapshot>> DiskStore::Snapshot(Stop stop) {
-  // Of 4 KiB: what others wait for meanwhile takes about a millisecond.
+  // Of 4 KiB: what others wait for meanwhile takes about a millisecond. After that it is their turn
+  // for as long: who locks a mutex again at once gets it before those that wait for it.
   constexpr int kPages = 256;
+  constexpr std::chrono::milliseconds kOfOthers{1};
   std::unique_ptr<Database::Copy> copy;
   std::vector<std::shared_ptr<const Blob>> blobs;
   int64_t created_unix_ns = 0;
@@ -283,8 +286,11 @@ absl::StatusOr<std::unique_ptr<StoreSnapshot>> DiskStore::Snapshot(Stop stop) {
                           .count();
     return true;
   };
-  absl::StatusOr<bool> whole = false;
-  while (whole.ok() && !*whole) whole = step();
+  absl::StatusOr<bool> whole = step();
+  while (whole.ok() && !*whole) {
+    std::this_thread::sleep_for(kOfOthers);
+    whole = step();
+  }
   if (!whole.ok()) {
     const MutexLock lock(mutex_);
     copy.reset();

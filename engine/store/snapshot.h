@@ -45,8 +45,9 @@ class StoreSnapshot {
       std::function<absl::Status()> available);
 
   const SnapshotFacts& facts() const { return facts_; }
-  /// Objects of JSON, a line for each matrix, then for each buffer; by tenant and name.
-  const std::string& contents() const { return contents_; }
+  /// Objects of JSON, a line for each matrix, then for each buffer; by tenant and name. Gives them
+  /// away.
+  std::string TakeContents() { return std::move(contents_); }
   /// A sentence for each array that was found damaged so far. Its file comes as it is, with zeros
   /// for what cannot be read, and not at all if there is none.
   const std::vector<std::string>& damaged() const { return damaged_; }

@@ -76,7 +76,7 @@ json RowJson(const MatrixRow& row) {
                  {"state", engine::Name(row.state)},
                  {"class", row.problem_class},
                  {"plan", row.plan},
-                 {"in_use", row.in_use},
+                 {"in_use", row.in_use ? json(*row.in_use) : json(nullptr)},
                  {"gain", KnownOr(row.gain)},
                  {"rate", row.use.per_second},
                  {"p50", KnownOr(row.use.p50)},
@@ -129,8 +129,10 @@ json UnixTime(std::chrono::steady_clock::time_point time) {
   return now.count() - ago.count();
 }
 
-/// Of the matrix's type; others may share the pattern.
-json PlansJson(const engine::Pattern& pattern, ElementType type, const engine::Executor& executor) {
+/// Of the matrix's type; others may share the pattern. `tells_use`: also what requests made of
+/// them.
+json PlansJson(const engine::Pattern& pattern, ElementType type, bool tells_use,
+               const engine::Executor& executor) {
   const std::vector<engine::Measurement> measurements = pattern.trials().measurements();
   json list = json::array();
   for (const auto& [active, per_second, in_use] : pattern.plans().ListUsed(type)) {
@@ -143,9 +145,9 @@ json PlansJson(const engine::Pattern& pattern, ElementType type, const engine::E
                     {"csr_ms", KnownOr(plan.baseline_ms)},
                     {"plan_ms", KnownOr(plan.plan_ms)},
                     {"gain", KnownOr(plan.plan_ms > 0 ? plan.baseline_ms / plan.plan_ms : 0)},
-                    {"rate", per_second},
-                    {"in_use", in_use},
-                    {"since", UnixTime(active->since)},
+                    {"rate", tells_use ? per_second : 0},
+                    {"in_use", tells_use && in_use},
+                    {"since", tells_use ? UnixTime(active->since) : json(nullptr)},
                     {"provisional", plan.provisional},
                     {"reason", ForClients(plan.reason)}});
     AddRoofline(engine::RooflineOf(plan, measurements, executor), list.back());
@@ -333,7 +335,9 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
       (pattern.rows() + 1) * 8 +
       pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(found->row->type));
   answer["preparation"] = ProgressJson(pattern.progress().status(), request.viewer);
-  answer["plans"] = PlansJson(pattern, found->row->type, tables.sources.engine.executor());
+  const bool tells_use = request.viewer.all || pattern.IsOnlyOf(found->row->tenant);
+  answer["plans"] =
+      PlansJson(pattern, found->row->type, tells_use, tables.sources.engine.executor());
   answer["layouts"] = LayoutsJson(pattern);
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
   return answer;

@@ -19,15 +19,20 @@ int64_t BytesInMemory(const engine::Matrix& matrix) {
 
 void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, MatrixRow& row) {
   const engine::Pattern& pattern = *matrix.pattern();
+  // Which plan others' requests use is nobody's business.
+  const bool known = pattern.IsOnlyOf(matrix.tenant());
   const engine::Plan* shown = nullptr;
+  bool shown_in_use = false;
   const auto plans = pattern.plans().ListUsed(matrix.type());
-  for (const auto& [active, per_second, in_use] : plans) {
-    const engine::Plan& plan = active->plan;
-    if (in_use || (!row.in_use && (shown == nullptr || plan.baseline_ms > shown->baseline_ms))) {
+  for (const engine::PlanTable::Used& used : plans) {
+    const engine::Plan& plan = used.plan->plan;
+    const bool in_use = known && used.in_use;
+    if (in_use || (!shown_in_use && (shown == nullptr || plan.baseline_ms > shown->baseline_ms))) {
       shown = &plan;
-      row.in_use = in_use;
+      shown_in_use = in_use;
     }
   }
+  row.in_use = known ? std::optional(shown_in_use) : std::nullopt;
   if (shown == nullptr) return;
   row.problem_class = ToString(shown->problem_class);
   row.plan = shown->ToString();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +29,7 @@ struct MatrixRow {
   /// Of the plan in use or, before any request, of that of the class that takes plain CSR longest:
   /// what it is for, its speed-up over CSR (0: not known), and where it is below the roofline.
   std::string problem_class, plan;
-  bool in_use = false;
+  std::optional<bool> in_use = false;  ///< not told: other tenants' matrices had the pattern, too
   double gain = 0;
   engine::RooflinePosition roofline;
   MatrixUse use;

@@ -112,8 +112,9 @@ int64_t UnixNs(std::chrono::steady_clock::time_point time) {
       .count();
 }
 
-void AddPlansAndLayouts(const engine::Matrix& matrix, const engine::Executor& executor,
-                        v1::MatrixInfo& info) {
+/// `tells_use`: of plans, too, what requests made of them.
+void AddPlansAndLayouts(const engine::Matrix& matrix, bool tells_use,
+                        const engine::Executor& executor, v1::MatrixInfo& info) {
   const engine::Pattern& pattern = *matrix.pattern();
   for (const auto& entry : pattern.Layouts()) {
     v1::LayoutInfo& layout = *info.add_layouts();
@@ -133,6 +134,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, const engine::Executor& ex
     plan.set_baseline_ms(active->plan.baseline_ms);
     plan.set_plan_ms(active->plan.plan_ms);
     plan.set_reason(active->plan.reason);
+    if (!tells_use) continue;
     plan.set_since_unix_ns(UnixNs(active->since));
     plan.set_requests_per_second(per_second);
     plan.set_in_use(in_use);
@@ -367,7 +369,9 @@ v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenan
   info.set_durable(matrix.durable());
   info.set_csr_bytes((pattern.rows() + 1) * static_cast<int64_t>(sizeof(int64_t)) +
                      pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(matrix.type())));
-  AddPlansAndLayouts(matrix, executor, info);
+  // Others' requests are nobody's business.
+  const bool tells_use = tenant == matrix.tenant() && pattern.IsOnlyOf(matrix.tenant());
+  AddPlansAndLayouts(matrix, tells_use, executor, info);
   return info;
 }
 

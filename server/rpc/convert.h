@@ -46,7 +46,8 @@ absl::StatusOr<engine::UpdateHeader> ToUpdateHeader(std::string tenant,
 absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
                                               const v1::PutBufferHeader& header);
 
-/// As `tenant` calls it.
+/// As `tenant` calls it. How its plans are used is told to its owner alone, and only where no other
+/// tenant's requests are among them: the pattern was never another's, too.
 v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenant,
                             const engine::Executor& executor);
 /// Adds nothing if the pattern has none yet.

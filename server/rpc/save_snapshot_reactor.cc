@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "engine/memory/budget.h"
 #include "engine/retry.h"
 #include "engine/store/snapshot.h"
 #include "proto/wire/chunk_codec.h"
@@ -34,11 +35,20 @@ namespace {
 /// Of a reply.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
+/// A file that is made here.
+struct TextFile {
+  std::string_view name;
+  std::string text;
+  engine::Budget::Charge charge = nullptr;  ///< for the text, if there may be much of it
+};
+
 /// The archive of a snapshot, piece by piece.
 class SnapshotBytes {
  public:
-  SnapshotBytes(std::unique_ptr<engine::StoreSnapshot> snapshot, const ServiceContext& service)
-      : snapshot_(std::move(snapshot)) {
+  SnapshotBytes(std::unique_ptr<engine::StoreSnapshot> snapshot, TextFile contents,
+                const ServiceContext& service)
+      : snapshot_(std::move(snapshot)),
+        expected_bytes_(facts().array_bytes + static_cast<int64_t>(contents.text.size())) {
     const engine::SnapshotFacts& facts = snapshot_->facts();
     const nlohmann::ordered_json json = {{"format", wire::kSnapshotFormat},
                                          {"created_unix_ns", facts.created_unix_ns},
@@ -51,14 +61,12 @@ class SnapshotBytes {
                                          {"buffers", facts.buffers},
                                          {"arrays", facts.arrays},
                                          {"array_bytes", facts.array_bytes}};
-    texts_.emplace_back(wire::kSnapshotFacts, json.dump(2) + "\n");
-    texts_.emplace_back(wire::kSnapshotContents, snapshot_->contents());
+    texts_.push_back({wire::kSnapshotFacts, json.dump(2) + "\n"});
+    texts_.push_back(std::move(contents));
   }
 
   const engine::SnapshotFacts& facts() const { return snapshot_->facts(); }
-  int64_t expected_bytes() const {
-    return facts().array_bytes + static_cast<int64_t>(snapshot_->contents().size());
-  }
+  int64_t expected_bytes() const { return expected_bytes_; }
   const std::vector<std::string>& damaged() const { return snapshot_->damaged(); }
 
   /// Empty after the last.
@@ -78,9 +86,10 @@ class SnapshotBytes {
       const auto file = snapshot_->Next();
       if (!file.ok()) return file.status();
       if (file->has_value()) {
-        if (writer_.files() >= wire::kMostSnapshotFiles) {
+        // With room for damaged.txt.
+        if (writer_.files() >= wire::kMostSnapshotFiles - 1) {
           return absl::FailedPreconditionError(
-              fmt::format("a snapshot holds {} arrays at most", wire::kMostSnapshotFiles));
+              fmt::format("a snapshot holds {} files at most", wire::kMostSnapshotFiles));
         }
         piece += writer_.Begin((*file)->name, (*file)->bytes);
         open_ = true;
@@ -95,10 +104,9 @@ class SnapshotBytes {
       told_damage_ = true;
       std::string lines;
       for (const std::string& sentence : damaged()) lines += sentence + "\n";
-      texts_.emplace_back(wire::kSnapshotDamaged, std::move(lines));
+      texts_.push_back({wire::kSnapshotDamaged, std::move(lines)});
     }
-    piece +=
-        writer_.Begin(texts_.front().first, static_cast<int64_t>(texts_.front().second.size()));
+    piece += writer_.Begin(texts_.front().name, static_cast<int64_t>(texts_.front().text.size()));
     open_ = true;
     return absl::OkStatus();
   }
@@ -108,7 +116,7 @@ class SnapshotBytes {
     const size_t begin = piece.size();
     const size_t room = kPieceBytes - begin;
     if (!texts_.empty()) {
-      const std::string& text = texts_.front().second;
+      const std::string& text = texts_.front().text;
       piece.append(text, text_given_, room);
       text_given_ += piece.size() - begin;
     } else {
@@ -127,10 +135,11 @@ class SnapshotBytes {
   }
 
   std::unique_ptr<engine::StoreSnapshot> snapshot_;
+  const int64_t expected_bytes_;
   wire::SnapshotWriter writer_;
-  std::deque<std::pair<std::string_view, std::string>> texts_;  ///< files that are made here
-  size_t text_given_ = 0;                                       ///< of the first
-  bool open_ = false;  ///< a file: the first text, or the store's
+  std::deque<TextFile> texts_;
+  size_t text_given_ = 0;  ///< of the first
+  bool open_ = false;      ///< a file: the first text, or the store's
   bool told_damage_ = false;
   bool ended_ = false;
 };
@@ -149,8 +158,8 @@ class SaveSnapshotReactor final : public BytesWriteReactor, public LiveStream {
       status = absl::UnavailableError("the server is shutting down");
     }
     if (status.ok()) {
-      counted_ = !under_way_.exchange(true);
-      if (!counted_) {
+      taking_ = !under_way_.exchange(true);
+      if (!taking_) {
         status = engine::RetryLater(
             absl::ResourceExhaustedError("another snapshot is being taken; retry later"),
             std::chrono::seconds(10));
@@ -202,7 +211,13 @@ class SaveSnapshotReactor final : public BytesWriteReactor, public LiveStream {
   absl::Status Begin() {
     auto snapshot = service_.engine.Snapshot(&stop_);
     if (!snapshot.ok()) return stop_ ? Stopped() : snapshot.status();
-    bytes_.emplace(*std::move(snapshot), service_);
+    TextFile contents{wire::kSnapshotContents, (*snapshot)->TakeContents()};
+    // It is of all tenants.
+    auto charge =
+        service_.engine.budget().Count(contents.text.size(), engine::MemoryUse::kRequests);
+    if (!charge.ok()) return charge.status();
+    contents.charge = *std::move(charge);
+    bytes_.emplace(*std::move(snapshot), std::move(contents), service_);
     record_.parameters = fmt::format("{} matrices, {} buffers, {} arrays", bytes_->facts().matrices,
                                      bytes_->facts().buffers, bytes_->facts().arrays);
     bytes_left_ = bytes_->expected_bytes();
@@ -238,16 +253,17 @@ class SaveSnapshotReactor final : public BytesWriteReactor, public LiveStream {
   /// The terminal transition; `this` may be gone afterwards.
   void Conclude(absl::Status status) {
     bytes_.reset();
-    if (counted_) under_way_ = false;
+    if (taking_) under_way_ = false;
     record_.status = status;
     service_.telemetry.End(std::move(record_));
+    EndCount();
     Finish(ToGrpc(status));
   }
 
   const ServiceContext& service_;
   grpc::CallbackServerContext& context_;
   std::atomic<bool>& under_way_;
-  bool counted_ = false;  ///< this is the one
+  bool taking_ = false;  ///< this is the one
   StageRecord record_;
   const StageRecord::Clock::time_point begun_ = record_.begun;
   const std::string tenant_;

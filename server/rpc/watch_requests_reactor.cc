@@ -1,9 +1,9 @@
 // Admin.WatchRequests: records of requests as they end, for whoever wants to run them again.
-#include <algorithm>
-#include <deque>
+#include <memory>
 #include <optional>
-#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "proto/wire/chunk_codec.h"
@@ -20,53 +20,48 @@
 namespace sparsed::server {
 namespace {
 
-/// Records that a slow reader may be behind; those beyond are counted and left out.
-constexpr size_t kMostWaiting = 10'000;
-/// Of a reply: some 300 bytes each.
+/// Records of a reply: on the wire some 300 bytes each.
 constexpr size_t kMostOfReply = 500;
 
 class WatchRequestsReactor final : public BytesWriteReactor,
                                    public LiveStream,
-                                   public RequestFeed::Listener {
+                                   public RequestFeed::Listener,
+                                   public std::enable_shared_from_this<WatchRequestsReactor> {
  public:
   WatchRequestsReactor(const ServiceContext& service, grpc::CallbackServerContext* context,
-                       absl::Status status, bool all, const Caller& caller)
+                       const Caller& caller)
       : LiveStream(caller),
         service_(service),
         context_(*context),
-        all_(all),
-        tenant_(caller.tenant),
-        record_(service.telemetry.Begin(Op::kWatchRequests, caller, "")) {
+        record_(service.telemetry.Begin(Op::kWatchRequests, caller, "")) {}
+
+  /// Once, after which it lives until OnDone; `status`: of the request.
+  void Begin(absl::Status status, bool all, const Caller& caller) {
+    self_ = shared_from_this();
     if (!service_.live_streams.Add(this)) {
       status = absl::UnavailableError("the server is shutting down");
     }
     if (status.ok() && all) {
-      status = service.access.Require(caller, Role::kOperator, "the requests of all tenants");
+      status = service_.access.Require(caller, Role::kOperator, "the requests of all tenants");
     }
+    if (status.ok()) {
+      const MutexLock lock(mutex_);
+      begun_ = true;
+    }
+    // Whoever waits for the first reply knows from then on that nothing is missed.
+    if (status.ok()) status = service_.telemetry.feed().Add(self_, caller.tenant, all);
     if (!status.ok()) {
       End(std::move(status));
       return;
     }
-    // Whoever waits for it knows from then on that nothing is missed.
-    {
-      const MutexLock lock(mutex_);
-      begun_ = true;
-    }
-    service_.telemetry.feed().Add(this);
     Proceed();
   }
 
-  void OnRequest(const EndedRequest& request) override {
-    if (!all_ && request.record.tenant != tenant_) return;
-    {
-      const MutexLock lock(mutex_);
-      if (waiting_.size() >= kMostWaiting) {
-        ++left_out_;
-        return;
-      }
-      waiting_.push_back(request);
-    }
-    Proceed();
+  bool Take(const std::shared_ptr<const EndedRequest>& request) override {
+    const MutexLock lock(mutex_);
+    if (end_.has_value()) return false;
+    waiting_.Add(request);
+    return !writing_;
   }
 
   void OnWriteDone(bool ok) override {
@@ -85,7 +80,39 @@ class WatchRequestsReactor final : public BytesWriteReactor,
   void OnDone() override {
     service_.telemetry.feed().Remove(this);
     service_.live_streams.Remove(this);
-    delete this;
+    self_.reset();  // the last of it, unless the feed calls Proceed just now
+  }
+
+  /// Begins the next write, or ends the call; nothing while a write is under way.
+  void Proceed() override {
+    std::vector<std::shared_ptr<const EndedRequest>> requests;
+    v1::WatchRequestsReply reply;
+    std::optional<absl::Status> end;
+    {
+      const MutexLock lock(mutex_);
+      if (writing_ || finished_) return;
+      if (end_.has_value()) {
+        finished_ = true;
+        end = end_;
+      } else if (!begun_ && waiting_.empty()) {
+        return;
+      } else {
+        begun_ = false;
+        writing_ = true;
+        int64_t left_out = 0;
+        std::tie(requests, left_out) = waiting_.Take(kMostOfReply);
+        reply.set_left_out(left_out);
+      }
+    }
+    if (end.has_value()) {
+      record_.status = *end;
+      service_.telemetry.End(std::move(record_));
+      Finish(ToGrpc(*end));
+      return;
+    }
+    for (const auto& request : requests) *reply.add_requests() = ToSlowRequest(*request);
+    out_ = wire::Encode(reply);
+    delivery_.Begin(0, [this] { StartWrite(&out_); });
   }
 
  private:
@@ -97,48 +124,12 @@ class WatchRequestsReactor final : public BytesWriteReactor,
     Proceed();
   }
 
-  /// Begins the next write, or ends the call; nothing while a write is under way.
-  void Proceed() {
-    std::deque<EndedRequest> requests;
-    v1::WatchRequestsReply reply;
-    std::optional<absl::Status> end;
-    {
-      const MutexLock lock(mutex_);
-      if (writing_ || finished_) return;
-      if (end_.has_value()) {
-        finished_ = true;
-        end = end_;
-      } else if (!begun_ && waiting_.empty() && left_out_ == 0) {
-        return;
-      } else {
-        begun_ = false;
-        writing_ = true;
-        const size_t count = std::min(waiting_.size(), kMostOfReply);
-        std::move(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(count),
-                  std::back_inserter(requests));
-        waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(count));
-        reply.set_left_out(std::exchange(left_out_, 0));
-      }
-    }
-    if (end.has_value()) {
-      record_.status = *end;
-      service_.telemetry.End(std::move(record_));
-      Finish(ToGrpc(*end));
-      return;
-    }
-    for (const EndedRequest& request : requests) *reply.add_requests() = ToSlowRequest(request);
-    out_ = wire::Encode(reply);
-    delivery_.Begin(0, [this] { StartWrite(&out_); });
-  }
-
   const ServiceContext& service_;
   grpc::CallbackServerContext& context_;
-  const bool all_;
-  const std::string tenant_;
   StageRecord record_;
+  std::shared_ptr<WatchRequestsReactor> self_;  ///< until OnDone
   Mutex mutex_;
-  std::deque<EndedRequest> waiting_ ABSL_GUARDED_BY(mutex_);
-  int64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
+  WaitingRequests waiting_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;  ///< and its reader does not know
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -156,7 +147,9 @@ BytesWriteReactor* StartWatchRequests(const ServiceContext& service,
   const absl::Status status = wire::ParseRequest(bytes, request);
   return ForCaller<BytesWriteReactor>(
       Op::kWatchRequests, service, *context, [&](const Caller& caller) {
-        return new WatchRequestsReactor(service, context, status, request.all(), caller);
+        const auto reactor = std::make_shared<WatchRequestsReactor>(service, context, caller);
+        reactor->Begin(status, request.all(), caller);
+        return reactor.get();
       });
 }
 

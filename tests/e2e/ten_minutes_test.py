@@ -30,6 +30,7 @@ import urllib.request
 from pathlib import Path
 
 import docs_test
+from running import reserved_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLE = "## Ten minutes"
@@ -102,7 +103,7 @@ def query_of(clone, title):
 class Journey:
     def __init__(self, folder, programs):
         self.folder, self.clone, self.problems = folder, folder / "sparsed", []
-        ports = [docs_test.free_port() for _ in range(3)]
+        ports = [reserved_port() for _ in range(3)]
         self.server, self.metrics, self.prometheus = (f"127.0.0.1:{port}" for port in ports)
         self.replaced = {"127.0.0.1:7470": self.server, "127.0.0.1:7471": self.metrics,
                          "127.0.0.1:9090": self.prometheus, "/tmp/": f"{folder}/tmp/"}

@@ -155,7 +155,7 @@ TEST_F(StandInAttached, AChainThatFindsNoMemoryRunsOnTheServer) {
   ASSERT_TRUE(attached_->Run(GpuStream{}, chain).ok());
   ASSERT_EQ(attached_->runs(), 1);
   std::ranges::fill(c_, -1.0F);
-  stand_in::Fail(stand_in::Step::kAllocate, 0, 1, absl::ResourceExhaustedError("no memory"));
+  stand_in::Fail(stand_in::Step::kAllocate, 0, 2, absl::ResourceExhaustedError("no memory"));
   const auto done = attached_->Run(GpuStream{reinterpret_cast<void*>(uintptr_t{7})}, chain);
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_EQ(attached_->runs(), 1);
@@ -165,6 +165,31 @@ TEST_F(StandInAttached, AChainThatFindsNoMemoryRunsOnTheServer) {
   // What fails otherwise is said.
   stand_in::Fail(stand_in::Step::kKernel, 0, 1000, absl::InternalError("broken"));
   EXPECT_EQ(attached_->Run(GpuStream{}, chain).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(StandInAttached, WhereThereIsNoMemoryAWorkspaceTakesThePlaceOfTheSmallerOne) {
+  const auto chain_of = [&](int64_t width) {
+    Chain chain;
+    const auto b = chain.Input(DenseView(b_.data(), s_.cols, width));
+    chain.Output(chain.Sum({{chain.Spmm(client_->MatrixNamed("m"), b), 2}}),
+                 MutableDenseView(c_.data(), s_.rows, width));
+    return chain;
+  };
+  const GpuStream stream{reinterpret_cast<void*>(uintptr_t{7})};
+  ASSERT_TRUE(attached_->Run(GpuStream{}, chain_of(kWidth)).ok());
+  ASSERT_TRUE(attached_->Run(stream, chain_of(1)).ok());
+  ASSERT_EQ(attached_->runs(), 2);
+  const stand_in::Waits before = stand_in::WaitsOfThisThread();
+  stand_in::Fail(stand_in::Step::kAllocate, 0, 1, absl::ResourceExhaustedError("no memory"));
+  const auto done = attached_->Run(stream, chain_of(kWidth));
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(stand_in::Failed(stand_in::Step::kAllocate), 1);
+  EXPECT_EQ(done->transport, Transport::kAttached);
+  EXPECT_EQ(attached_->runs(), 3);
+  EXPECT_GT(stand_in::WaitsOfThisThread().streams, before.streams);
+  std::vector<float> expected = Multiply(s_, false, b_, kWidth);
+  for (float& x : expected) x *= 2;
+  EXPECT_EQ(c_, expected);
 }
 
 TEST_F(StandInAttached, MatricesThatNoMemoryHoldsAreRefused) {

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "proto/wire/chunk_codec.h"
+#include "server/telemetry/request_feed.h"
 #include "tests/rpc/raw_stream.h"
 #include "tests/rpc/test_server.h"
 
@@ -129,6 +130,33 @@ TEST(Admin, RequestsAreToldAsTheyEnd) {
   while (reader->Read(&reply)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
+}
+
+TEST(WaitingRequests, OfASlowReaderAreFewAndTheOthersAreCounted) {
+  server::WaitingRequests waiting;
+  const auto request = [](const std::string& subject) {
+    server::EndedRequest ended;
+    ended.record.subject = subject;
+    return std::make_shared<const server::EndedRequest>(std::move(ended));
+  };
+  EXPECT_TRUE(waiting.empty());
+  const std::string long_name(100'000, 'x');
+  for (int i = 0; i < 20; ++i) waiting.Add(request(long_name));
+  for (int i = 0; i < 10'000; ++i) waiting.Add(request("short"));
+  auto [first, left_out] = waiting.Take(12);
+  ASSERT_EQ(first.size(), 12);
+  EXPECT_EQ(first[9]->record.subject, long_name) << "the first of them, in order";
+  EXPECT_EQ(first[10]->record.subject, "short");
+  auto [rest, none] = waiting.Take(100'000);
+  EXPECT_EQ(none, 0) << "told once";
+  size_t bytes = 0;
+  for (const auto& one : first) bytes += server::BytesOf(*one);
+  for (const auto& one : rest) bytes += server::BytesOf(*one);
+  EXPECT_LE(bytes, server::WaitingRequests::kMostBytes);
+  EXPECT_EQ(first.size() + rest.size() + static_cast<size_t>(left_out), 10'020);
+  EXPECT_TRUE(waiting.empty());
+  waiting.Add(request(long_name));
+  EXPECT_EQ(waiting.Take(1).first.size(), 1) << "there is room again";
 }
 
 TEST(Admin, StatsCount) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <sstream>
 
+#include "server/telemetry/request_feed.h"
 #include "tests/rpc/local_peer.h"
 #include "tests/rpc/test_certificates.h"
 #include "tests/rpc/test_server.h"
@@ -228,6 +229,146 @@ TEST_F(TenantsTest, SlowRequestsAreTheTenantsOwn) {
   EXPECT_THAT(told, AllOf(HasSubstr("mine"), HasSubstr("secret")));
 }
 
+TEST_F(TenantsTest, WhoWatchesRequestsSeesTheTenantsOwn) {
+  Start("");
+  struct Watch {
+    Watch(TestServer& server, const std::string& token, bool all) {
+      Show(context, token);
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+      v1::WatchRequestsRequest request;
+      request.set_all(all);
+      reader = server.admin().WatchRequests(&context, request);
+      begun = reader->Read(&reply);
+    }
+    ~Watch() {
+      context.TryCancel();
+      while (reader->Read(&reply)) {
+      }
+      reader->Finish().IgnoreError();
+    }
+    /// Of so many requests from now on.
+    std::vector<std::string> Subjects(size_t count) {
+      std::vector<std::string> subjects;
+      while (subjects.size() < count && reader->Read(&reply)) {
+        for (const auto& one : reply.requests())
+          subjects.push_back(one.tenant() + " " + one.subject());
+      }
+      return subjects;
+    }
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::WatchRequestsReply>> reader;
+    v1::WatchRequestsReply reply;
+    bool begun = false;
+  };
+  {
+    grpc::ClientContext context;
+    Show(context, "two");
+    v1::WatchRequestsRequest request;
+    request.set_all(true);
+    const auto reader = server().admin().WatchRequests(&context, request);
+    v1::WatchRequestsReply reply;
+    EXPECT_FALSE(reader->Read(&reply));
+    const grpc::Status refused = reader->Finish();
+    EXPECT_EQ(refused.error_code(), Code::PERMISSION_DENIED);
+    EXPECT_THAT(refused.error_message(), HasSubstr("the requests of all tenants"));
+  }
+  Watch two(server(), "two", false), all(server(), "ops", true), ops(server(), "ops", false);
+  ASSERT_TRUE(two.begun && all.begun && ops.begun);
+  ASSERT_TRUE(Put("one", "secret").ok());
+  ASSERT_TRUE(Put("two", "mine").ok());
+  ASSERT_TRUE(Put("ops", "own").ok());
+  EXPECT_THAT(all.Subjects(3), testing::ElementsAre("one secret", "two mine", "ops own"));
+  EXPECT_THAT(two.Subjects(1), testing::ElementsAre("two mine"));
+  EXPECT_THAT(ops.Subjects(1), testing::ElementsAre("ops own"));
+}
+
+TEST_F(TenantsTest, FewMayWatchRequestsAtOnce) {
+  Start("");
+  const auto watch = [&](grpc::ClientContext& context, const std::string& token) {
+    Show(context, token);
+    return server().admin().WatchRequests(&context, v1::WatchRequestsRequest());
+  };
+  v1::WatchRequestsReply reply;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchRequestsReply>>> readers;
+  for (size_t i = 0; i < server::RequestFeed::kMostOfTenant; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(watch(*contexts.back(), "one"));
+    ASSERT_TRUE(readers.back()->Read(&reply)) << i;
+  }
+  grpc::ClientContext more, other;
+  const auto one_more = watch(more, "one");
+  EXPECT_FALSE(one_more->Read(&reply));
+  const grpc::Status refused = one_more->Finish();
+  EXPECT_EQ(refused.error_code(), Code::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("8 calls that watch requests"));
+  const auto others = watch(other, "two");
+  EXPECT_TRUE(others->Read(&reply)) << "another tenant's";
+  other.TryCancel();
+  EXPECT_EQ(others->Finish().error_code(), Code::CANCELLED);
+  for (size_t i = 0; i < readers.size(); ++i) {
+    contexts[i]->TryCancel();
+    EXPECT_EQ(readers[i]->Finish().error_code(), Code::CANCELLED);
+  }
+  // The server learns that they are gone.
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    const auto again = watch(context, "one");
+    const bool begun = again->Read(&reply);
+    context.TryCancel();
+    const grpc::Status ended = again->Finish();
+    return begun && ended.error_code() == Code::CANCELLED;
+  }));
+}
+
+TEST_F(TenantsTest, HowPlansAreUsedIsNotToldWhereOthersUseThem) {
+  Start("", [](server::Config& config) {
+    config.share_patterns = true;
+    config.preparation_workers = 1;
+  });
+  ASSERT_TRUE(Put("one", "a").ok());
+  {
+    grpc::ClientContext context;
+    Show(context, "one");
+    v1::PrepareRequest request;
+    request.set_name("a");
+    v1::ProblemClass& expected = *request.add_expected();
+    expected.set_operation(v1::ProblemClass::SPMM);
+    expected.set_k(4);
+    v1::PrepareReply reply;
+    ASSERT_TRUE(server().catalog().Prepare(&context, request, &reply).ok());
+  }
+  ASSERT_TRUE(Eventually([&] { return server().engine().preparation().pending() == 0; }));
+  {
+    grpc::ClientContext context;
+    Show(context, "one");
+    auto stream = server().compute().Spmm(&context);
+    stream->Write(SpmmStartOf(1, "a", pattern_.cols, 4));
+    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * 4, 2)));
+    std::map<uint64_t, Answer> answers;
+    ReadUntilEnds(*stream, 1, &answers);
+    stream->WritesDone();
+    ASSERT_EQ(answers[1].code(), 0);
+  }
+  const auto told = [&](const std::string& token, const std::string& name) {
+    v1::MatrixInfo info;
+    EXPECT_TRUE(Get(token, name, &info).ok());
+    EXPECT_GT(info.plans_size(), 0);
+    bool any = false;
+    for (const v1::PlanInfo& plan : info.plans()) {
+      any = any || plan.in_use() || plan.requests_per_second() > 0 || plan.since_unix_ns() != 0;
+    }
+    return any;
+  };
+  EXPECT_TRUE(told("one", "a"));
+  ASSERT_TRUE(Share("one", "a", "two").ok());
+  EXPECT_FALSE(told("two", "one~a")) << "the owner's requests";
+  EXPECT_TRUE(told("one", "a"));
+  ASSERT_TRUE(Put("two", "b").ok());
+  EXPECT_FALSE(told("two", "b")) << "what another did with the same pattern";
+  EXPECT_FALSE(told("one", "a"));
+}
+
 TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
   Start("tenants:\n  one: {quotas: {requests_per_second: 3}}\n");
   grpc::Status refused;
@@ -342,6 +483,21 @@ TEST_F(TenantsTest, WhoHasOneRequestMaySendTheNextAtOnce) {
   while (stream->Read(&reply)) {
   }
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(TenantsTest, WhoHasOneRequestMaySaveTheNextSnapshotAtOnce) {
+  Start("tenants:\n  ops: {quotas: {requests: 1}}\n",
+        [&](server::Config& config) { config.data_dir = folder_ + "/data"; });
+  for (int i = 0; i < 50; ++i) {
+    grpc::ClientContext context;
+    Show(context, "ops");
+    const auto reader = server().admin().SaveSnapshot(&context, v1::SaveSnapshotRequest());
+    v1::SaveSnapshotReply reply;
+    while (reader->Read(&reply)) {
+    }
+    const grpc::Status status = reader->Finish();
+    ASSERT_TRUE(status.ok()) << i << ": " << status.error_message();
+  }
 }
 
 TEST_F(TenantsTest, WhatIsQueuedHasALimit) {

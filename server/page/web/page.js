@@ -537,7 +537,8 @@ function matrixColumns() {
     {title: 'Roofline', sort: 'roofline', right: true, brief: true, class: 'wide',
      cell: roofline},
     {title: 'Plan', class: 'wide plan', brief: true, cell: (row) => row.plan ?
-      [row.plan, h('div', {class: 'dim'}, row.in_use ? row.class : `${row.class}, not used yet`)] :
+      [row.plan, h('div', {class: 'dim'},
+        row.in_use === false ? `${row.class}, not used yet` : row.class)] :
       NONE},
   ];
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/store/database.h"
 #include "engine/store/snapshot.h"
 #include "tests/fault/store/forgetful_file_system.h"
 #include "tests/fault/store/store_testing.h"
@@ -110,10 +111,10 @@ TEST(Snapshot, SaysWhatIsInIt) {
   EXPECT_EQ(facts.buffers, 1);
   EXPECT_GT(facts.array_bytes, 1000);
   EXPECT_GT(facts.schema_version, 0);
-  EXPECT_THAT(snapshot->contents(),
-              HasSubstr(R"({"kind":"matrix","tenant":"tenant","name":"a","rows":)"));
-  EXPECT_THAT(snapshot->contents(), HasSubstr(R"("type":"f32","version":9})"));
-  EXPECT_THAT(snapshot->contents(),
+  const std::string contents = snapshot->TakeContents();
+  EXPECT_THAT(contents, HasSubstr(R"({"kind":"matrix","tenant":"tenant","name":"a","rows":)"));
+  EXPECT_THAT(contents, HasSubstr(R"("type":"f32","version":9})"));
+  EXPECT_THAT(contents,
               HasSubstr(R"({"kind":"buffer","tenant":"tenant","name":"x","rows":10,"cols":32,)"
                         R"("type":"f64","version":3})"));
 }
@@ -202,6 +203,36 @@ TEST(Snapshot, DamagedArraysAreNamedAndTheOthersAreThere) {
     EXPECT_EQ(read->size(), names.size());
     ASSERT_TRUE(files.Rename("/elsewhere", path).ok());
   }
+}
+
+TEST(Snapshot, ADamagedPageOfTheCatalogIsDataLossOfTheCatalog) {
+  ForgetfulFileSystem files;
+  const auto database = *Database::Open(files, "/catalog.sqlite");
+  ASSERT_TRUE(database
+                  ->Execute("CREATE TABLE t (x BLOB); INSERT INTO t VALUES (zeroblob(1000000));"
+                            "PRAGMA wal_checkpoint(TRUNCATE); PRAGMA shrink_memory;")
+                  .ok());
+  std::string& contents = *files.Contents("/catalog.sqlite");
+  ASSERT_GT(contents.size(), size_t{1'000'000});
+  char& byte = contents[contents.size() / 2];
+  byte = static_cast<char>(byte ^ 1);
+  const auto copy_once = [&] {
+    const auto copy = database->BeginCopy(files, "/copy");
+    if (!copy.ok()) return copy.status();
+    absl::StatusOr<bool> whole = false;
+    while (whole.ok() && !*whole) whole = (*copy)->Step(/*pages=*/10);
+    return whole.status();
+  };
+  const absl::Status status = copy_once();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the catalog /catalog.sqlite is damaged (the checksum of the page"));
+  EXPECT_THAT(files.Names("/"), testing::Not(testing::Contains("copy")));
+  byte = static_cast<char>(byte ^ 1);
+  EXPECT_TRUE(copy_once().ok());
+  // An error of the copy stays one of the copy.
+  files.SetCapacity(0);
+  EXPECT_TRUE(absl::IsResourceExhausted(copy_once()));
 }
 
 TEST(Snapshot, EveryCallOfTheDiskMayFail) {

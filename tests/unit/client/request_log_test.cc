@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace sparsed::cli {
 namespace {
@@ -141,6 +142,55 @@ TEST_F(RequestLogTest, BadLinesAreTold) {
       HasSubstr("none of sum-product, boolean"));
   EXPECT_TRUE(absl::IsNotFound(Read("").status()));
   EXPECT_FALSE(ReadRequestLog(folder_ + "/nothing", "").ok());
+}
+
+TEST_F(RequestLogTest, NestingMayBeDeep) {
+  const std::string open(400'000, '['), close(400'000, ']');
+  EXPECT_THAT(Sentence(fmt::format(R"({{"op":{}{}}})", open, close)),
+              HasSubstr(R"("op" is an array, expected a text)"));
+  EXPECT_THAT(Sentence(R"({"op":)" + open), HasSubstr("it is no object of JSON"));
+  EXPECT_THAT(Sentence(fmt::format(R"({{"op":"spmm","arrived_unix_ns":{}{}}})", open, close)),
+              HasSubstr(R"("arrived_unix_ns" is an array, expected nanoseconds)"));
+  EXPECT_THAT(Sentence(R"({"op":"spmm","arrived_unix_ns":5,"subject":"web","k":{"a":1}})"),
+              HasSubstr(R"("k" is an object, expected a number from 1 to 65536)"));
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
+  const auto log =
+      Read(fmt::format(R"({{"op":"spmm","arrived_unix_ns":5,"subject":"web","k":8,"x":{}1{}}})",
+                       objects, std::string(100'000, '}')));
+  EXPECT_TRUE(log.ok()) << log.status();
+}
+
+TEST_F(RequestLogTest, TimesAreThoseThatNanosecondsHold) {
+  for (const char* time :
+       {"infinite-past", "infinite-future", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z",
+        "1970-01-01T00:00:00Z", "2262-04-12T00:00:00Z", "9999-12-31T23:59:59Z"}) {
+    EXPECT_THAT(Sentence(fmt::format(
+                    R"({{"op":"spmm","time":"{}","total_ms":1,"subject":"web","k":8}})", time)),
+                HasSubstr(fmt::format(R"("time" is "{}", expected one from 1970 to 2262)", time)));
+  }
+  const auto log =
+      Read(R"({"op":"spmm","time":"2262-04-11T00:00:00Z","total_ms":1,"subject":"web","k":8})"
+           "\n"
+           R"({"op":"spmm","arrived_unix_ns":0,"subject":"web","k":8})"
+           "\n");
+  ASSERT_TRUE(log.ok()) << log.status();
+  EXPECT_GT(log->requests[1].arrived, std::chrono::hours(292 * 365 * 24));
+}
+
+TEST_F(RequestLogTest, ASlowReplayHasAnEnd) {
+  const std::vector<RecordedRequest> requests = {{nanoseconds(100), 0},
+                                                 {std::chrono::hours(24) + nanoseconds(100), 0}};
+  const auto twice = ScheduleOf(requests, 2);
+  ASSERT_TRUE(twice.ok()) << twice.status();
+  EXPECT_THAT(*twice, testing::ElementsAre(nanoseconds(0), std::chrono::hours(12)));
+  const absl::Status slow = ScheduleOf(requests, 0.001).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(slow)) << slow;
+  EXPECT_THAT(std::string(slow.message()), HasSubstr("would be due after 1000 days"));
+  const absl::Status ever =
+      ScheduleOf(std::vector<RecordedRequest>{{nanoseconds(0), 0}, {nanoseconds::max(), 0}}, 0.001)
+          .status();
+  EXPECT_THAT(std::string(ever.message()), HasSubstr("no replay takes more than 366"));
 }
 
 }  // namespace

@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -223,6 +225,46 @@ TEST_F(Restore, OfADamagedOneNothingStays) {
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ + "/s: it is damaged at byte"));
   EXPECT_TRUE(std::filesystem::is_empty(directory));
+}
+
+TEST_F(Restore, OfTwoAtOnceTheOtherLeavesItAlone) {
+  const std::string snapshot = Write(Archive(SomeFiles()));
+  for (int i = 0; i < 100; ++i) {
+    SCOPED_TRACE(i);
+    const std::string directory = fmt::format("{}/data{}", folder_, i % 10);
+    std::filesystem::remove_all(directory);
+    if (i % 2 == 0) std::filesystem::create_directory(directory);
+    std::latch both(2);
+    const auto restore = [&]() -> absl::Status {
+      both.arrive_and_wait();
+      const auto restored = RestoredDirectory::Make(directory);
+      if (!restored.ok()) return restored.status();
+      const std::atomic<bool> stop = false;
+      const absl::Status status = ReadSnapshot(
+                                      snapshot, restored->get(), [](int64_t, int64_t) {}, stop)
+                                      .status();
+      return status.ok() ? (*restored)->Commit() : status;
+    };
+    absl::Status first, second;
+    std::thread other([&] { second = restore(); });
+    first = restore();
+    other.join();
+    ASSERT_TRUE(first.ok() != second.ok()) << first << " " << second;
+    EXPECT_THAT(std::string((first.ok() ? second : first).message()), HasSubstr("is not empty"));
+    EXPECT_EQ(ContentsOf(directory + "/catalog.sqlite"), std::string(1024, 'c'));
+    EXPECT_EQ(ContentsOf(directory + "/blobs/12345678901234567.blob"), "last");
+    EXPECT_TRUE(std::filesystem::exists(directory + "/LOCK"));
+  }
+}
+
+TEST_F(Restore, WithoutRoomForItsNamesNothingStays) {
+  // "/LOCK" fits the longest path that there may be, "/blobs" does not.
+  std::string directory = folder_;
+  while (directory.size() < 4085) directory += directory.size() % 2 == 0 ? "/" : "/.";
+  directory += "/data";
+  const absl::Status status = RestoredDirectory::Make(directory).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("blobs: File name too long"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/data"));
 }
 
 TEST_F(Restore, FollowsNoLinks) {

@@ -152,6 +152,11 @@ TEST_F(SnapshotTest, WhatIsRefusedSaysWhy) {
   ExpectSays("snapshot save /proc/nothing/s", 3, "cannot create");
   ExpectSays("snapshot save", 2, "FILE|DIR is missing");
   ExpectSays("snapshot save s --limit-rate=10", 2, "--limit-rate");
+  ExpectSays("snapshot save s --limit-rate=999KB", 2, "\"999000\" is not a whole number from");
+  ExpectSays("snapshot save s --limit-rate=976KiB", 2, "\"999424\" is not a whole number from");
+  ExpectSays("snapshot save s --limit-rate=1MB", 0, "1 matrices of 1 patterns");
+  ExpectSays("snapshot save s --limit-rate=1m", 0, "1 matrices of 1 patterns");
+  ExpectSays("snapshot save s --limit-rate=1Mbit", 2, "mbit unit not recognized");
   ExpectSays("snapshot", 2, "snapshot lacks its COMMAND");
   ExpectSays("snapshot restore s", 2, "--data-dir is missing");
   ExpectSays("snapshot restore s --data-dir=data", 6, "is not empty");

@@ -203,6 +203,10 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   EXPECT_THAT(csv.text, HasSubstr(",spmm,0,f32,0,128,128,csr,"));
   EXPECT_THAT(csv.text, HasSubstr(",spmm,0,f64,0,128,128,csr,")) << "of the pattern";
   ExpectSays("measurements nobody", 4, "no matrix named 'nobody'");
+  ExpectSays("explain s --cache=50MB -o json", 0, R"("cache_bytes":50000000,)");
+  ExpectSays("explain s --cache=50MiB -o json", 0, R"("cache_bytes":52428800,)");
+  ExpectSays("explain s --cache=50M -o json", 0, R"("cache_bytes":52428800,)");
+  ExpectSays("explain s --cache=50XB", 2, "xb unit not recognized");
 }
 
 TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
@@ -511,6 +515,11 @@ TEST_F(Sparsectl, RecordsRequestsAndMakesThemAgain) {
   ExpectSays("bench --replay=- --csv < log.jsonl", 0, ",latency_p99_ns,");
   ExpectSays("bench --replay=log.jsonl -o json", 0, R"("requests":4)");
   ExpectSays("bench --replay=log.jsonl --tenant=nobody", 4, "of tenant nobody");
+  std::ofstream(folder_ + "/long.jsonl")
+      << R"({"op":"spmm","subject":"s","k":8,"arrived_unix_ns":0})" << '\n'
+      << R"({"op":"spmm","subject":"s","k":8,"arrived_unix_ns":9000000000000000000})" << '\n';
+  ExpectSays("bench --replay=long.jsonl --speed=0.001", 3,
+             "would be due after 104166667 days, and no replay takes more than 366");
   ExpectSays("bench --replay=s.mtx", 3, "s.mtx:1: it is no object of JSON");
   ExpectSays("bench --replay=nothing", 3, "nothing");
   ExpectSays("bench s --replay=log.jsonl", 2, "a matrix does not go with --replay");
