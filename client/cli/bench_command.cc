@@ -126,7 +126,8 @@ std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
   }
   if (!arguments.load.schedule.empty() && result.waited.Quantile(0.99) > kLate) {
     text += fmt::format(
-        "note    one in a hundred began {} late or later: this program was held up, or more were due "
+        "note    one in a hundred began {} late or later: this program was held up, or more were "
+        "due "
         "than {} at once could bring (--concurrency)\n",
         ShortTime(result.waited.Quantile(0.99)), arguments.load.workers);
   }

@@ -82,12 +82,17 @@ std::string ToText(const SnapshotSummary& summary) {
       Bytes(NumberIn(facts, "array_bytes")), Count(summary.bytes));
 }
 
-std::string DamageText(const SnapshotSummary& summary) {
-  std::string text;
+/// Says what the server's disk had damaged, where there was something.
+void TellDamage(const SnapshotSummary& summary, Report& report) {
+  if (summary.damaged.empty()) return;
   for (const Json& sentence : summary.damaged) {
-    text += fmt::format("damaged   when it was taken: {}\n", sentence.get<std::string>());
+    report.problems +=
+        fmt::format("damaged   when it was taken: {}\n", sentence.get<std::string>());
   }
-  return text;
+  report.problems +=
+      fmt::format("sparsectl: the snapshot is whole, but {} of the server's arrays are damaged\n",
+                  summary.damaged.size());
+  report.exit_code = kDamaged;
 }
 
 /// "sparsed-20261126T012300Z.snapshot" in it, if it is a directory.
@@ -137,12 +142,7 @@ absl::StatusOr<Report> Described(const SnapshotSummary& summary, const std::stri
   Report report{ToJson(summary), ""};
   report.json["path"] = path;
   report.text = fmt::format("saved     {}\n{}", path, ToText(summary));
-  if (!summary.damaged.empty()) {
-    report.problems = fmt::format(
-        "{}sparsectl: the snapshot is whole, but {} of the server's arrays are damaged\n",
-        DamageText(summary), summary.damaged.size());
-    report.exit_code = kDamaged;
-  }
+  TellDamage(summary, report);
   return report;
 }
 
@@ -193,9 +193,10 @@ absl::StatusOr<Report> Restore(const RestoreArguments& arguments) {
   Report report{ToJson(*summary), ""};
   report.json["data_dir"] = arguments.data_dir;
   report.text =
-      fmt::format("restored  {}\n{}{}start     sparsed --data-dir={}{}\n", arguments.data_dir,
-                  ToText(*summary), DamageText(*summary), arguments.data_dir,
+      fmt::format("restored  {}\n{}start     sparsed --data-dir={}{}\n", arguments.data_dir,
+                  ToText(*summary), arguments.data_dir,
                   geteuid() == 0 ? ", once it belongs to the server's user (chown -R)" : "");
+  TellDamage(*summary, report);
   return report;
 }
 
@@ -203,8 +204,8 @@ absl::StatusOr<Report> Verify(const VerifyArguments& arguments) {
   const absl::StatusOr<SnapshotSummary> summary = Read(arguments.path, "verifying", nullptr);
   if (!summary.ok()) return summary.status();
   Report report{ToJson(*summary), ""};
-  report.text =
-      fmt::format("whole     every checksum matches\n{}{}", ToText(*summary), DamageText(*summary));
+  report.text = fmt::format("whole     every checksum matches\n{}", ToText(*summary));
+  TellDamage(*summary, report);
   if (!arguments.list) return report;
   report.text += "\n";
   Listing listing("contents", "nothing in it",
