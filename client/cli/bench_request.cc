@@ -15,20 +15,6 @@ namespace {
 /// What a killed bench leaves on the server goes by itself after that.
 constexpr std::chrono::minutes kTimeToLive{10};
 
-size_t SizeOf(ValueType type) {
-  switch (type) {
-    case ValueType::kF64:
-    case ValueType::kI64:
-      return 8;
-    case ValueType::kF16:
-    case ValueType::kBF16:
-      return 2;
-    case ValueType::kF32:
-      break;
-  }
-  return 4;
-}
-
 }  // namespace
 
 BenchRequests::BenchRequests(const Client& client, const MatrixInfo& matrix,
@@ -63,14 +49,10 @@ absl::Status BenchRequests::Prepare() {
     const double bytes = static_cast<double>(options_.workers) * static_cast<double>(result_rows) *
                          static_cast<double>(result_cols) *
                          static_cast<double>(SizeOf(matrix_.type));
-    const auto room = static_cast<double>(AvailableMemory());
-    if (room > 0 && bytes > 0.75 * room) {
-      return absl::ResourceExhaustedError(
-          fmt::format("{} results of {} x {} need {}, of {} that are available here: fewer at once "
-                      "(--concurrency), a smaller --k, or --transport=held",
-                      options_.workers, result_rows, result_cols,
-                      Bytes(static_cast<int64_t>(bytes)), Bytes(static_cast<int64_t>(room))));
-    }
+    absl::Status fits = CheckFitsMemory(
+        fmt::format("{} results of {} x {}", options_.workers, result_rows, result_cols), bytes,
+        "fewer at once (--concurrency), a smaller --k, or --transport=held");
+    if (!fits.ok()) return fits;
   }
   if (!spmm) {
     absl::StatusOr<Operand> left = MakeOperand(matrix_.rows, "a", 1);

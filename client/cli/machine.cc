@@ -1,11 +1,15 @@
 #include "client/cli/machine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+
+#include "client/cli/report.h"
 
 namespace sparsed::cli {
 namespace {
@@ -87,6 +91,14 @@ int64_t AvailableMemory() {
   if (!meminfo.has_value()) return 0;
   const int64_t available = MemoryInfo(*meminfo, "MemAvailable");
   return std::min(available, CgroupMemoryLimit().value_or(available));
+}
+
+absl::Status CheckFitsMemory(std::string_view what, double bytes, std::string_view instead) {
+  const auto room = static_cast<double>(AvailableMemory());
+  if (room <= 0 || bytes <= 0.75 * room) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format("{} need {}, of {} that are available here: {}",
+                                                  what, Bytes(static_cast<int64_t>(bytes)),
+                                                  Bytes(static_cast<int64_t>(room)), instead));
 }
 
 }  // namespace sparsed::cli

@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "absl/status/status.h"
 
 namespace sparsed::cli {
 
@@ -23,5 +26,8 @@ std::optional<int64_t> CgroupMemoryLimit();
 
 /// Bytes that programs may still take without swapping; 0 if it is not known.
 int64_t AvailableMemory();
+/// RESOURCE_EXHAUSTED if `what` needs more than three quarters of that, with `instead`, which would
+/// need less.
+absl::Status CheckFitsMemory(std::string_view what, double bytes, std::string_view instead);
 
 }  // namespace sparsed::cli

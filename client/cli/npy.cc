@@ -218,6 +218,20 @@ std::string_view NpyDescr(ValueType type) {
   return "<f4";
 }
 
+int64_t SizeOf(ValueType type) {
+  switch (type) {
+    case ValueType::kF64:
+    case ValueType::kI64:
+      return 8;
+    case ValueType::kF16:
+    case ValueType::kBF16:
+      return 2;
+    case ValueType::kF32:
+      break;
+  }
+  return 4;
+}
+
 std::string NpyHeader(std::string_view descr, std::string_view shape) {
   std::string dictionary =
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", descr, shape);

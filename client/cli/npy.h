@@ -38,6 +38,8 @@ absl::Status WriteNpy(const std::string& path, const NpyArray& array);
 
 /// "<f4" and so on; that of float32 for bf16.
 std::string_view NpyDescr(ValueType type);
+/// Bytes of an element in memory.
+int64_t SizeOf(ValueType type);
 
 /// The bytes before an array's elements. `descr` is as in "<f4", `shape` as in "(3, 4)".
 std::string NpyHeader(std::string_view descr, std::string_view shape);

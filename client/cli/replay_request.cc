@@ -9,23 +9,6 @@
 #include "client/cli/machine.h"
 
 namespace sparsed::cli {
-namespace {
-
-int64_t SizeOf(ValueType type) {
-  switch (type) {
-    case ValueType::kF64:
-    case ValueType::kI64:
-      return 8;
-    case ValueType::kF16:
-    case ValueType::kBF16:
-      return 2;
-    case ValueType::kF32:
-      break;
-  }
-  return 4;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ReplayRequests>> ReplayRequests::Make(const Client& client,
                                                                      const RequestLog& log,
@@ -104,12 +87,10 @@ absl::Status ReplayRequests::MakeArrays(int workers) {
     bytes += static_cast<double>(count) * static_cast<double>(SizeOf(type));
   }
   bytes += static_cast<double>(workers) * static_cast<double>(result_bytes);
-  const auto room = static_cast<double>(AvailableMemory());
-  if (room > 0 && bytes > 0.75 * room) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "operands and {} results need {}, of {} that are available here: fewer at once "
-        "(--concurrency)",
-        workers, Bytes(static_cast<int64_t>(bytes)), Bytes(static_cast<int64_t>(room))));
+  if (absl::Status status = CheckFitsMemory(fmt::format("operands and {} results", workers), bytes,
+                                            "fewer at once (--concurrency)");
+      !status.ok()) {
+    return status;
   }
   for (const auto& [type, count] : elements) {
     absl::StatusOr<NpyArray> numbers = RandomDense(type, std::max<int64_t>(count, 1), 1, 1);
