@@ -25,7 +25,7 @@ import urllib.parse
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from running import reserved_port, running  # noqa: E402
+from running import ended, reserved_port, running  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DASHBOARDS = ROOT / "deploy/grafana/dashboards"
@@ -65,15 +65,8 @@ def wait_for(what, probe, seconds=DEADLINE_SECONDS):
 def started(command, log):
     with open(log, "w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
-    try:
+    with ended(process, seconds=20):
         yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 class Traffic(threading.Thread):

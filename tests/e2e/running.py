@@ -39,12 +39,19 @@ def running(sparsed, log, *flags, seconds=120):
         process = subprocess.Popen(
             [sparsed, *listen, "--metrics-listen=127.0.0.1:0", "--log-format=json", *flags],
             stdout=out, stderr=out)
-    try:
+    with ended(process):
         yield Running(process, serving(process, log, begin, seconds))
+
+
+@contextlib.contextmanager
+def ended(process, seconds=60):
+    """Terminates the process when the context is left, and kills it if that takes longer."""
+    try:
+        yield process
     finally:
         process.terminate()
         try:
-            process.wait(timeout=60)
+            process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

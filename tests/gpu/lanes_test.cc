@@ -4,10 +4,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -15,63 +12,13 @@
 
 #include "engine/execution/gpu_backend.h"
 #include "engine/execution/scheduler.h"
+#include "tests/unit/engine/lane_work.h"
 
 namespace sparsed::engine {
 namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-
-class End final : public ResultSink {
- public:
-  void OnBegin(CallBegin) override {}
-  void OnArray(uint32_t, uint64_t, Array) override {}
-  void OnBlock(ResultBlock) override {}
-  void OnEnd(CallEnd end) override {
-    const std::lock_guard lock(mutex_);
-    status_ = end.status;
-    ended_.notify_all();
-  }
-  absl::Status Wait() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(ended_.wait_for(lock, 30s, [this] { return status_.has_value(); })) << "no OnEnd";
-    return status_.value_or(absl::UnknownError("no OnEnd"));
-  }
-  bool ended() {
-    const std::lock_guard lock(mutex_);
-    return status_.has_value();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::optional<absl::Status> status_;
-};
-
-class Work final : public Job {
- public:
-  using Step = std::function<Next(Work&, Lane&)>;
-  Work(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<End> end,
-       Step step)
-      : Job(std::move(scheduler), std::move(tenant), end, DeviceId{DeviceKind::kCuda, 0}),
-        end(std::move(end)),
-        step_(std::move(step)) {}
-  absl::StatusOr<ClaimedBytes> Claim(uint32_t, uint64_t, uint64_t) override {
-    return absl::InvalidArgumentError("it has no operands");
-  }
-  bool complete() const override { return true; }
-  using Job::AddBusy;
-  using Job::Cost;
-
-  Cost cost;
-  const std::shared_ptr<End> end;
-
- private:
-  Cost Predict() const override { return cost; }
-  Next Run(Lane& lane, absl::Status*) override { return step_(*this, lane); }
-  void Drop() override {}
-  const Step step_;
-};
 
 class GpuLanes : public ::testing::Test {
  protected:
@@ -93,8 +40,7 @@ class GpuLanes : public ::testing::Test {
   }
 
   std::shared_ptr<Work> Submit(const std::string& tenant, Work::Cost cost, Work::Step step) {
-    auto work =
-        std::make_shared<Work>(scheduler_, tenant, std::make_shared<End>(), std::move(step));
+    auto work = std::make_shared<Work>(scheduler_, tenant, device_->id(), std::move(step));
     work->cost = cost;
     EXPECT_TRUE(work->Start(0).ok());
     work->Submit();

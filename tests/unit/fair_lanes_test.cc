@@ -3,70 +3,20 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/execution/cpu_backend.h"
 #include "engine/execution/scheduler.h"
+#include "tests/unit/engine/lane_work.h"
 
 namespace sparsed::engine {
 namespace {
 
 using namespace std::chrono_literals;
-
-class End final : public ResultSink {
- public:
-  void OnBegin(CallBegin) override {}
-  void OnArray(uint32_t, uint64_t, Array) override {}
-  void OnBlock(ResultBlock) override {}
-  void OnEnd(CallEnd end) override {
-    const std::lock_guard lock(mutex_);
-    status_ = end.status;
-    ended_.notify_all();
-  }
-  absl::Status Wait() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(ended_.wait_for(lock, 30s, [this] { return status_.has_value(); })) << "no OnEnd";
-    return status_.value_or(absl::UnknownError("no OnEnd"));
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::optional<absl::Status> status_;
-};
-
-class Work final : public Job {
- public:
-  using Step = std::function<Next(Work&)>;
-  Work(std::shared_ptr<Scheduler> scheduler, std::string tenant, std::shared_ptr<End> end,
-       Step step)
-      : Job(std::move(scheduler), std::move(tenant), end, DeviceId{}),
-        end(std::move(end)),
-        step_(std::move(step)) {}
-  absl::StatusOr<ClaimedBytes> Claim(uint32_t, uint64_t, uint64_t) override {
-    return absl::InvalidArgumentError("it has no operands");
-  }
-  bool complete() const override { return true; }
-  using Job::Cost;
-  using Job::GivesWay;
-  using Job::wanted;
-
-  Cost cost;
-  const std::shared_ptr<End> end;
-
- private:
-  Cost Predict() const override { return cost; }
-  Next Run(Lane&, absl::Status*) override { return step_(*this); }
-  void Drop() override {}
-  const Step step_;
-};
 
 class FairLanesTest : public testing::Test {
  protected:
@@ -79,15 +29,14 @@ class FairLanesTest : public testing::Test {
 
   std::shared_ptr<Work> Make(const std::string& tenant, Work::Step step, Work::Cost cost = {},
                              int priority = 0, std::chrono::nanoseconds timeout = 0ns) {
-    auto work =
-        std::make_shared<Work>(scheduler_, tenant, std::make_shared<End>(), std::move(step));
+    auto work = std::make_shared<Work>(scheduler_, tenant, DeviceId{}, std::move(step));
     work->cost = cost;
     work->priority = priority;
     EXPECT_TRUE(work->Start(timeout.count()).ok());
     return work;
   }
   Work::Step Writes(const std::string& what) {
-    return [this, what](Work&) {
+    return [this, what](Work&, Lane&) {
       Write(what);
       return Job::Next::kEnded;
     };
@@ -102,7 +51,7 @@ class FairLanesTest : public testing::Test {
   }
   /// Has the only lane until it is let go.
   std::shared_ptr<Work> TakeLane(const std::string& tenant) {
-    auto work = Make(tenant, [this](Work&) {
+    auto work = Make(tenant, [this](Work&, Lane&) {
       taken_ = true;
       while (!let_go_) std::this_thread::sleep_for(1ms);
       return Job::Next::kEnded;
@@ -149,7 +98,7 @@ TEST_F(FairLanesTest, ALongOneGivesWayToAnotherTenantAndToShortOnesOfItsOwn) {
   for (const char* const tenant : {"other", "t"}) {
     std::atomic<bool> runs = false;
     const auto huge = Make("t",
-                           [&](Work& self) {
+                           [&](Work& self, Lane&) {
                              runs = true;
                              const auto give_up = std::chrono::steady_clock::now() + 20s;
                              while (std::chrono::steady_clock::now() < give_up) {
@@ -175,7 +124,7 @@ TEST_F(FairLanesTest, LongOnesOfATenantEndInTheirOrder) {
   std::vector<std::shared_ptr<Work>> all;
   for (const char* const name : {"a", "b"}) {
     all.push_back(Make("t",
-                       [&, name, left = 3](Work&) mutable {
+                       [&, name, left = 3](Work&, Lane&) mutable {
                          Write(name);
                          return --left > 0 ? Job::Next::kAgain : Job::Next::kEnded;
                        },
@@ -218,7 +167,7 @@ TEST_F(FairLanesTest, AnIdleDeviceTriesWhatItExpectsToBeTooLong) {
 }
 
 TEST_F(FairLanesTest, TenantsSecondsAreCounted) {
-  const auto work = Make("t", [](Work&) {
+  const auto work = Make("t", [](Work&, Lane&) {
     std::this_thread::sleep_for(5ms);
     return Job::Next::kEnded;
   });

@@ -4,9 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "tests/unit/client/client_testing.h"
+#include "tests/unit/client/said.h"
 
 namespace sparsed::test {
 namespace {
@@ -26,38 +25,9 @@ std::string ContentsOf(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-class SnapshotTest : public testing::Test {
+class SnapshotTest : public SparsectlTest {
  protected:
-  struct Said {
-    int exit_code = -1;
-    std::string text;  ///< on both outputs
-  };
-
-  Said Run(const std::string& words) const {
-    const std::string command = fmt::format("cd '{}' && {} {} {} 2>&1", folder_.path(),
-                                            environment_, SPARSECTL_PROGRAM, words);
-    Said said;
-    std::FILE* pipe = popen(command.c_str(), "r");
-    std::array<char, 4096> buffer;
-    size_t size = 0;
-    while ((size = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
-      said.text.append(buffer.data(), size);
-    }
-    said.exit_code = WEXITSTATUS(pclose(pipe));
-    return said;
-  }
-  void ExpectSays(const std::string& words, int exit_code, const std::string& sentence) const {
-    const Said said = Run(words);
-    EXPECT_EQ(said.exit_code, exit_code) << words << "\n" << said.text;
-    EXPECT_THAT(said.text, HasSubstr(sentence)) << words;
-  }
-  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
-  void Use(const ServerProcess& server) {
-    environment_ = "SPARSED_SERVER='" + server.address() + "'";
-  }
-
-  Folder folder_;
-  std::string environment_;
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 };
 
 TEST_F(SnapshotTest, SavedWhileOthersWriteAndRestoredBitForBit) {

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "tests/unit/client/client_testing.h"
+#include "tests/unit/client/said.h"
 #include "tests/unit/client/server_process.h"
 
 namespace sparsed::test {
@@ -20,41 +19,11 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-struct Said {
-  int exit_code = -1;
-  std::string text;  ///< on both outputs
-};
-
-class Sparsectl : public testing::Test {
+class Sparsectl : public SparsectlTest {
  protected:
-  void SetUp() override {
-    std::string folder = testing::TempDir() + "sparsectl_XXXXXX";
-    folder_ = mkdtemp(folder.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  /// In a folder of its own; `words` are the shell's.
-  Said Run(const std::string& words) const {
-    const std::string command = "cd '" + folder_ + "' && SPARSED_SERVER='" + server_.address() +
-                                "' " SPARSECTL_PROGRAM " " + words + " 2>&1";
-    Said said;
-    std::FILE* pipe = popen(command.c_str(), "r");
-    std::array<char, 4096> buffer;
-    size_t size = 0;
-    while ((size = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
-      said.text.append(buffer.data(), size);
-    }
-    said.exit_code = WEXITSTATUS(pclose(pipe));
-    return said;
-  }
-  void ExpectSays(const std::string& words, int exit_code, const std::string& sentence) const {
-    const Said said = Run(words);
-    EXPECT_EQ(said.exit_code, exit_code) << words << "\n" << said.text;
-    EXPECT_THAT(said.text, HasSubstr(sentence)) << words;
-  }
+  Sparsectl() { Use(server_); }
 
   ServerProcess server_;
-  std::string folder_;
 };
 
 TEST_F(Sparsectl, FromNothingToAProduct) {
