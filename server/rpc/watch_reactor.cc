@@ -137,6 +137,7 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
     } else if (next == Next::kFinish) {
       const absl::Status status = record_.status;
       service_.telemetry.End(std::move(record_));
+      EndCount();
       Finish(ToGrpc(status));
     }
   }

@@ -107,6 +107,7 @@ class WatchRequestsReactor final : public BytesWriteReactor,
     if (end.has_value()) {
       record_.status = *end;
       service_.telemetry.End(std::move(record_));
+      EndCount();
       Finish(ToGrpc(*end));
       return;
     }
