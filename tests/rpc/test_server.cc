@@ -45,8 +45,7 @@ TestServer::~TestServer() {
   std::filesystem::remove_all(folder_);
 }
 
-std::shared_ptr<grpc::Channel> TestServer::Connect() const {
-  grpc::ChannelArguments arguments;
+std::shared_ptr<grpc::Channel> TestServer::Connect(grpc::ChannelArguments arguments) const {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), arguments);
 }

@@ -29,7 +29,7 @@ class TestServer {
   ~TestServer();
 
   /// A connection of its own each time.
-  std::shared_ptr<grpc::Channel> Connect() const;
+  std::shared_ptr<grpc::Channel> Connect(grpc::ChannelArguments arguments = {}) const;
 
   server::Server& server() { return *server_; }
   engine::Engine& engine() { return server_->engine(); }
