@@ -232,13 +232,22 @@ absl::StatusOr<std::shared_ptr<DeviceQueue>> Engine::OpenQueue(std::string_view 
   return (*found)->queues().Open(*std::move(pinned), tenant);
 }
 
+absl::StatusOr<std::optional<PatternMeasurements>> Engine::ReadNextPast(const std::string& hash) {
+  absl::StatusOr<std::optional<PastPattern>> past =
+      store_->ReadNextPast(hash, budget_->Source(MemoryUse::kPreparation));
+  if (!past.ok()) return past.status();
+  if (!*past) return std::optional<PatternMeasurements>();
+  return FromRecord(**std::move(past));
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
                                                      Observer& observer) {
   std::unique_ptr<Engine> engine(new Engine(options));
   if (options.data_dir.empty()) {
     engine->store_ = MakeInMemoryStore();
   } else {
-    absl::StatusOr<std::unique_ptr<Store>> store = OpenStore(PosixFileSystem(), options.data_dir);
+    absl::StatusOr<std::unique_ptr<Store>> store =
+        OpenStore(PosixFileSystem(), options.data_dir, options.past_measurement_bytes);
     if (!store.ok()) return store.status();
     engine->store_ = *std::move(store);
   }

@@ -38,6 +38,8 @@ struct EngineOptions {
   CatalogOptions catalog;
   DenseOptions dense;                     ///< buffers
   double scrub_interval_seconds = 86400;  ///< between two verifications of all blobs; 0: never
+  /// Of patterns that no matrix has any more, on disk; 0: forget them with the pattern.
+  int64_t past_measurement_bytes = kPastMeasurementBytes;
   ExecutorOptions execution;
   PreparationOptions preparation;
 };
@@ -76,6 +78,10 @@ class Engine {
   absl::StatusOr<std::unique_ptr<StoreSnapshot>> Snapshot(Store::Stop stop = nullptr) {
     return store_->Snapshot(stop);
   }
+  /// Of the past pattern that Store::ReadNextPast gives. Blocks.
+  absl::StatusOr<std::optional<PatternMeasurements>> ReadNextPast(const std::string& hash);
+  /// What those of all past patterns take on disk.
+  int64_t past_measurement_bytes() const { return store_->past_measurement_bytes(); }
   /// A memory file (see MapShared) that requests of the tenant may name parts of, as
   /// OperandSpec::shared; pinned for the GPUs, unless the operating system does not let us. Blocks.
   absl::StatusOr<Buffer> Share(int file, int64_t most_bytes, std::string_view tenant);

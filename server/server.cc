@@ -94,6 +94,7 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   // Of a server that asks nobody who he is, all is one tenant's.
   options.catalog.share_patterns = config.share_patterns || config.access_file.empty();
   options.scrub_interval_seconds = config.scrub_interval_seconds;
+  options.past_measurement_bytes = config.past_measurement_bytes;
   options.execution.lanes = config.lanes;
   options.execution.threads_per_lane = std::max(1, config.threads / config.lanes);
   options.execution.max_queued = config.max_queued;

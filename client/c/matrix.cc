@@ -38,6 +38,7 @@ PrepareOptions PrepareOptionsOf(const sparsed_prepare_options* given, Arguments&
   prepare.again = options.again != 0;
   if (options.recipe != nullptr) prepare.recipe = options.recipe;
   if (options.kernel != nullptr) prepare.kernel = options.kernel;
+  prepare.explore = options.explore != 0;
   return prepare;
 }
 
@@ -141,7 +142,15 @@ sparsed_error* sparsed_measurements(sparsed_client* client, sparsed_matrix* matr
                                     const sparsed_call_options* options, char** json) {
   return sparsed::c::Describe(
       client, "client", options, json, [&](const sparsed::CallOptions& call) {
-        return client->client().ListMeasurements(sparsed_matrix_name(matrix), call);
+        return client->client().ListMeasurements(sparsed_matrix_name(matrix), {}, call);
+      });
+}
+
+sparsed_error* sparsed_all_measurements(sparsed_client* client, const sparsed_call_options* options,
+                                        char** json) {
+  return sparsed::c::Describe(
+      client, "client", options, json, [&](const sparsed::CallOptions& call) {
+        return client->client().ListMeasurements("", {.all = true, .density_maps = true}, call);
       });
 }
 

@@ -109,13 +109,21 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   prepare->add_flag("--retune", prepared->again,
                     "Discard what was measured for that and time every candidate anew; meanwhile "
                     "the present plans serve");
-  prepare->add_option("--recipe", prepared->recipe,
-                      "Run this transform pipeline and time its layout beside plain CSR for that, "
-                      "whatever the rules say; the fastest serves, as usual. Written as `show` "
-                      "writes it; parameters may be left out (default: what the rules propose)");
-  prepare->add_option("--kernel", prepared->kernel,
-                      "Time this kernel alone on the pipeline's layout, or on plain CSR; also a "
-                      "kernel of SpGEMM (default: all)");
+  CLI::Option* explore = prepare->add_flag(
+      "--explore", prepared->explore,
+      "Build and time every candidate, also what the rules leave out: slow, for measurements that "
+      "a selector can be trained with");
+  prepare
+      ->add_option("--recipe", prepared->recipe,
+                   "Run this transform pipeline and time its layout beside plain CSR for that, "
+                   "whatever the rules say; the fastest serves, as usual. Written as `show` "
+                   "writes it; parameters may be left out (default: what the rules propose)")
+      ->excludes(explore);
+  prepare
+      ->add_option("--kernel", prepared->kernel,
+                   "Time this kernel alone on the pipeline's layout, or on plain CSR; also a "
+                   "kernel of SpGEMM (default: all)")
+      ->excludes(explore);
   prepare->add_flag("--wait", prepared->wait, "Wait until it is prepared");
   prepare->callback([&invocation, prepared] {
     invocation.run = [prepared](const Client& client) { return Prepare(client, *prepared); };
@@ -157,17 +165,26 @@ void AddMeasurements(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(
       app, "measurements",
       "Everything that was measured: kernels and layouts, of one matrix's pattern or of all",
-      {"measurements cora", "measurements --csv > measurements.csv"});
-  auto name = std::make_shared<std::string>();
-  auto csv = std::make_shared<bool>(false);
-  command->add_option("NAME", *name, "The matrix (default: all)");
-  command->add_flag("--csv", *csv,
-                    "A line for each measurement, with the pattern's features; docs/preparation.md "
-                    "describes the columns");
-  command->callback([&invocation, name, csv] {
-    invocation.run = [name, csv](const Client& client) {
-      return Measurements(client, *name, *csv);
-    };
+      {"measurements cora", "measurements --csv > measurements.csv",
+       "measurements --all --out=measurements.jsonl.gz"});
+  auto arguments = std::make_shared<MeasurementsArguments>();
+  CLI::Option* name =
+      command->add_option("NAME", arguments->name, "The matrix (default: all of yours)");
+  command
+      ->add_flag("--all", arguments->all,
+                 "Of all tenants' matrices, and of deleted ones what is still kept; for operators")
+      ->excludes(name);
+  CLI::Option* csv = command->add_flag(
+      "--csv", arguments->csv,
+      "A line for each measurement, with the pattern's features; docs/preparation.md "
+      "describes the columns");
+  command
+      ->add_option("--out", arguments->out,
+                   "Write a line of JSON for each pattern, with its features, density map and "
+                   "measurements; compressed if the name ends in .gz, .xz or .zst")
+      ->excludes(csv);
+  command->callback([&invocation, arguments] {
+    invocation.run = [arguments](const Client& client) { return Measurements(client, *arguments); };
   });
 }
 

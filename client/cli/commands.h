@@ -44,6 +44,7 @@ struct PrepareArguments {
   std::string name;
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
   bool again = false;
+  bool explore = false;
   std::string recipe, kernel;  ///< empty: none in particular
   bool wait = false;
 };
@@ -96,9 +97,16 @@ std::string ExpiryError(const std::string& text);
 absl::StatusOr<Report> MakeToken(const TokenArguments& arguments);
 absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json);
 
-/// Everything that was measured on a matrix's pattern, or on all (no name); as a table, or with
-/// `csv` for a program.
-absl::StatusOr<Report> Measurements(const Client& client, const std::string& name, bool csv);
+struct MeasurementsArguments {
+  std::string name;  ///< of the matrix; empty: all of the caller's
+  bool all = false;  ///< of everybody's, and of those that are gone
+  bool csv = false;
+  /// A line of JSON for each pattern, with its density map, compressed as the name ends; empty: no
+  /// file.
+  std::string out;
+};
+/// Everything that was measured on patterns, as a table or for a program.
+absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArguments& arguments);
 
 /// "500ms", "30s", "1.5m", "2h", of up to 366 days; INVALID_ARGUMENT for anything else.
 absl::StatusOr<std::chrono::nanoseconds> ParseTimeout(std::string_view text);

@@ -63,7 +63,11 @@ Json ToJson(const Measurement& m) {
           {"floor_share", m.floor_share},
           {"roof", m.roof},
           {"runs", m.runs},
-          {"model", m.model}};
+          {"model", m.model},
+          {"censored", m.censored},
+          {"right_pattern_hash", m.right_pattern_hash},
+          {"transpose_left", m.transpose_left},
+          {"transpose_right", m.transpose_right}};
 }
 
 Json ToJson(const MatrixInfo& info) {
@@ -219,17 +223,17 @@ Json ToJson(const MatrixFeatures& features) {
   return json;
 }
 
+Json ToJson(const PatternMeasurements& pattern) {
+  Json json = {{"pattern_hash", pattern.pattern_hash}, {"past", pattern.past}};
+  json.update(ToJson(pattern.features));
+  Json& measurements = json["measurements"] = Json::array();
+  for (const Measurement& m : pattern.measurements) measurements.push_back(ToJson(m));
+  return json;
+}
+
 Json ToJson(const std::vector<PatternMeasurements>& patterns) {
   Json json = Json::array();
-  for (const PatternMeasurements& pattern : patterns) {
-    Json features = Json::object();
-    for (const Feature& feature : pattern.features.values) features[feature.name] = feature.value;
-    Json measurements = Json::array();
-    for (const Measurement& m : pattern.measurements) measurements.push_back(ToJson(m));
-    json.push_back({{"pattern_hash", pattern.pattern_hash},
-                    {"features", std::move(features)},
-                    {"measurements", std::move(measurements)}});
-  }
+  for (const PatternMeasurements& pattern : patterns) json.push_back(ToJson(pattern));
   return json;
 }
 

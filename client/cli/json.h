@@ -22,6 +22,7 @@ Json ToJson(const std::vector<DenseInfo>& infos);
 Json ToJson(const ServerInfo& info);
 Json ToJson(const sparsed::Stats& stats);
 Json ToJson(const MatrixFeatures& features);
+Json ToJson(const PatternMeasurements& pattern);
 Json ToJson(const std::vector<PatternMeasurements>& patterns);
 /// What is to be told of a file that was read.
 Json ToJson(const MatrixFile& file);

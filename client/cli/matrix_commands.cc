@@ -11,6 +11,7 @@
 #include "client/cli/features_report.h"
 #include "client/cli/measurements_report.h"
 #include "client/cli/npy.h"
+#include "client/cli/packed_file.h"
 #include "client/cli/progress_bar.h"
 
 namespace sparsed::cli {
@@ -279,11 +280,28 @@ absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments
   return report;
 }
 
-absl::StatusOr<Report> Measurements(const Client& client, const std::string& name, bool csv) {
-  const absl::StatusOr<std::vector<PatternMeasurements>> patterns = client.ListMeasurements(name);
+absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArguments& arguments) {
+  const bool to_file = !arguments.out.empty();
+  const absl::StatusOr<std::vector<PatternMeasurements>> patterns =
+      client.ListMeasurements(arguments.name, {.all = arguments.all, .density_maps = to_file});
   if (!patterns.ok()) return patterns.status();
-  return Report{{{"patterns", ToJson(*patterns)}},
-                csv ? MeasurementsCsv(*patterns) : MeasurementsText(*patterns)};
+  if (!to_file) {
+    return Report{{{"patterns", ToJson(*patterns)}},
+                  arguments.csv ? MeasurementsCsv(*patterns) : MeasurementsText(*patterns)};
+  }
+  absl::StatusOr<PackedFile> file = PackedFile::Create(arguments.out);
+  if (!file.ok()) return file.status();
+  size_t measurements = 0;
+  for (const PatternMeasurements& pattern : *patterns) {
+    measurements += pattern.measurements.size();
+    if (absl::Status s = file->Write(ToJson(pattern).dump() + "\n"); !s.ok()) return s;
+  }
+  if (absl::Status s = file->Commit(); !s.ok()) return s;
+  return Report{
+      {{"out", arguments.out}, {"patterns", patterns->size()}, {"measurements", measurements}},
+      fmt::format("wrote {}: {} measurements on {} patterns\n", arguments.out,
+                  Count(static_cast<int64_t>(measurements)),
+                  Count(static_cast<int64_t>(patterns->size())))};
 }
 
 absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments) {
@@ -292,7 +310,8 @@ absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arg
   const PrepareOptions options = {.expected = *std::move(expected),
                                   .again = arguments.again,
                                   .recipe = arguments.recipe,
-                                  .kernel = arguments.kernel};
+                                  .kernel = arguments.kernel,
+                                  .explore = arguments.explore};
   const Matrix matrix = client.MatrixNamed(arguments.name);
   if (absl::Status status = matrix.Prepare(options); !status.ok()) return status;
   if (arguments.wait) {

@@ -31,10 +31,12 @@ std::string Known(double value) { return value > 0 ? fmt::format("{}", value) : 
 
 std::string CsvOf(const Measurement& m) {
   const ProblemClass& c = m.problem_class;
-  return fmt::format("{},{:d},{},{:d},{},{},{},{},{},{},{},{},{},{},{}\n", Name(c.operation),
-                     c.transposed, Name(m.type), c.allow_tf32, c.k, m.k, Quoted(m.recipe),
-                     Quoted(m.kernel), Quoted(m.device), m.median_ms, m.preparation_ms,
-                     Known(m.floor_ms), Known(m.baseline_ms), m.runs, Quoted(m.model));
+  return fmt::format("{},{:d},{},{:d},{},{},{},{},{},{},{},{},{},{},{},{:d},{},{:d},{:d}",
+                     Name(c.operation), c.transposed, Name(m.type), c.allow_tf32, c.k, m.k,
+                     Quoted(m.recipe), Quoted(m.kernel), Quoted(m.device), m.median_ms,
+                     m.preparation_ms, Known(m.floor_ms), Known(m.baseline_ms), m.runs,
+                     Quoted(m.model), m.censored, m.right_pattern_hash, m.transpose_left,
+                     m.transpose_right);
 }
 
 }  // namespace
@@ -45,7 +47,8 @@ std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns) {
   for (const std::string& name : names) csv += Quoted(name) + ',';
   csv +=
       "operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,median_ms,"
-      "preparation_ms,floor_ms,csr_ms,runs,model\n";
+      "preparation_ms,floor_ms,csr_ms,runs,model,censored,right_pattern_hash,transpose_left,"
+      "transpose_right,past\n";
   for (const PatternMeasurements& pattern : patterns) {
     std::string begin = pattern.pattern_hash + ',';
     for (const std::string& name : names) {
@@ -53,7 +56,8 @@ std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns) {
       if (feature != pattern.features.values.end()) begin += fmt::format("{}", feature->value);
       begin += ',';
     }
-    for (const Measurement& m : pattern.measurements) csv += begin + CsvOf(m);
+    for (const Measurement& m : pattern.measurements)
+      csv += fmt::format("{}{},{:d}\n", begin, CsvOf(m), pattern.past);
   }
   return csv;
 }
@@ -94,7 +98,8 @@ std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns) {
       return std::tuple(m.type, c.operation, c.transposed, c.allow_tf32, c.k, m.device,
                         m.median_ms);
     });
-    text += fmt::format("{}pattern {}\n{}", text.empty() ? "" : "\n", pattern.pattern_hash,
+    text += fmt::format("{}pattern {}{}\n{}", text.empty() ? "" : "\n", pattern.pattern_hash,
+                        pattern.past ? ", which no matrix has any more" : "",
                         MeasurementsTable(sorted).Text());
   }
   return text.empty() ? "nothing was measured yet\n" : text;

@@ -14,7 +14,8 @@ namespace sparsed::cli {
 /// the pattern's features by name (empty if they are not computed); operation, transposed (0 or 1),
 /// type, allow_tf32 (0 or 1), class (the widest K of the class), k (that was timed), recipe,
 /// kernel, device, median_ms, preparation_ms, floor_ms, csr_ms (empty if not known), runs, model
-/// (of the processor or the card; empty if not known). Columns are only added, at the end.
+/// (of the processor or the card; empty if not known), censored (0 or 1), right_pattern_hash (of
+/// SpGEMM), transpose_left, transpose_right, past (0 or 1). Columns are only added, at the end.
 std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns);
 /// For people: a table for each pattern, fastest first within a class.
 std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns);

@@ -62,10 +62,12 @@ class ListMeasurementsCall final : public Exchange {
   using Patterns = std::vector<PatternMeasurements>;
 
   ListMeasurementsCall(Connection& connection, const CallOptions& options, const std::string& name,
-                       std::shared_ptr<CallState<Patterns>> state)
+                       const MeasurementsOptions& which, std::shared_ptr<CallState<Patterns>> state)
       : Exchange(connection, "/sparsed.v1.Catalog/ListMeasurements", options, Repeat::kSafe),
         state_(std::move(state)) {
     request_.set_name(name);
+    request_.set_all(which.all);
+    request_.set_density_maps(which.density_maps);
   }
 
  private:
@@ -79,7 +81,8 @@ class ListMeasurementsCall final : public Exchange {
     v1::PatternMeasurements reply;
     if (absl::Status status = ParseReply(bytes, reply); !status.ok()) return status;
     PatternMeasurements next = FromProto(reply);
-    if (patterns_.empty() || patterns_.back().pattern_hash != next.pattern_hash) {
+    if (patterns_.empty() || patterns_.back().pattern_hash != next.pattern_hash ||
+        patterns_.back().past != next.past) {
       patterns_.push_back(std::move(next));
     } else {
       std::ranges::move(next.measurements, std::back_inserter(patterns_.back().measurements));
@@ -113,6 +116,7 @@ Call<void> Prepare(const std::shared_ptr<Connection>& connection, const std::str
   request.set_again(prepare.again);
   request.set_recipe(prepare.recipe);
   request.set_kernel(prepare.kernel);
+  request.set_explore(prepare.explore);
   return LaunchUnary<v1::PrepareReply, void>(connection, "/sparsed.v1.Catalog/Prepare", options,
                                              true, request, nullptr);
 }
@@ -163,10 +167,10 @@ Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& co
 
 Call<std::vector<PatternMeasurements>> ListMeasurements(
     const std::shared_ptr<Connection>& connection, const std::string& name,
-    const CallOptions& options) {
+    const MeasurementsOptions& which, const CallOptions& options) {
   using Patterns = std::vector<PatternMeasurements>;
   auto state = std::make_shared<CallState<Patterns>>();
-  auto call = std::make_shared<ListMeasurementsCall>(*connection, options, name, state);
+  auto call = std::make_shared<ListMeasurementsCall>(*connection, options, name, which, state);
   return Launch<Patterns>(connection, call, std::move(state));
 }
 

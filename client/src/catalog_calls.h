@@ -36,7 +36,7 @@ Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& co
                                            bool revoke, const CallOptions& options);
 Call<std::vector<PatternMeasurements>> ListMeasurements(
     const std::shared_ptr<Connection>& connection, const std::string& name,
-    const CallOptions& options);
+    const MeasurementsOptions& which, const CallOptions& options);
 Call<MatrixInfo> RenameMatrix(const std::shared_ptr<Connection>& connection,
                               const std::string& name, const std::string& new_name,
                               const CallOptions& options);

@@ -75,12 +75,12 @@ Call<std::vector<MatrixInfo>> Client::ListSharedAsync(const std::string& prefix,
 }
 
 absl::StatusOr<std::vector<PatternMeasurements>> Client::ListMeasurements(
-    const std::string& name, const CallOptions& options) const {
-  return ListMeasurementsAsync(name, options).Wait();
+    const std::string& name, const MeasurementsOptions& which, const CallOptions& options) const {
+  return ListMeasurementsAsync(name, which, options).Wait();
 }
 Call<std::vector<PatternMeasurements>> Client::ListMeasurementsAsync(
-    const std::string& name, const CallOptions& options) const {
-  return client::ListMeasurements(connection_, name, options);
+    const std::string& name, const MeasurementsOptions& which, const CallOptions& options) const {
+  return client::ListMeasurements(connection_, name, which, options);
 }
 
 absl::StatusOr<DenseMatrix> Client::PutDense(const std::string& name, const DenseView& matrix,

@@ -131,11 +131,15 @@ Measurement FromProto(const v1::Measurement& m) {
           .preparation_ms = m.preparation_ms(),
           .type = FromProto(m.type()),
           .model = m.model(),
-          .roof = m.roof()};
+          .roof = m.roof(),
+          .censored = m.censored(),
+          .right_pattern_hash = m.right_pattern_hash(),
+          .transpose_left = m.transpose_left(),
+          .transpose_right = m.transpose_right()};
 }
 
 PatternMeasurements FromProto(const v1::PatternMeasurements& proto) {
-  PatternMeasurements pattern{proto.pattern_hash(), FromProto(proto.features()), {}};
+  PatternMeasurements pattern{proto.pattern_hash(), FromProto(proto.features()), {}, proto.past()};
   for (const v1::Measurement& m : proto.measurements()) {
     pattern.measurements.push_back(FromProto(m));
   }

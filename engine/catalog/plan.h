@@ -69,6 +69,9 @@ struct Measurement {
   std::optional<PatternPair> pair = std::nullopt;  ///< SpGEMM
   /// CompulsoryBytes; 0: not known (an older program's).
   double compulsory_bytes = 0;
+  /// It was so slow in its first turn that there was no other: little more is known of its time
+  /// than that the baseline's is far less.
+  bool censored = false;
 };
 
 /// What became of a recipe for a class, or of a kernel of SpGEMM for a pair.

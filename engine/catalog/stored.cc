@@ -46,4 +46,40 @@ LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer
           budget.evictions(), payer};
 }
 
+std::optional<Measurement> FromRecord(const MeasurementRecord& record, int64_t nnz) {
+  const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
+  if (!c) return std::nullopt;
+  Measurement measurement;
+  measurement.problem_class = *c;
+  measurement.k = record.k;
+  measurement.recipe = record.recipe;
+  measurement.kernel = record.kernel;
+  measurement.device = record.device;
+  measurement.median_ms = record.median_ms;
+  // Of a pair's products, whose number is not stored, the rate is not known any more.
+  measurement.gflops = Gflops(nnz, record.k, record.median_ms);
+  measurement.runs = record.runs;
+  measurement.baseline_ms = record.baseline_ms;
+  measurement.floor_ms = record.floor_ms;
+  measurement.preparation_ms = record.preparation_ms;
+  measurement.model = record.model;
+  measurement.pair = record.pair;
+  measurement.compulsory_bytes = record.compulsory_bytes;
+  measurement.censored = record.censored;
+  return measurement;
+}
+
+PatternMeasurements FromRecord(PastPattern past) {
+  PatternMeasurements known;
+  known.past = true;
+  known.pattern_hash = std::move(past.hash);
+  if (past.features) known.features = std::make_shared<const Features>(*std::move(past.features));
+  const int64_t nnz = known.features == nullptr ? 0 : static_cast<int64_t>(known.features->nnz);
+  for (const MeasurementRecord& record : past.measurements) {
+    std::optional<Measurement> measurement = FromRecord(record, nnz);
+    if (measurement) known.measurements.push_back(*std::move(measurement));
+  }
+  return known;
+}
+
 }  // namespace sparsed::engine

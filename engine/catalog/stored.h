@@ -2,6 +2,10 @@
 // it.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
+#include "engine/catalog/trial_log.h"
 #include "engine/memory/budget.h"
 #include "engine/memory/lazy_array.h"
 #include "engine/store/store.h"
@@ -17,5 +21,9 @@ LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer
                                 const PatternRecord& pattern);
 LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer,
                                 const LayoutRecord& layout);
+
+/// On a pattern of `nnz` nonzeros; none if there is no such class (any more).
+std::optional<Measurement> FromRecord(const MeasurementRecord& record, int64_t nnz);
+PatternMeasurements FromRecord(PastPattern past);
 
 }  // namespace sparsed::engine

@@ -1,15 +1,26 @@
 // What trials on a pattern found: measurements, and what became of recipes and kernels.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/mutex.h"
 #include "engine/catalog/plan.h"
 #include "engine/store/pattern_pair.h"
+#include "kernels/features/features.h"
 #include "kernels/problem.h"
 
 namespace sparsed::engine {
+
+/// All that was measured on a pattern.
+struct PatternMeasurements {
+  std::string pattern_hash;
+  std::shared_ptr<const Features> features;  ///< null: not known
+  std::vector<Measurement> measurements;
+  bool past = false;  ///< no matrix has the pattern any more
+};
 
 /// Thread-safe.
 class TrialLog {

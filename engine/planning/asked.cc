@@ -16,6 +16,12 @@ namespace {
 
 constexpr std::string_view kReason = "it was asked for";
 
+/// Against what the rules say.
+void WantAnyway(Candidate& candidate, const std::string& ruled_out) {
+  candidate.worth_trying = true;
+  candidate.reason = fmt::format("{} ({})", kReason, ruled_out);
+}
+
 /// Of any operation.
 bool IsKernel(std::string_view name) {
   return FindSpmmKernel(name) != nullptr || FindSddmmKernel(name) != nullptr ||
@@ -83,7 +89,8 @@ absl::Status NoSuchKernel(std::string_view name, const ProblemClass& c, std::str
 /// Whether the kernel is one of those that a client wants tried for SpGEMM.
 bool IsAsked(const Asked& asked, const SpgemmKernel& kernel) {
   if (!asked.kernel.empty() && asked.kernel != kernel.name) return false;
-  return asked.recipe == kCsr || StepNameOf(asked.recipe) == kernel.layout_kind;
+  return asked.recipe.empty() || asked.recipe == kCsr ||
+         StepNameOf(asked.recipe) == kernel.layout_kind;
 }
 
 /// Of the layouts that kernels read factors from, plain CSR first.
@@ -135,6 +142,7 @@ absl::StatusOr<Asked> ParseAsked(std::string_view recipe, std::string_view kerne
 
 absl::Status CheckAsked(const Asked& asked, const ProblemClass& c, int64_t rows, int64_t cols,
                         int64_t nnz) {
+  if (asked.recipe.empty()) return absl::OkStatus();
   if (c.operation == Operation::kSpgemm) return CheckSpgemm(asked, c);
   const absl::StatusOr<Recipe> recipe = ParseRecipe(asked.recipe);
   if (!recipe.ok()) return recipe.status();
@@ -163,9 +171,17 @@ absl::Status CheckAsked(const Asked& asked, const ProblemClass& c, int64_t rows,
 }
 
 void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candidate>& candidates) {
-  if (nothing_else) candidates.clear();
+  if (asked.contains(Asked())) {
+    for (Candidate& candidate : candidates) {
+      candidate.asked = true;
+      if (!candidate.worth_trying) WantAnyway(candidate, candidate.reason);
+    }
+  } else if (nothing_else) {
+    candidates.clear();
+  }
   for (const Asked& one : asked) {
-    if (one.recipe == kCsr) continue;  // all of its kernels are tried anyway
+    // All of plain CSR's kernels are tried anyway.
+    if (one.recipe.empty() || one.recipe == kCsr) continue;
     const auto known = std::ranges::find(candidates, one.recipe, &Candidate::recipe);
     if (known == candidates.end()) {
       Candidate candidate;
@@ -177,8 +193,7 @@ void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candi
       continue;
     }
     if (!known->worth_trying) {
-      known->worth_trying = true;
-      known->reason = fmt::format("{} ({})", kReason, known->reason);
+      WantAnyway(*known, known->reason);
       known->kernel = one.kernel;
     } else if (known->kernel != one.kernel) {
       known->kernel.clear();
@@ -194,7 +209,8 @@ void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
     const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
     std::set<std::string> recipes;  // that are asked for; empty: the kernel's own
     for (const Asked& wanted : asked) {
-      if (IsAsked(wanted, kernel)) recipes.insert(wanted.recipe == kCsr ? "" : wanted.recipe);
+      const bool own = wanted.recipe.empty() || wanted.recipe == kCsr;
+      if (IsAsked(wanted, kernel)) recipes.insert(own ? std::string() : wanted.recipe);
     }
     // What the rules choose is tried, too.
     const bool is_left_alone = recipes.empty() || candidate.worth_trying;
@@ -202,9 +218,7 @@ void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
     for (const std::string& recipe : recipes) {
       Candidate& one = all.emplace_back(candidate);
       one.recipe = recipe;
-      if (one.worth_trying) continue;
-      one.worth_trying = true;
-      one.reason = fmt::format("{} ({})", kReason, candidate.reason);
+      if (!one.worth_trying) WantAnyway(one, candidate.reason);
     }
   }
   candidates = std::move(all);

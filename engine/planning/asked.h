@@ -16,9 +16,10 @@
 namespace sparsed::engine {
 
 /// A recipe, with one of the kernels for its layout or with all of them. Of SpGEMM it is that of
-/// the layout that factors are read from; "csr" leaves that to the kernel.
+/// the layout that factors are read from; "csr" leaves that to the kernel. As it is made: every
+/// candidate that there is.
 struct Asked {
-  std::string recipe;  ///< canonical
+  std::string recipe;  ///< canonical; empty: all
   std::string kernel;  ///< empty: all
 
   friend auto operator<=>(const Asked&, const Asked&) = default;

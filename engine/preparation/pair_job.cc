@@ -294,18 +294,19 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
                                     const std::vector<Candidate>& candidates, SpgemmTrial& trial,
                                     bool& for_now) {
   const ProblemClass& c = plan.problem_class;
-  const auto measured = [&](const std::string& recipe, std::string_view kernel, double median,
-                            double baseline_ms, int runs, double build_seconds) {
+  const auto measured = [&](const std::string& recipe, std::string_view kernel,
+                            const TrialTimes& times, double build_seconds) {
     Measurement measurement;
     measurement.problem_class = c;
     measurement.recipe = recipe;
     measurement.pair = plan.pair;
     measurement.kernel = kernel;
     measurement.device = Name(BackendOf(c).id());
-    measurement.median_ms = median;
-    measurement.gflops = Gflops(trial.products(), 1, median);
-    measurement.runs = runs;
-    measurement.baseline_ms = baseline_ms;
+    measurement.median_ms = times.median;
+    measurement.gflops = Gflops(trial.products(), 1, times.median);
+    measurement.runs = times.runs;
+    measurement.baseline_ms = times.baseline_median;
+    measurement.censored = times.censored;
     measurement.compulsory_bytes = CompulsoryBytes(c.type, ViewCsr(*left.operand.csr),
                                                    ViewCsr(*right.operand.csr), trial.result_nnz());
     measurement.floor_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
@@ -332,8 +333,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
       if (EndsJob(times.status())) return times.status();
       decision.recipe = recipe;
       if (times.ok()) {
-        measured(recipe, candidate.kernel, times->median, times->baseline_median, times->runs,
-                 seconds);
+        measured(recipe, candidate.kernel, *times, seconds);
         decision.tried = true;
         outcome = "tried";
         if (times->speedup() > best_speedup) {
@@ -369,8 +369,8 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     if (!alone.ok()) return alone;
   }
   if (!IsMeasured(plan, trial.baseline_runs())) {
-    measured(plan.recipe, plan.kernel, trial.baseline_median(), trial.baseline_median(),
-             trial.baseline_runs(), 0);
+    measured(plan.recipe, plan.kernel,
+             {trial.baseline_median(), trial.baseline_median(), trial.baseline_runs(), false}, 0);
   }
   // Of what was no candidate this time, because something else was asked for alone.
   const size_t made = decisions.size();

@@ -325,7 +325,8 @@ absl::Status PatternJob::TryBaseline(ClassSearch& search) {
 void PatternJob::RecordBaseline(ClassSearch& search) {
   search.baseline_ms = search.trial->baseline_median();
   RecordMeasurement(search, std::string(kCsr), search.plain.kernel,
-                    {search.baseline_ms, search.baseline_ms, search.trial->baseline_runs()}, 0);
+                    {search.baseline_ms, search.baseline_ms, search.trial->baseline_runs(), false},
+                    0);
 }
 
 double PatternJob::MovedForCertain(const Problem& problem) const {
@@ -367,6 +368,7 @@ void PatternJob::RecordMeasurement(const ClassSearch& search, const std::string&
   measurement.floor_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
   measurement.preparation_ms = 1e3 * build_seconds;
   measurement.model = BackendOf(c).model();
+  measurement.censored = times.censored;
   pattern_->trials().Add(std::move(measurement));
 }
 
@@ -405,9 +407,11 @@ bool PatternJob::OnlyAsked(const ProblemClass& c, const PlanTable::Found& found)
 void PatternJob::KeepEarlierDecisions(ClassSearch& search) const {
   for (Decision& earlier : pattern_->trials().decisions()) {
     if (earlier.problem_class != search.plain.problem_class || earlier.recipe.empty()) continue;
+    const std::set<Asked>& asked_for = AskedFor(earlier.problem_class);
     const bool is_new =
-        std::ranges::any_of(AskedFor(earlier.problem_class),
-                            [&](const Asked& asked) { return asked.recipe == earlier.recipe; });
+        asked_for.contains(Asked()) || std::ranges::any_of(asked_for, [&](const Asked& asked) {
+          return asked.recipe == earlier.recipe;
+        });
     if (is_new) continue;
     std::erase_if(search.decisions,
                   [&](const Decision& decision) { return decision.recipe == earlier.recipe; });

@@ -77,23 +77,19 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
   std::map<Pattern*, std::vector<Measurement>> measurements;
   for (const MeasurementRecord& record : contents.measurements) {
     const auto pattern = patterns.find(record.pattern_hash);
-    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
-    if (pattern == patterns.end() || !c) continue;
+    if (pattern == patterns.end()) continue;
+    std::optional<Measurement> measurement = FromRecord(record, pattern->second->nnz());
+    if (!measurement) continue;
+    const ProblemClass c = measurement->problem_class;
     // An older program stored none; and a kind that is not here is nobody's to try.
-    const std::string& here = model(c->device);
+    const std::string& here = model(c.device);
     const bool is_ours = record.model.empty() || here.empty() || record.model == here;
     // Of SpGEMM a class's own plan is plain CSR anyway; pairs are tried when they are next asked
     // for.
-    if (is_ours || c->operation != Operation::kSpgemm) {
-      (is_ours ? ours : foreign)[record.pattern_hash].insert(*c);
+    if (is_ours || c.operation != Operation::kSpgemm) {
+      (is_ours ? ours : foreign)[record.pattern_hash].insert(c);
     }
-    if (!is_ours) continue;
-    // Of a pair's products, whose number is not stored, the rate is not known any more.
-    measurements[pattern->second.get()].push_back(
-        {*c, record.k, record.recipe, record.kernel, record.device, record.median_ms,
-         Gflops(pattern->second->nnz(), record.k, record.median_ms), record.runs,
-         record.baseline_ms, record.floor_ms, record.preparation_ms, record.model, record.pair,
-         record.compulsory_bytes});
+    if (is_ours) measurements[pattern->second.get()].push_back(*std::move(measurement));
   }
   for (auto& [pattern, of_pattern] : measurements)
     pattern->trials().SetMeasurements(std::move(of_pattern));
@@ -324,7 +320,7 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
     if (!classes.contains(m.problem_class) || is_unfinished(m)) continue;
     measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
                             m.device, m.k, m.median_ms, m.runs, now, m.baseline_ms, m.floor_ms,
-                            m.preparation_ms, m.model, m.pair, m.compulsory_bytes});
+                            m.preparation_ms, m.model, m.pair, m.compulsory_bytes, m.censored});
   }
   std::vector<DecisionRecord> decisions;
   for (const Decision& d : pattern_->trials().decisions()) {

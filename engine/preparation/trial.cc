@@ -49,10 +49,12 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
                                      double budget_ms, std::vector<double>& all_baseline_ms) {
   const Clock::time_point begin = Clock::now();
   std::vector<double> baseline_ms, contender_ms;
+  bool hopeless = false;
   while (static_cast<int>(baseline_ms.size()) < kMostTurns) {
     const int turns = static_cast<int>(baseline_ms.size());
     if (turns >= 1 && contender && contender_ms[0] > kHopeless * baseline_ms[0] &&
         baseline_ms[0] > 1) {
+      hopeless = true;
       break;
     }
     if (turns >= kLeastTurns && MillisecondsSince(begin) > budget_ms) break;
@@ -67,7 +69,7 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
   all_baseline_ms.insert(all_baseline_ms.end(), baseline_ms.begin(), baseline_ms.end());
   const double median = Median(baseline_ms);
   return TrialTimes{median, contender ? Median(contender_ms) : median,
-                    static_cast<int>(baseline_ms.size())};
+                    static_cast<int>(baseline_ms.size()), hopeless};
 }
 
 absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_class, int64_t rows,

@@ -32,7 +32,8 @@ struct Contender {
 struct TrialTimes {
   double baseline_median = 0;
   double median = 0;
-  int runs = 0;  ///< of each
+  int runs = 0;           ///< of each
+  bool censored = false;  ///< the contender was hopeless: there was one turn
 
   double speedup() const { return median > 0 ? baseline_median / median : 0; }
 };

@@ -27,11 +27,13 @@ absl::Status DirectoryIsGone() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Store>> OpenStore(FileSystem& files, const std::string& directory) {
-  return DiskStore::Open(files, directory);
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(FileSystem& files, const std::string& directory,
+                                                 int64_t past_measurement_bytes) {
+  return DiskStore::Open(files, directory, past_measurement_bytes);
 }
 
-absl::StatusOr<std::unique_ptr<Store>> DiskStore::Open(FileSystem& files, std::string path) {
+absl::StatusOr<std::unique_ptr<Store>> DiskStore::Open(FileSystem& files, std::string path,
+                                                       int64_t past_measurement_bytes) {
   absl::StatusOr<std::unique_ptr<DataDirectory>> directory =
       DataDirectory::Open(files, std::move(path));
   if (!directory.ok()) return directory.status();
@@ -60,6 +62,14 @@ absl::StatusOr<std::unique_ptr<Store>> DiskStore::Open(FileSystem& files, std::s
     store->directory_->RememberCatalog();
     store->directory_->MakeReserve();
   }
+  store->most_past_bytes_ = past_measurement_bytes;
+  // If there are too many, and no way to change that now, the next that comes does it.
+  DiskStore* const opened = store.get();
+  store
+      ->ApplyRemoval([opened](BlobChanges&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(opened->mutex_) {
+        return opened->BoundPast();
+      })
+      .IgnoreError();
   return store;
 }
 

@@ -34,7 +34,9 @@ namespace sparsed::engine {
 
 class DiskStore final : public Store {
  public:
-  static absl::StatusOr<std::unique_ptr<Store>> Open(FileSystem& files, std::string directory);
+  /// As OpenStore.
+  static absl::StatusOr<std::unique_ptr<Store>> Open(FileSystem& files, std::string directory,
+                                                     int64_t past_measurement_bytes);
   /// A store over a catalog of the present schema and the blobs that it is going to know, for a
   /// salvage. It removes no blobs.
   static std::unique_ptr<DiskStore> Over(FileSystem& files, std::unique_ptr<Database> database,
@@ -70,6 +72,9 @@ class DiskStore final : public Store {
   absl::Status PutFeatures(const std::string& pattern_hash, const Features& features) override;
   absl::StatusOr<std::optional<Features>> ReadFeatures(const std::string& pattern_hash,
                                                        MemorySource& memory) override;
+  absl::StatusOr<std::optional<PastPattern>> ReadNextPast(const std::string& hash,
+                                                          MemorySource& memory) override;
+  int64_t past_measurement_bytes() const override { return past_bytes_; }
   absl::StatusOr<BufferRecord> PutBuffer(const NewBuffer& buffer, Stop stop) override;
   absl::Status DeleteBuffer(const std::string& tenant, const std::string& name) override;
   absl::StatusOr<Array> Read(const StoredArray& array, MemorySource& memory, Stop stop) override;
@@ -151,6 +156,10 @@ class DiskStore final : public Store {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status RemovePatternIfUnused(int64_t pattern, BlobChanges& changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Makes what is known of a pattern that goes a past pattern's.
+  absl::Status KeepAsPast(int64_t pattern) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Forgets the oldest past patterns until the others take no more than they may.
+  absl::Status BoundPast() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PatternRecord> StorePattern(const NewMatrix& matrix,
                                              std::span<const BlobPtr> blobs, BlobChanges& changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -185,6 +194,8 @@ class DiskStore final : public Store {
   std::vector<BlobPtr> undecided_ ABSL_GUARDED_BY(mutex_);
   /// Patterns whose arrays were found damaged.
   std::set<std::string> damaged_patterns_ ABSL_GUARDED_BY(mutex_);
+  int64_t most_past_bytes_ = 0;  ///< since it was opened
+  std::atomic<int64_t> past_bytes_ = 0;
 };
 
 }  // namespace sparsed::engine

@@ -76,6 +76,7 @@ absl::Status DiskStore::RemovePatternIfUnused(int64_t pattern, BlobChanges& chan
       "DELETE FROM arrays WHERE layout IN (SELECT id FROM layouts WHERE pattern = ?)"
       " RETURNING blob",
       {pattern}, [&](const Row& row) { changes.removed.push_back(row.Integer(0)); });
+  if (status.ok()) status = KeepAsPast(pattern);
   if (!status.ok()) return status;
   return database_->Query("DELETE FROM patterns WHERE id = ?", {pattern});
 }

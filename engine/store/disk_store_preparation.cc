@@ -13,6 +13,11 @@ namespace {
 
 using Kind = ArrayOwner::Kind;
 
+/// Of a past pattern.
+constexpr int kMostOfPast = 500;
+/// What the row of a measurement takes, about.
+constexpr int kMeasurementBytes = 256;
+
 /// Deletes what a table has of a pattern and class, the first time that they are named.
 absl::Status ClearOnce(Database& database, const char* table, int64_t pattern,
                        const std::string& problem_class,
@@ -145,11 +150,12 @@ absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measu
         status = database_->Query(
             "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
             "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms, "
-            "model, right_pattern, transposed, compulsory_bytes) "
-            "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "model, right_pattern, transposed, compulsory_bytes, censored) "
+            "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
              int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms,
-             m.model, RightOf(m.pair), TransposedOf(m.pair), m.compulsory_bytes});
+             m.model, RightOf(m.pair), TransposedOf(m.pair), m.compulsory_bytes,
+             int64_t{m.censored}});
       }
       if (!status.ok()) return status;
     }
@@ -224,6 +230,68 @@ absl::StatusOr<std::optional<Features>> DiskStore::ReadFeatures(const std::strin
                                                                 MemorySource& memory) {
   const MutexLock lock(mutex_);
   return LoadFeatures(*database_, pattern_hash, memory);
+}
+
+absl::Status DiskStore::KeepAsPast(int64_t pattern) {
+  if (most_past_bytes_ <= 0) return absl::OkStatus();
+  // A deletion is to leave a full disk emptier, and what rows leave free stays the catalog's.
+  absl::Status status = folder_->CheckRoom(kMostOfPast * kMeasurementBytes);
+  if (!status.ok()) return absl::IsResourceExhausted(status) ? absl::OkStatus() : status;
+  // What was measured before on the same pattern was measured again.
+  status = database_->Query(
+      "DELETE FROM past_patterns WHERE hash = (SELECT hash FROM patterns WHERE id = ?)", {pattern});
+  if (!status.ok()) return status;
+  const absl::StatusOr<std::optional<int64_t>> past = database_->QueryInteger(
+      fmt::format(
+          "INSERT INTO past_patterns(hash, bytes)"
+          " SELECT hash, (SELECT COALESCE(sum(length(name) + length(value)), 0) FROM features"
+          "                WHERE pattern = p.id)"
+          "            + {} * (SELECT min(count(*), {}) FROM measurements WHERE pattern = p.id)"
+          "   FROM patterns p WHERE id = ? AND EXISTS"
+          "   (SELECT 1 FROM measurements WHERE pattern = p.id) RETURNING id",
+          kMeasurementBytes, kMostOfPast),
+      {pattern});
+  if (!past.ok() || !*past) return past.status();
+  status = database_->Query(
+      "INSERT INTO past_features(pattern, name, value)"
+      " SELECT ?, name, value FROM features WHERE pattern = ?",
+      {**past, pattern});
+  if (!status.ok()) return status;
+  status = database_->Query(
+      fmt::format("INSERT INTO past_measurements(pattern, {0})"
+                  " SELECT ?, {0} FROM measurements WHERE id IN (SELECT id FROM measurements"
+                  " WHERE pattern = ? ORDER BY id DESC LIMIT {1}) ORDER BY id",
+                  kMeasurementColumns, kMostOfPast),
+      {**past, pattern});
+  return status.ok() ? BoundPast() : status;
+}
+
+absl::Status DiskStore::BoundPast() {
+  const auto bytes = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return database_->QueryInteger(
+        "SELECT CAST(COALESCE(sum(bytes), 0) AS INTEGER)"
+        " FROM past_patterns",
+        {});
+  };
+  absl::StatusOr<std::optional<int64_t>> taken = bytes();
+  if (taken.ok() && taken->value_or(0) > most_past_bytes_) {
+    const absl::Status status = database_->Query(
+        "DELETE FROM past_patterns WHERE id IN (SELECT id FROM"
+        " (SELECT id, sum(bytes) OVER (ORDER BY id DESC) AS with_later FROM past_patterns)"
+        " WHERE with_later > ?)",
+        {most_past_bytes_});
+    if (!status.ok()) return status;
+    taken = bytes();
+  }
+  if (!taken.ok()) return taken.status();
+  past_bytes_ = taken->value_or(0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<PastPattern>> DiskStore::ReadNextPast(const std::string& hash,
+                                                                   MemorySource& memory) {
+  const MutexLock lock(mutex_);
+  return LoadNextPast(*database_, hash, memory);
 }
 
 }  // namespace sparsed::engine

@@ -87,6 +87,11 @@ class InMemoryStore final : public Store {
   absl::StatusOr<std::optional<Features>> ReadFeatures(const std::string&, MemorySource&) override {
     return std::optional<Features>();
   }
+  absl::StatusOr<std::optional<PastPattern>> ReadNextPast(const std::string&,
+                                                          MemorySource&) override {
+    return std::optional<PastPattern>();
+  }
+  int64_t past_measurement_bytes() const override { return 0; }
 
   absl::StatusOr<BufferRecord> PutBuffer(const NewBuffer& b, Stop) override {
     return BufferRecord{

@@ -201,19 +201,21 @@ absl::StatusOr<std::vector<PlanRecord>> LoadPlans(Database& database) {
   return plans;
 }
 
+/// Of a row with the pattern's hash and kMeasurementColumns.
+MeasurementRecord MeasurementOf(const Row& row) {
+  return {row.Text(0),    row.Text(1),     row.Text(2),  row.Text(3),
+          row.Text(4),    row.Integer(5),  row.Real(6),  static_cast<int32_t>(row.Integer(7)),
+          row.Integer(8), row.Real(9),     row.Real(10), row.Real(11),
+          row.Text(12),   PairOf(row, 13), row.Real(15), row.Integer(16) != 0};
+}
+
 absl::StatusOr<std::vector<MeasurementRecord>> LoadMeasurements(Database& database) {
   std::vector<MeasurementRecord> measurements;
   absl::Status status = database.Query(
-      "SELECT p.hash, q.class, q.recipe, q.kernel, q.device, q.k, q.median_ms, q.runs,"
-      "       q.measured_unix_ns, q.baseline_ms, q.floor_ms, q.preparation_ms, q.model,"
-      "       q.right_pattern, q.transposed, q.compulsory_bytes"
-      "  FROM measurements q JOIN patterns p ON p.id = q.pattern ORDER BY q.id",
-      {}, [&](const Row& row) {
-        measurements.push_back({row.Text(0), row.Text(1), row.Text(2), row.Text(3), row.Text(4),
-                                row.Integer(5), row.Real(6), static_cast<int32_t>(row.Integer(7)),
-                                row.Integer(8), row.Real(9), row.Real(10), row.Real(11),
-                                row.Text(12), PairOf(row, 13), row.Real(15)});
-      });
+      fmt::format("SELECT p.hash, {} FROM measurements q JOIN patterns p ON p.id = q.pattern"
+                  " ORDER BY q.id",
+                  kMeasurementColumns),
+      {}, [&](const Row& row) { measurements.push_back(MeasurementOf(row)); });
   if (!status.ok()) return status;
   return measurements;
 }
@@ -324,8 +326,12 @@ absl::StatusOr<std::optional<MatrixRecord>> LoadMatrix(Database& database, const
   return Only(LoadMatrices(database, *arrays, "WHERE m.tenant = ? AND m.name = ?", {tenant, name}));
 }
 
-absl::StatusOr<std::optional<Features>> LoadFeatures(Database& database, const std::string& hash,
-                                                     MemorySource& memory) {
+namespace {
+
+/// Those in `tables`, of features and of patterns.
+absl::StatusOr<std::optional<Features>> LoadFeaturesFrom(
+    std::pair<std::string_view, std::string_view> tables, Database& database,
+    const std::string& hash, MemorySource& memory) {
   Features features;
   const auto copy = [](std::span<const std::byte> from, std::span<std::byte> to) {
     if (from.size() != to.size()) return false;
@@ -340,7 +346,8 @@ absl::StatusOr<std::optional<Features>> LoadFeatures(Database& database, const s
   };
   std::set<std::string> found;
   absl::Status status = database.Query(
-      "SELECT f.name, f.value FROM features f JOIN patterns p ON p.id = f.pattern WHERE p.hash = ?",
+      fmt::format("SELECT f.name, f.value FROM {} f JOIN {} p ON p.id = f.pattern WHERE p.hash = ?",
+                  tables.first, tables.second),
       {hash}, [&](const Row& row) {
         const std::string name = row.Text(0);
         const auto field = std::ranges::find(kFeatureFields, name, &FeatureField::name);
@@ -362,6 +369,34 @@ absl::StatusOr<std::optional<Features>> LoadFeatures(Database& database, const s
   if (!status.ok()) return status;
   if (found.size() != kFeatureFields.size() + 2) return std::optional<Features>();
   return std::optional<Features>(std::move(features));
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<Features>> LoadFeatures(Database& database, const std::string& hash,
+                                                     MemorySource& memory) {
+  return LoadFeaturesFrom({"features", "patterns"}, database, hash, memory);
+}
+
+absl::StatusOr<std::optional<PastPattern>> LoadNextPast(Database& database, const std::string& hash,
+                                                        MemorySource& memory) {
+  std::optional<PastPattern> past;
+  absl::Status status =
+      database.Query("SELECT hash FROM past_patterns WHERE hash > ? ORDER BY hash LIMIT 1", {hash},
+                     [&](const Row& row) { past.emplace().hash = row.Text(0); });
+  if (!status.ok()) return status;
+  if (!past) return past;
+  auto features =
+      LoadFeaturesFrom({"past_features", "past_patterns"}, database, past->hash, memory);
+  if (!features.ok()) return features.status();
+  past->features = *std::move(features);
+  status = database.Query(
+      fmt::format("SELECT p.hash, {} FROM past_measurements q JOIN past_patterns p"
+                  " ON p.id = q.pattern WHERE p.hash = ? ORDER BY q.id",
+                  kMeasurementColumns),
+      {past->hash}, [&](const Row& row) { past->measurements.push_back(MeasurementOf(row)); });
+  if (!status.ok()) return status;
+  return past;
 }
 
 absl::StatusOr<std::optional<StoredArray>> NextArray(Database& database, const Blobs& blobs,

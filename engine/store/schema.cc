@@ -307,12 +307,51 @@ constexpr const char* kVersion13 = R"sql(
 ALTER TABLE measurements ADD COLUMN compulsory_bytes REAL NOT NULL DEFAULT 0;
 )sql";
 
+// Contenders that were stopped early; and what was measured on patterns that are stored no more,
+// the last of them last.
+constexpr const char* kVersion14 = R"sql(
+ALTER TABLE measurements ADD COLUMN censored INTEGER NOT NULL DEFAULT 0
+  CHECK(censored IN (0, 1));
+CREATE TABLE past_patterns(
+  id INTEGER PRIMARY KEY,
+  hash TEXT NOT NULL UNIQUE,
+  bytes INTEGER NOT NULL
+) STRICT;
+CREATE TABLE past_features(
+  pattern INTEGER NOT NULL REFERENCES past_patterns(id) ON DELETE CASCADE,
+  name TEXT NOT NULL,
+  value ANY NOT NULL,
+  PRIMARY KEY(pattern, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE past_measurements(
+  id INTEGER PRIMARY KEY,
+  pattern INTEGER NOT NULL REFERENCES past_patterns(id) ON DELETE CASCADE,
+  class TEXT NOT NULL,
+  recipe TEXT NOT NULL,
+  kernel TEXT NOT NULL,
+  device TEXT NOT NULL,
+  k INTEGER NOT NULL,
+  median_ms REAL NOT NULL,
+  runs INTEGER NOT NULL,
+  measured_unix_ns INTEGER NOT NULL,
+  baseline_ms REAL NOT NULL,
+  floor_ms REAL NOT NULL,
+  preparation_ms REAL NOT NULL,
+  model TEXT NOT NULL,
+  right_pattern TEXT NOT NULL,
+  transposed INTEGER NOT NULL,
+  compulsory_bytes REAL NOT NULL,
+  censored INTEGER NOT NULL
+) STRICT;
+CREATE INDEX past_measurements_of_pattern ON past_measurements(pattern);
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 13> kMigrations = {
-    kVersion1, kVersion2, kVersion3,  kVersion4,  kVersion5,  kVersion6, kVersion7,
-    kVersion8, kVersion9, kVersion10, kVersion11, kVersion12, kVersion13};
+constexpr std::array<const char*, 14> kMigrations = {
+    kVersion1, kVersion2, kVersion3,  kVersion4,  kVersion5,  kVersion6,  kVersion7,
+    kVersion8, kVersion9, kVersion10, kVersion11, kVersion12, kVersion13, kVersion14};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

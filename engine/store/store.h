@@ -128,7 +128,17 @@ struct MeasurementRecord {
   std::string model = {};     ///< the processor's or the card's name; empty: not known
   std::optional<PatternPair> pair = std::nullopt;  ///< SpGEMM, which is tried pair by pair
   double compulsory_bytes = 0;                     ///< that floor_ms is of; 0: not known
+  bool censored = false;  ///< stopped early: far slower than what it was compared with
 };
+
+/// What was measured on a pattern that is stored no more.
+struct PastPattern {
+  std::string hash;
+  std::optional<Features> features;  ///< none: they were not stored
+  std::vector<MeasurementRecord> measurements;
+};
+/// What past patterns may take on disk, by estimate.
+inline constexpr int64_t kPastMeasurementBytes = int64_t{64} << 20;
 
 /// What became of a recipe for a class, or of a kernel of SpGEMM for a pair.
 struct DecisionRecord {
@@ -260,7 +270,8 @@ class Store {
   virtual absl::Status DeleteShare(const std::string& tenant, const std::string& name,
                                    const std::string& with) = 0;
   /// Forgets a matrix, but for the highest version that it may have had, and with a pattern's last
-  /// matrix the pattern and everything known of it. OK if it is not stored.
+  /// matrix the pattern and everything known of it but its features and last measurements, which
+  /// become those of a past pattern unless the disk is full. OK if it is not stored.
   virtual absl::Status DeleteMatrix(const std::string& tenant, const std::string& name) = 0;
 
   /// Stores a finished layout; replaces one of the same recipe. NOT_FOUND if the pattern is not
@@ -288,6 +299,13 @@ class Store {
   /// RESOURCE_EXHAUSTED, DATA_LOSS, INTERNAL.
   virtual absl::StatusOr<std::optional<Features>> ReadFeatures(const std::string& pattern_hash,
                                                                MemorySource& memory) = 0;
+
+  /// The past pattern whose hash comes next after `hash` (empty: the first); none: that was the
+  /// last. The density map is of `memory`. Errors: as ReadFeatures'.
+  virtual absl::StatusOr<std::optional<PastPattern>> ReadNextPast(const std::string& hash,
+                                                                  MemorySource& memory) = 0;
+  /// What past patterns take on disk, by estimate.
+  virtual int64_t past_measurement_bytes() const = 0;
 
   /// Stores a buffer; replaces one of the same name.
   virtual absl::StatusOr<BufferRecord> PutBuffer(const NewBuffer& buffer, Stop stop = nullptr) = 0;
@@ -317,11 +335,14 @@ class Store {
 };
 
 /// Opens the store in `directory`, making it if there is none, and removes what unfinished writes
-/// left behind. `files` must outlive the store.
+/// left behind. `files` must outlive the store. Of past patterns it keeps the last ones, as many as
+/// take `past_measurement_bytes` or less.
 /// Errors: FAILED_PRECONDITION (another server uses the directory, it was written by a newer
 /// program, permissions), DATA_LOSS (the catalog is damaged, or missing where there was one),
 /// RESOURCE_EXHAUSTED, INTERNAL.
-absl::StatusOr<std::unique_ptr<Store>> OpenStore(FileSystem& files, const std::string& directory);
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(
+    FileSystem& files, const std::string& directory,
+    int64_t past_measurement_bytes = kPastMeasurementBytes);
 
 /// Keeps nothing: writes succeed, what they return is not readable(), and Load is always empty.
 std::unique_ptr<Store> MakeInMemoryStore();

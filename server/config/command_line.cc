@@ -147,6 +147,13 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str()
       ->group("Serving");
 
+  app.add_option("--past-measurements", config.past_measurement_bytes,
+                 "Room in the data directory for what was measured on patterns that no matrix has "
+                 "any more, features and density map included: the oldest go; 0: none is kept")
+      ->transform(Size())
+      ->default_str("64MiB")
+      ->group("Serving");
+
   app.add_option(
          "--host-memory", config.host_memory_bytes,
          "Host memory for matrices, layouts, operands and results together, such as 4GiB "

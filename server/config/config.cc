@@ -120,6 +120,7 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "give_up_after" << YAML::Value << config.give_up_seconds;
   out << YAML::Key << "stall_after" << YAML::Value << config.stall_seconds;
   out << YAML::Key << "scrub_interval" << YAML::Value << config.scrub_interval_seconds;
+  out << YAML::Key << "past_measurements" << YAML::Value << config.past_measurement_bytes;
   out << YAML::Key << "log_level" << YAML::Value << Name(config.log_level);
   out << YAML::Key << "log_format" << YAML::Value
       << (config.log_format == LogFormat::kJson ? "json" : "text");

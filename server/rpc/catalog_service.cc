@@ -105,7 +105,13 @@ class CatalogService final : public Service {
           auto classes = ToClasses((*matrix)->type(), request.expected());
           if (!classes.ok()) return classes.status();
           std::optional<engine::Asked> asked;
-          if (!request.recipe().empty() || !request.kernel().empty()) {
+          const bool names_one = !request.recipe().empty() || !request.kernel().empty();
+          if (request.explore() && names_one) {
+            return absl::Status(absl::InvalidArgumentError(
+                "explore: it times every candidate, and goes with neither recipe nor kernel"));
+          }
+          if (request.explore()) asked.emplace();
+          if (names_one) {
             auto parsed = engine::ParseAsked(request.recipe(), request.kernel());
             if (!parsed.ok()) return parsed.status();
             asked = *std::move(parsed);

@@ -79,16 +79,16 @@ void ToProto(const ProblemClass& c, v1::ProblemClass& message) {
 
 /// What was tried, for clients: a recipe or, of SpGEMM, both factors. `tried`: a plan, a
 /// measurement or a decision.
-std::string RecipeText(const auto& tried, const engine::Pattern& left) {
+std::string RecipeText(const auto& tried, std::string_view left_hash) {
   if (!tried.pair) return tried.recipe;
-  return FactorsText(*tried.pair, left.hash(), tried.recipe, tried.kernel);
+  return FactorsText(*tried.pair, left_hash, tried.recipe, tried.kernel);
 }
 
-void ToProto(const engine::Measurement& measured, const engine::Pattern& pattern,
+void ToProto(const engine::Measurement& measured, std::string_view left_hash,
              const engine::Executor& executor, v1::Measurement& measurement) {
   ToProto(measured.problem_class, *measurement.mutable_problem_class());
   measurement.set_type(server::ToProto(measured.problem_class.type));
-  measurement.set_recipe(RecipeText(measured, pattern));
+  measurement.set_recipe(RecipeText(measured, left_hash));
   measurement.set_kernel(measured.kernel);
   measurement.set_device(measured.device);
   measurement.set_median_ms(measured.median_ms);
@@ -102,6 +102,16 @@ void ToProto(const engine::Measurement& measured, const engine::Pattern& pattern
   measurement.set_runs(measured.runs);
   measurement.set_k(measured.k);
   measurement.set_model(measured.model);
+  measurement.set_censored(measured.censored);
+  if (!measured.pair) return;
+  measurement.set_right_pattern_hash(measured.pair->right);
+  measurement.set_transpose_left(measured.pair->transpose_left);
+  measurement.set_transpose_right(measured.pair->transpose_right);
+}
+
+void AddDensityMap(const Features& features, v1::Features& message) {
+  const std::vector<int32_t> tiles = features.density_map.Tiles();
+  message.mutable_density_map()->Add(tiles.begin(), tiles.end());
 }
 
 /// 0 of a time that is none.
@@ -128,7 +138,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool tells_use,
   for (const auto& [active, per_second, in_use] : pattern.plans().ListUsed(matrix.type())) {
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
-    plan.set_recipe(RecipeText(active->plan, pattern));
+    plan.set_recipe(RecipeText(active->plan, pattern.hash()));
     plan.set_kernel(active->plan.kernel);
     plan.set_device(std::string(Name(active->plan.problem_class.device)));
     plan.set_baseline_ms(active->plan.baseline_ms);
@@ -141,14 +151,14 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool tells_use,
   }
   for (const engine::Measurement& measured : pattern.trials().measurements()) {
     if (measured.problem_class.type == matrix.type()) {
-      ToProto(measured, pattern, executor, *info.add_measurements());
+      ToProto(measured, pattern.hash(), executor, *info.add_measurements());
     }
   }
   for (const engine::Decision& decided : pattern.trials().decisions()) {
     if (decided.problem_class.type != matrix.type()) continue;
     v1::Decision& decision = *info.add_decisions();
     ToProto(decided.problem_class, *decision.mutable_problem_class());
-    const std::string recipe = RecipeText(decided, pattern);
+    const std::string recipe = RecipeText(decided, pattern.hash());
     decision.set_recipe(decided.kernel.empty() ? recipe
                                                : fmt::format("{} / {}", recipe, decided.kernel));
     decision.set_tried(decided.tried);
@@ -378,20 +388,22 @@ v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenan
 void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info) {
   const std::shared_ptr<const Features> features = matrix.pattern()->features();
   if (features == nullptr) return;
-  v1::Features& message = *info.mutable_features();
-  ToProto(*features, message);
-  const std::vector<int32_t> tiles = features->density_map.Tiles();
-  message.mutable_density_map()->Add(tiles.begin(), tiles.end());
+  ToProto(*features, *info.mutable_features());
+  AddDensityMap(*features, *info.mutable_features());
 }
 
-v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
+v1::PatternMeasurements ToPatternMeasurements(const engine::PatternMeasurements& of,
                                               std::span<const engine::Measurement> measurements,
-                                              const engine::Executor& executor) {
+                                              bool density_map, const engine::Executor& executor) {
   v1::PatternMeasurements message;
-  message.set_pattern_hash(pattern.hash());
-  if (const auto features = pattern.features()) ToProto(*features, *message.mutable_features());
+  message.set_pattern_hash(of.pattern_hash);
+  message.set_past(of.past);
+  if (of.features != nullptr) {
+    ToProto(*of.features, *message.mutable_features());
+    if (density_map) AddDensityMap(*of.features, *message.mutable_features());
+  }
   for (const engine::Measurement& measured : measurements) {
-    ToProto(measured, pattern, executor, *message.add_measurements());
+    ToProto(measured, of.pattern_hash, executor, *message.add_measurements());
   }
   return message;
 }

@@ -52,9 +52,10 @@ v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenan
                             const engine::Executor& executor);
 /// Adds nothing if the pattern has none yet.
 void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info);
-v1::PatternMeasurements ToPatternMeasurements(const engine::Pattern& pattern,
+/// With some of its measurements.
+v1::PatternMeasurements ToPatternMeasurements(const engine::PatternMeasurements& of,
                                               std::span<const engine::Measurement> measurements,
-                                              const engine::Executor& executor);
+                                              bool density_map, const engine::Executor& executor);
 v1::MatrixState ToProto(engine::PreparationState state);
 /// `now` by the catalog's clock.
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/catalog/trial_log.h"
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/admit.h"
@@ -13,6 +14,8 @@
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/worker_pool.h"
+#include "server/security/access.h"
 #include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
@@ -29,11 +32,13 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
       : LiveStream(caller),
         service_(service),
         context_(*context),
+        density_maps_(request.density_maps()),
+        past_(request.all()),
         record_(service.telemetry.Begin(Op::kListMeasurements, caller, request.name())) {
     if (!service_.live_streams.Add(this)) {
       status = absl::UnavailableError("the server is shutting down");
     }
-    if (status.ok()) status = FindPatterns(request.name());
+    if (status.ok()) status = FindPatterns(request, caller);
     if (status.ok()) {
       WriteNext();
     } else {
@@ -53,10 +58,22 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
   }
 
  private:
-  absl::Status FindPatterns(const std::string& name) {
+  absl::Status FindPatterns(const v1::ListMeasurementsRequest& request, const Caller& caller) {
     const auto add = [this](const engine::MatrixLease& matrix) {
       patterns_[matrix->pattern()->hash()] = matrix->pattern();
     };
+    const std::string& name = request.name();
+    if (request.all()) {
+      if (!name.empty()) {
+        return absl::InvalidArgumentError(
+            "name: with `all` the measurements are not of one matrix");
+      }
+      absl::Status allowed =
+          service_.access.Require(caller, Role::kOperator, "what was measured for all tenants");
+      if (!allowed.ok()) return allowed;
+      for (const auto& matrix : service_.engine.catalog().All()) add(matrix);
+      return absl::OkStatus();
+    }
     if (name.empty()) {
       for (const auto& matrix : service_.engine.catalog().List(record_.tenant, "")) add(matrix);
       return absl::OkStatus();
@@ -68,15 +85,35 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
 
   /// One message at a time; `this` may be gone afterwards.
   void WriteNext() {
-    if (sent_ == measurements_.size()) {
-      if (patterns_.empty()) return Conclude(absl::OkStatus());
-      pattern_ = patterns_.extract(patterns_.begin()).mapped();
-      measurements_ = pattern_->trials().measurements();
-      sent_ = 0;
+    if (sent_ < of_.measurements.size()) return Write();
+    if (!patterns_.empty()) {
+      const std::shared_ptr<engine::Pattern> pattern =
+          patterns_.extract(patterns_.begin()).mapped();
+      return Begin({pattern->hash(), pattern->features(), pattern->trials().measurements()});
     }
-    const size_t count = std::min(kMost, measurements_.size() - sent_);
-    out_ = wire::Encode(ToPatternMeasurements(
-        *pattern_, std::span(measurements_).subspan(sent_, count), service_.engine.executor()));
+    if (!past_) return Conclude(absl::OkStatus());
+    absl::Status queued = service_.workers.Run(record_.tenant, [this] { ReadPast(); });
+    if (!queued.ok()) Conclude(std::move(queued));
+  }
+
+  /// On a worker.
+  void ReadPast() {
+    auto past = service_.engine.ReadNextPast(of_.past ? of_.pattern_hash : "");
+    if (!past.ok() || !*past) return Conclude(past.status());
+    Begin(**std::move(past));
+  }
+
+  void Begin(engine::PatternMeasurements of) {
+    of_ = std::move(of);
+    sent_ = 0;
+    Write();
+  }
+
+  void Write() {
+    const size_t count = std::min(kMost, of_.measurements.size() - sent_);
+    out_ = wire::Encode(
+        ToPatternMeasurements(of_, std::span(of_.measurements).subspan(sent_, count),
+                              density_maps_ && sent_ == 0, service_.engine.executor()));
     sent_ += count;
     delivery_.Begin(0, [this] { StartWrite(&out_); });
   }
@@ -91,11 +128,12 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
 
   const ServiceContext& service_;
   grpc::CallbackServerContext& context_;
+  const bool density_maps_;
+  const bool past_;  ///< past patterns, too
   StageRecord record_;
   std::map<std::string, std::shared_ptr<engine::Pattern>> patterns_;  ///< by hash, to be sent
-  std::shared_ptr<engine::Pattern> pattern_;                          ///< under way
-  std::vector<engine::Measurement> measurements_;                     ///< its own
-  size_t sent_ = 0;                                                   ///< of them
+  engine::PatternMeasurements of_;                                    ///< the one under way
+  size_t sent_ = 0;                                                   ///< of its measurements
   grpc::ByteBuffer out_;
   Delivery delivery_;
 };

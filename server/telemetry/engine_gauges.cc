@@ -286,6 +286,9 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
     families.Single(MetricType::Gauge, "sparsed_store_up",
                     "1 while the data directory is where it was, 0 once it is gone", *up ? 1 : 0);
   }
+  families.Single(MetricType::Gauge, "sparsed_past_measurements_bytes",
+                  "What is kept on disk of measurements on patterns that no matrix has any more",
+                  static_cast<double>(engine_.past_measurement_bytes()));
   AddDisk(families, engine_);
   families.Single(MetricType::Gauge, "sparsed_preparations_pending",
                   "Preparations waiting or under way",

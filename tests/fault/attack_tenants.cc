@@ -259,7 +259,7 @@ class Attacker {
             .Spmm(DenseView(c.data(), 100, 1), MutableDenseView(c.data() + 100, 100, 1), {}, Soon())
             .status(),
         theirs.SpgemmCollect(theirs, nullptr, Soon()).status(),
-        client.ListMeasurements("victim~m", Soon()).status(),
+        client.ListMeasurements("victim~m", {}, Soon()).status(),
         client.DenseNamed("victim~b").Delete(Soon()),
     };
     for (const absl::Status& status : tried) {

@@ -58,6 +58,9 @@ def test_show_and_explain(g):
     assert "limit" in str(explained)
     assert g.measurements()[0]["pattern_hash"] == g.info()["pattern_hash"]
     assert isinstance(g.client.measurements(), list)
+    of_all = g.client.measurements(everybody=True)
+    maps = [of["density_map"] for of in of_all if of["pattern_hash"] == g.info()["pattern_hash"]]
+    assert len(maps[0]) == 128
 
 
 def test_html(g):

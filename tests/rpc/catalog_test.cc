@@ -1,4 +1,5 @@
 // Catalog: every call's happy path, and its errors that are not about chunks.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -315,6 +316,58 @@ TEST(Catalog, EverythingThatWasMeasuredIsListed) {
   }
 }
 
+TEST(Catalog, OperatorsSeeWhatWasMeasuredOnPatternsThatAreGone) {
+  const std::string folder = testing::TempDir() + "sparsed_rpc_past_measurements";
+  std::filesystem::remove_all(folder);
+  TestServer server([&](server::Config& config) {
+    config.preparation_workers = 1;
+    config.data_dir = folder;
+    WithPages(config);
+  });
+  MustUpload(server, "stays", Uniform(400, 300, 40, 1));
+  MustUpload(server, "goes", Uniform(200, 300, 60, 2));
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  v1::MatrixInfo stays, goes;
+  ASSERT_TRUE(Get(server, "stays", &stays).ok());
+  ASSERT_TRUE(Get(server, "goes", &goes).ok());
+  ASSERT_TRUE(server.engine().catalog().Delete("default", "goes").ok());
+  const auto list = [&](bool all, bool maps, const std::string& name,
+                        std::vector<v1::PatternMeasurements>& patterns) {
+    grpc::ClientContext context;
+    v1::ListMeasurementsRequest request;
+    request.set_name(name);
+    request.set_all(all);
+    request.set_density_maps(maps);
+    auto reader = server.catalog().ListMeasurements(&context, request);
+    v1::PatternMeasurements pattern;
+    while (reader->Read(&pattern)) patterns.push_back(pattern);
+    return reader->Finish();
+  };
+  std::vector<v1::PatternMeasurements> all;
+  ASSERT_TRUE(list(true, true, "", all).ok());
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].pattern_hash(), stays.pattern_hash());
+  EXPECT_FALSE(all[0].past());
+  EXPECT_EQ(all[1].pattern_hash(), goes.pattern_hash());
+  EXPECT_TRUE(all[1].past());
+  for (const v1::PatternMeasurements& pattern : all) {
+    EXPECT_EQ(pattern.features().values_size(), 35);
+    ASSERT_EQ(pattern.features().density_map_size(), 128 * 128);
+    int64_t nonzeros = 0;
+    for (const int32_t count : pattern.features().density_map()) nonzeros += count;
+    EXPECT_EQ(nonzeros, pattern.past() ? 200 * 60 : 400 * 40);
+  }
+  ASSERT_EQ(all[1].measurements_size(), goes.measurements_size());
+  EXPECT_EQ(all[1].measurements(0).median_ms(), goes.measurements(0).median_ms());
+  EXPECT_EQ(all[1].measurements(0).gflops(), goes.measurements(0).gflops());
+  all.clear();
+  ASSERT_TRUE(list(false, false, "", all).ok());
+  EXPECT_EQ(all.size(), 1u);
+  EXPECT_EQ(list(true, false, "stays", all).error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_NE(server.Page("/metrics").find("sparsed_past_measurements_bytes "), std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Catalog, ManyMeasurementsComeInSeveralMessages) {
   TestServer server;
   MustUpload(server, "a", Uniform(40, 30, 4, 1));
@@ -489,6 +542,25 @@ TEST(Catalog, PrepareTriesARecipeAndAKernelThatAreAskedFor) {
   refused("", "cpu.fast", "'cpu.fast' is none; spmm f32 k<=128 cpu from csr is computed by: cpu.");
   refused("aspt", "cpu.csr.slab", "is computed by: cpu.aspt.panel");
   refused("coo_panels", "", "there are kernels for: csr, transpose, ");
+}
+
+TEST(Catalog, PrepareExploresWhatTheRulesLeaveOut) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  MustUpload(server, "a", Uniform(200, 200, 4, 1));
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  v1::MatrixInfo before, after;
+  ASSERT_TRUE(Get(server, "a", &before).ok());
+  v1::PrepareRequest request;
+  request.set_name("a");
+  request.set_explore(true);
+  ASSERT_TRUE(Prepare(server, request).ok());
+  ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
+  ASSERT_TRUE(Get(server, "a", &after).ok());
+  EXPECT_GT(after.measurements_size(), before.measurements_size() + 3);
+  request.set_kernel("cpu.csr.slab");
+  const grpc::Status refused = Prepare(server, request);
+  EXPECT_EQ(refused.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), testing::HasSubstr("explore: "));
 }
 
 TEST(Catalog, SaysWhichRecipesAProductWasTriedWith) {

@@ -496,6 +496,7 @@ const std::map<std::string, Sample>& Samples() {
       {"metrics-listen", {"127.0.0.1:78"}},
       {"metrics-token", {"true", {"--in-memory", "--access-file=a"}}},
       {"otlp-endpoint", {"http://127.0.0.1:77"}},
+      {"past-measurements", {"7MiB"}},
       {"preparation-memory", {"7MiB"}},
       {"preparation-seconds", {"77"}},
       {"preparation-threads", {"7"}},

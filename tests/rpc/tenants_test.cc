@@ -202,6 +202,29 @@ TEST_F(TenantsTest, AnOperatorSeesAllTenantsAndOthersThemselvesAlone) {
   EXPECT_THAT(names, testing::ElementsAre("one", "ops"));
 }
 
+TEST_F(TenantsTest, WhatWasMeasuredForAllIsForOperators) {
+  Start("");
+  ASSERT_TRUE(Put("one", "m").ok());
+  const auto list = [&](const std::string& token, bool all) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ListMeasurementsRequest request;
+    request.set_all(all);
+    auto reader = server().catalog().ListMeasurements(&context, request);
+    v1::PatternMeasurements pattern;
+    int patterns = 0;
+    while (reader->Read(&pattern)) ++patterns;
+    const grpc::Status status = reader->Finish();
+    return status.ok() ? patterns : -static_cast<int>(status.error_code());
+  };
+  EXPECT_EQ(list("one", false), 1);
+  EXPECT_EQ(list("two", false), 0);
+  EXPECT_EQ(list("ops", false), 0);
+  EXPECT_EQ(list("ops", true), 1);
+  EXPECT_EQ(list("one", true), -grpc::PERMISSION_DENIED);
+  EXPECT_EQ(list("two", true), -grpc::PERMISSION_DENIED);
+}
+
 TEST_F(TenantsTest, SlowRequestsAreTheTenantsOwn) {
   Start("");
   ASSERT_TRUE(Put("one", "secret").ok());

@@ -345,6 +345,11 @@ SPARSED_API sparsed_error* sparsed_matrix_explain(sparsed_matrix* matrix, int64_
 /* JSON: everything that was measured on its pattern; of all matrices if `matrix` is NULL. */
 SPARSED_API sparsed_error* sparsed_measurements(sparsed_client* client, sparsed_matrix* matrix,
                                                 const sparsed_call_options* options, char** json);
+/* Likewise, of all tenants' matrices, and what is kept of patterns that no matrix has any more: for
+ * operators. With density maps. */
+SPARSED_API sparsed_error* sparsed_all_measurements(sparsed_client* client,
+                                                    const sparsed_call_options* options,
+                                                    char** json);
 
 typedef struct sparsed_prepare_options {
   size_t size;
@@ -353,9 +358,10 @@ typedef struct sparsed_prepare_options {
   int32_t again;                   /* time every candidate anew */
   const char* recipe;              /* build and time just this transform pipeline; NULL */
   const char* kernel;              /* time this kernel alone; NULL */
+  int32_t explore;                 /* time every candidate, also what the rules leave out */
 } sparsed_prepare_options;
 #define SPARSED_PREPARE_OPTIONS_INIT \
-  { sizeof(sparsed_prepare_options), NULL, 0, 0, NULL, NULL }
+  { sizeof(sparsed_prepare_options), NULL, 0, 0, NULL, NULL, 0 }
 
 /* Returns at once: sparsed_wait_ready follows the preparation. */
 SPARSED_API sparsed_error* sparsed_prepare(sparsed_matrix* matrix,

@@ -147,6 +147,15 @@ struct PrepareOptions {
   /// Time this kernel alone on what `recipe` makes; without one on plain CSR. Also one of SpGEMM,
   /// without a pipeline.
   std::string kernel{};
+  /// Build and time every candidate that there is, also what the rules leave out. Slow: for
+  /// measurements that a rule or a model can learn from.
+  bool explore = false;
+};
+
+struct MeasurementsOptions {
+  /// Of all tenants' matrices and of patterns that no matrix has any more; operators alone may.
+  bool all = false;
+  bool density_maps = false;  ///< with the patterns' features
 };
 
 struct UpdateOptions {
@@ -466,9 +475,11 @@ class Client {
 
   /// Everything that was measured on the pattern of a matrix; of all matrices, if `name` is empty.
   absl::StatusOr<std::vector<PatternMeasurements>> ListMeasurements(
-      const std::string& name = "", const CallOptions& options = {}) const;
+      const std::string& name = "", const MeasurementsOptions& which = {},
+      const CallOptions& options = {}) const;
   Call<std::vector<PatternMeasurements>> ListMeasurementsAsync(
-      const std::string& name = "", const CallOptions& options = {}) const;
+      const std::string& name = "", const MeasurementsOptions& which = {},
+      const CallOptions& options = {}) const;
 
   /// Stores a dense matrix, replacing one of the same name.
   absl::StatusOr<DenseMatrix> PutDense(const std::string& name, const DenseView& matrix,

@@ -207,6 +207,10 @@ struct Measurement {
   ValueType type = ValueType::kF32;
   std::string model;  ///< of the processor or the card that it was timed on; empty if not known
   std::string roof;   ///< "memory", "cache", or empty: what bounds it
+  /// Stopped after its first turn, being hopelessly slow: the median is that of one run.
+  bool censored = false;
+  std::string right_pattern_hash{};  ///< of a sparse product
+  bool transpose_left = false, transpose_right = false;
 };
 
 /// What became of a transform pipeline for a problem signature.
@@ -281,8 +285,9 @@ struct MatrixFeatures {
 /// Everything that was measured on a pattern, with values of any type.
 struct PatternMeasurements {
   std::string pattern_hash;
-  MatrixFeatures features;  ///< without a density map; empty if they are not computed
+  MatrixFeatures features;  ///< empty if they are not computed
   std::vector<Measurement> measurements;
+  bool past = false;  ///< no matrix has the pattern any more
 };
 
 /// Bytes that a product moves between memory and the last level cache, by model.

@@ -281,10 +281,16 @@ class Client(Buffers):
         """Counters since the server's start."""
         return Report(self._json("sparsed_server_stats"), f"sparsed at {self._address}")
 
-    def measurements(self) -> list[dict[str, Any]]:
-        """Everything that was measured on all matrices' patterns."""
-        listed = self._json("sparsed_measurements", None)
-        return list(listed)
+    def measurements(self, everybody: bool = False) -> list[dict[str, Any]]:
+        """Everything that was measured on all matrices' patterns.
+
+        Args:
+            everybody: of all tenants' matrices, and what is kept of patterns that no matrix has
+                any more, with density maps; for operators.
+        """
+        if everybody:
+            return list(self._json("sparsed_all_measurements"))
+        return list(self._json("sparsed_measurements", None))
 
 
 # Clients that were unpickled in this process, so that what was pickled apart shares connections.

@@ -71,6 +71,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sparsed_matrix_features": (_P, (_P, _P, _P)),
     "sparsed_matrix_explain": (_P, (_P, _L, _S, _P, _P)),
     "sparsed_measurements": (_P, (_P, _P, _P, _P)),
+    "sparsed_all_measurements": (_P, (_P, _P, _P)),
     "sparsed_prepare": (_P, (_P, _P, _P)),
     "sparsed_wait_ready": (_P, (_P, PreparationProgress, _P, _P, _P)),
     "sparsed_update_values": (_P, (_P, _P, _L, _I, _P, _P, _P, _P)),

@@ -225,6 +225,7 @@ class Matrix(Nonzeros, SparseProducts):
         again: bool = False,
         recipe: str | None = None,
         kernel: str | None = None,
+        explore: bool = False,
         wait: bool = False,
         progress: Listener = None,
         timeout: float | None = None,
@@ -239,6 +240,7 @@ class Matrix(Nonzeros, SparseProducts):
             again: discard what was measured and time every candidate anew.
             recipe: build and time just this transform pipeline, written as in the matrix's info.
             kernel: time this kernel alone.
+            explore: build and time every candidate, also what the server's rules leave out.
             wait: until it is prepared, as `wait_ready`.
             progress: see `wait_ready`; implies `wait`.
             timeout: seconds.
@@ -254,7 +256,7 @@ class Matrix(Nonzeros, SparseProducts):
         prepare = _native.PREPARE_OPTIONS.pack(
             _native.PREPARE_OPTIONS.size, ctypes.addressof(c_problems) if packed else 0,
             len(packed) // _native.PROBLEM.size, again,
-            *(ctypes.addressof(text) if text else 0 for text in strings),
+            *(ctypes.addressof(text) if text else 0 for text in strings), explore,
         )  # fmt: skip
         _native.check(lib.sparsed_prepare(handle.pointer, prepare, _native.call_options(timeout)))
         if wait or progress:

@@ -161,9 +161,9 @@ class Client:
         """See `sparsed.Client.stats`."""
         return await in_thread(self.sync.stats)
 
-    async def measurements(self) -> list[dict[str, Any]]:
+    async def measurements(self, everybody: bool = False) -> list[dict[str, Any]]:
         """See `sparsed.Client.measurements`."""
-        return await in_thread(self.sync.measurements)
+        return await in_thread(self.sync.measurements, everybody)
 
 
 class Matrix:
@@ -350,6 +350,7 @@ class Matrix:
         again: bool = False,
         recipe: str | None = None,
         kernel: str | None = None,
+        explore: bool = False,
         wait: bool = False,
         progress: Listener = None,
         timeout: float | None = None,
@@ -357,7 +358,7 @@ class Matrix:
         """See `sparsed.Matrix.prepare`."""
         await in_thread(
             self.sync.prepare, *problems, again=again, recipe=recipe, kernel=kernel,
-            timeout=timeout,
+            explore=explore, timeout=timeout,
         )  # fmt: skip
         if wait or progress:
             await self.wait_ready(progress=progress, timeout=timeout)

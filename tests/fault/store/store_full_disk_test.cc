@@ -58,7 +58,7 @@ void DeleteMany(Store& store, int matrices, const std::function<void()>& between
     ASSERT_TRUE(buffer.ok()) << i << ": " << buffer;
     between();
   }
-  EXPECT_EQ(*Dump(store), "");
+  EXPECT_EQ(*Dump(store), "") << "there is no room for what was measured, either";
 }
 
 // Others take at once what a deletion frees, and what was set aside is there once only.

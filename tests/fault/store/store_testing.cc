@@ -49,6 +49,13 @@ class Dumper {
   absl::Status status_;
 };
 
+std::string TextOf(const MeasurementRecord& m) {
+  return fmt::format("measurement {} '{}' {} {} {} K={} {} {} {} {} {} {} '{}' {} {}",
+                     m.pattern_hash, m.problem_class, m.recipe, m.kernel, m.device, m.k,
+                     m.median_ms, m.runs, m.measured_unix_ns, m.baseline_ms, m.floor_ms,
+                     m.preparation_ms, m.model, m.compulsory_bytes, m.censored);
+}
+
 }  // namespace
 
 Array RandomArray(const std::string& name, ElementType type, int64_t length, uint32_t seed) {
@@ -149,10 +156,7 @@ absl::StatusOr<std::string> Dump(Store& store) {
                             p.recipe, p.kernel, p.baseline_ms, p.plan_ms, p.reason));
   }
   for (const MeasurementRecord& m : contents->measurements) {
-    dumper.Line(fmt::format("measurement {} '{}' {} {} {} K={} {} {} {} {} {} {} '{}' {}",
-                            m.pattern_hash, m.problem_class, m.recipe, m.kernel, m.device, m.k,
-                            m.median_ms, m.runs, m.measured_unix_ns, m.baseline_ms, m.floor_ms,
-                            m.preparation_ms, m.model, m.compulsory_bytes));
+    dumper.Line(TextOf(m));
   }
   for (const DecisionRecord& d : contents->decisions) {
     dumper.Line(fmt::format("decision {} '{}' '{}' {} '{}'", d.pattern_hash, d.problem_class,
@@ -167,7 +171,16 @@ absl::StatusOr<std::string> Dump(Store& store) {
                             b.time_to_live_ns));
     dumper.Line(b.array);
   }
-  return dumper.Result();
+  std::string after;
+  for (;;) {
+    const absl::StatusOr<std::optional<PastPattern>> past = store.ReadNextPast(after, HeapMemory());
+    if (!past.ok()) return past.status();
+    if (!*past) return dumper.Result();
+    after = (*past)->hash;
+    dumper.Line("past pattern " + after);
+    if ((*past)->features) dumper.Line(*(*past)->features);
+    for (const MeasurementRecord& m : (*past)->measurements) dumper.Line("past " + TextOf(m));
+  }
 }
 
 std::vector<Step> AllSteps() {
@@ -205,7 +218,7 @@ std::vector<Step> AllSteps() {
          return store.PutMeasurements(std::vector<MeasurementRecord>{
              {"P", "spmm f32 k<=32 cpu", "csr", "cpu.csr.row_balanced", "cpu", 32, 2.5, 9, 77},
              {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", "cpu", 32, 1.25, 9, 78, 2.5,
-              0.5, 1750, "A Processor", std::nullopt, 4096}});
+              0.5, 1750, "A Processor", std::nullopt, 4096, true}});
        }},
       {"put decisions",
        [](Store& store) {

@@ -42,6 +42,7 @@ static void TestNothing(sparsed_client* client, sparsed_matrix* matrix) {
   CHECK_REFUSED(sparsed_matrix_features(matrix, NULL, NULL), "json");
   CHECK_REFUSED(sparsed_matrix_explain(matrix, -1, NULL, NULL, &json), "k is -1");
   CHECK_REFUSED(sparsed_measurements(NULL, matrix, NULL, &json), "client");
+  CHECK_REFUSED(sparsed_all_measurements(NULL, NULL, &json), "client");
   CHECK_REFUSED(sparsed_prepare(NULL, NULL, NULL), "matrix");
   CHECK_REFUSED(sparsed_wait_ready(NULL, NULL, NULL, NULL, NULL), "matrix");
   CHECK_REFUSED(sparsed_update_values(matrix, NULL, 1, SPARSED_F32, NULL, NULL, NULL, NULL),

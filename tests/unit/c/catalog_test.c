@@ -89,6 +89,7 @@ static void TestTexts(sparsed_client* client, sparsed_matrix* matrix) {
   CHECK(Says(sparsed_matrix_explain(matrix, 16, "cpu", NULL, &json), &json, "\"k\":16"));
   CHECK(Says(sparsed_measurements(client, matrix, NULL, &json), &json, "\"pattern_hash\""));
   CHECK(Says(sparsed_measurements(client, NULL, NULL, &json), &json, "\"measurements\""));
+  CHECK(Says(sparsed_all_measurements(client, NULL, &json), &json, "\"density_map\""));
 }
 
 static void OnProgress(void* context, int64_t done, int64_t total) {

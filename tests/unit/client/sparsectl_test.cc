@@ -168,7 +168,13 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   EXPECT_THAT(features.text, HasSubstr("above 1: rows are uneven"));
   const Said csv = Run("measurements s --csv");
   EXPECT_THAT(csv.text, testing::StartsWith("pattern_hash,rows,cols,density,"));
-  EXPECT_THAT(csv.text, HasSubstr(",csr_ms,runs,model\n"));
+  EXPECT_THAT(csv.text, HasSubstr(",csr_ms,runs,model,censored,right_pattern_hash,"));
+  ExpectSays("measurements s --out=m.jsonl.gz", 0,
+             "wrote m.jsonl.gz: 4 measurements on 1 patterns");
+  ExpectSays("measurements --all --out=m.jsonl.gz", 0, "wrote m.jsonl.gz: ");
+  ExpectSays("measurements s --out=/no/such/m.jsonl", 3, "/no/such/m.jsonl");
+  ExpectSays("measurements s --all", 2, "NAME does not go with --all");
+  ExpectSays("measurements --csv --out=m.jsonl", 2, "--csv does not go with --out");
   EXPECT_THAT(csv.text, HasSubstr(",spmm,0,f32,0,128,128,csr,"));
   EXPECT_THAT(csv.text, HasSubstr(",spmm,0,f64,0,128,128,csr,")) << "of the pattern";
   ExpectSays("measurements nobody", 4, "no matrix named 'nobody'");

@@ -168,21 +168,29 @@ TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
   old.floor_share = 1.3;
   old.floor_ms = old.baseline_ms = 0;
   old.type = ValueType::kF16;
+  old.censored = true;
+  Measurement product = m;
+  product.right_pattern_hash = "cc";
+  product.transpose_left = true;
   const PatternMeasurements known{"aa", DiagonalFeatures(), {m, old}};
-  const PatternMeasurements unknown{"bb", {}, {m}};
+  const PatternMeasurements unknown{"bb", {}, {product}, /*past=*/true};
   EXPECT_EQ(MeasurementsCsv({known, unknown}),
             "pattern_hash,rows,density,nnz,operation,transposed,type,allow_tf32,class,k,recipe,"
-            "kernel,device,median_ms,preparation_ms,floor_ms,csr_ms,runs,model\n"
+            "kernel,device,median_ms,preparation_ms,floor_ms,csr_ms,runs,model,censored,"
+            "right_pattern_hash,transpose_left,transpose_right,past\n"
             "aa,1280,7.8125e-05,1280,spmm,1,f32,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,"
-            "cpu,1.5,1200,0.25,3,9,\"A Processor, \"\"fast\"\"\"\n"
+            "cpu,1.5,1200,0.25,3,9,\"A Processor, \"\"fast\"\"\",0,,0,0,0\n"
             "aa,1280,7.8125e-05,1280,spmm,1,f16,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,"
-            "cpu,1.5,1200,,,9,\n"
+            "cpu,1.5,1200,,,9,,1,,0,0,0\n"
             "bb,,,,spmm,1,f32,0,64,32,\"aspt(panel=64,min_dense=2)\",cpu.aspt,cpu,1.5,1200,0.25,3,"
-            "9,\"A Processor, \"\"fast\"\"\"\n");
+            "9,\"A Processor, \"\"fast\"\"\",0,cc,1,0,1\n");
   EXPECT_EQ(MeasurementsCsv({}),
             "pattern_hash,operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,"
-            "median_ms,preparation_ms,floor_ms,csr_ms,runs,model\n");
+            "median_ms,preparation_ms,floor_ms,csr_ms,runs,model,censored,right_pattern_hash,"
+            "transpose_left,transpose_right,past\n");
   EXPECT_THAT(MeasurementsText({known}), HasSubstr("pattern aa\nSIGNATURE"));
+  EXPECT_THAT(MeasurementsText({unknown}),
+              HasSubstr("pattern bb, which no matrix has any more\nSIGNATURE"));
   EXPECT_THAT(MeasurementsText({known}), HasSubstr(" 17 % "));
   EXPECT_THAT(MeasurementsText({known}), HasSubstr(" in cache "));
   EXPECT_THAT(RooflineShare(0.5, "memory"), "50 %");

@@ -443,6 +443,30 @@ TEST(Asked, EveryRecipeThatIsAskedForAKernelOfSpgemmIsTried) {
               ElementsAre("", "column_parts(parts=2)", "column_parts(parts=3)"));
 }
 
+TEST(Asked, EverythingIsTriedWhateverTheRulesSay) {
+  std::vector<Candidate> candidates = CandidatesFor(Spmm(32), FeaturesOf(100, 100, 500, 5, 0.02));
+  const size_t count = candidates.size();
+  ASSERT_GT(std::ranges::count(candidates, false, &Candidate::worth_trying), 0);
+  for (const bool nothing_else : {true, false}) {
+    std::vector<Candidate> all = candidates;
+    AddAsked({Asked()}, nothing_else, all);
+    EXPECT_EQ(all.size(), count);
+    for (const Candidate& candidate : all) {
+      EXPECT_TRUE(candidate.worth_trying && candidate.asked) << candidate.recipe;
+      EXPECT_EQ(candidate.kernel, "");
+      EXPECT_NE(candidate.reason, "");
+    }
+  }
+  const Problem spgemm{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  const Features facts = FeaturesOf(100, 100, 500, 5, 0.02);
+  const std::vector<Candidate> kernels = SpgemmCandidatesFor(spgemm, &facts, &facts);
+  ASSERT_GT(std::ranges::count(kernels, false, &Candidate::worth_trying), 0);
+  candidates = kernels;
+  AddAskedKernels({Asked()}, /*nothing_else=*/true, candidates);
+  ASSERT_EQ(candidates.size(), kernels.size());
+  for (const Candidate& candidate : candidates) EXPECT_TRUE(candidate.worth_trying);
+}
+
 TEST(Candidates, OnTheGpuSddmmTriesPanelsOfTwoHeights) {
   const ProblemClass sddmm =
       ClassOf({Operation::kSddmm, false, ElementType::kF32, 128, DeviceKind::kCuda});

@@ -18,6 +18,7 @@
 #include "engine/planning/candidates.h"
 #include "engine/preparation/fair_time.h"
 #include "engine/preparation/job.h"
+#include "engine/preparation/trial.h"
 #include "kernels/formats/diagonals.h"
 #include "kernels/recipe.h"
 #include "tests/unit/engine/rooms.h"
@@ -1178,6 +1179,41 @@ TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
     return d.recipe.starts_with("row_segments") && !d.tried &&
            d.reason.find("segments skipped") != std::string::npos;
   }));
+}
+
+TEST(Preparation, ExploringTriesWhatTheRulesLeaveOut) {
+  Site site;
+  // Too few nonzeros for any rule.
+  auto matrix = SendMatrix(site.catalog, "m", test::Uniform(300, 200, 20, 1));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = Class(Operation::kSpmm);
+  ASSERT_THAT(Tried(pattern), ElementsAre("csr"));
+  ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/false, Asked()).ok());
+  ASSERT_TRUE(site.Idle());
+  const std::vector<std::string> tried = Tried(pattern);
+  for (const Candidate& candidate : CandidatesFor(c, {})) {
+    EXPECT_TRUE(std::ranges::any_of(pattern.trials().decisions(), [&](const Decision& d) {
+      return d.recipe == candidate.recipe && d.reason.find("it was asked for") == 0 &&
+             d.tried == (std::ranges::count(tried, candidate.recipe) > 0);
+    })) << candidate.recipe;
+  }
+  EXPECT_GT(tried.size(), 3u);
+  CheckConsistent(site, pattern);
+  CheckDecisions(pattern, c);
+}
+
+TEST(Trials, AHopelessContenderHasOneTurnAndSaysSo) {
+  std::vector<double> all;
+  const auto taking = [](double ms) { return [ms]() -> absl::StatusOr<double> { return ms; }; };
+  auto times = TakeTurns(taking(2), taking(3.1), 1e9, all);
+  ASSERT_TRUE(times.ok());
+  EXPECT_TRUE(times->censored);
+  EXPECT_EQ(times->runs, 1);
+  times = TakeTurns(taking(2), taking(2.9), 1e9, all);
+  ASSERT_TRUE(times.ok());
+  EXPECT_FALSE(times->censored);
+  EXPECT_GT(times->runs, 3);
 }
 
 TEST(Preparation, WhatWinsWhenItIsAskedForIsThePlan) {

@@ -40,9 +40,9 @@ class StoreTest : public testing::Test {
     std::filesystem::remove_all(root_);
   }
 
-  void Reopen() {
+  void Reopen(int64_t past_measurement_bytes = kPastMeasurementBytes) {
     store_.reset();
-    auto store = OpenStore(PosixFileSystem(), directory_);
+    auto store = OpenStore(PosixFileSystem(), directory_, past_measurement_bytes);
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
@@ -72,7 +72,16 @@ class StoreTest : public testing::Test {
   std::unique_ptr<Store> store_;
 };
 
-/// Makes a catalog of the present version one of version 6.
+/// Makes a catalog of the present version one of version 13.
+constexpr const char* kToVersion13 = R"sql(
+  ALTER TABLE measurements DROP COLUMN censored;
+  DROP TABLE past_features;
+  DROP TABLE past_measurements;
+  DROP TABLE past_patterns;
+  PRAGMA user_version = 13;
+)sql";
+
+/// Makes one of version 13 one of version 6.
 constexpr const char* kToVersion6 = R"sql(
   DROP TABLE shares;
   ALTER TABLE matrices DROP COLUMN time_to_live_ns;
@@ -370,6 +379,100 @@ TEST_F(StoreTest, NewDecisionsReplaceThoseOfTheirClass) {
   EXPECT_THAT(store_->Load()->decisions, IsEmpty());
 }
 
+/// Hashes of the past patterns, in order.
+std::vector<std::string> PastPatterns(Store& store) {
+  std::vector<std::string> hashes;
+  std::string after;
+  for (;;) {
+    const auto past = store.ReadNextPast(after, HeapMemory());
+    EXPECT_TRUE(past.ok()) << past.status();
+    if (!past.ok() || !*past) return hashes;
+    after = (*past)->hash;
+    hashes.push_back(after);
+  }
+}
+
+TEST_F(StoreTest, WhatWasMeasuredOutlivesThePattern) {
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("b", "P", 2)).ok());
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("unmeasured", "Q", 3)).ok());
+  const Features features = RandomFeatures(12);
+  ASSERT_TRUE(store_->PutFeatures("P", features).ok());
+  std::vector<MeasurementRecord> measured = {
+      {"P", "spmm", "csr", "x", "cpu", 32, 1.5, 3, 1, 2.5, 0.5, 7, "A Processor", {}, 4096, false},
+      {"P", "spgemm", "dia", "y", "cpu", 0, 9, 1, 2, 1.5, 0.5, 8, "A Processor",
+       PatternPair{"R", false, true}, 512, true}};
+  ASSERT_TRUE(store_->PutMeasurements(measured).ok());
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  EXPECT_THAT(PastPatterns(*store_), IsEmpty()) << "b has the pattern";
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "unmeasured").ok());
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "b").ok());
+  for (const bool reopened : {false, true}) {
+    if (reopened) Reopen();
+    EXPECT_THAT(store_->Load()->measurements, IsEmpty());
+    EXPECT_THAT(PastPatterns(*store_), ElementsAre("P"));
+    EXPECT_GT(store_->past_measurement_bytes(), 0);
+    const auto past = store_->ReadNextPast("", HeapMemory());
+    ASSERT_TRUE(past.ok() && *past && (*past)->features) << past.status();
+    for (const FeatureField& field : kFeatureFields) {
+      EXPECT_EQ((*past)->features.value().*field.value, features.*field.value) << field.name;
+    }
+    EXPECT_EQ((*past)->features->density_map.Tiles(), features.density_map.Tiles());
+    ASSERT_EQ((*past)->measurements.size(), 2U);
+    const MeasurementRecord& m = (*past)->measurements[1];
+    EXPECT_EQ(m.pattern_hash, "P");
+    EXPECT_EQ(m.kernel, "y");
+    EXPECT_EQ(m.median_ms, 9);
+    EXPECT_EQ(m.preparation_ms, 8);
+    EXPECT_EQ(m.model, "A Processor");
+    EXPECT_EQ(m.pair, measured[1].pair);
+    EXPECT_TRUE(m.censored);
+    EXPECT_FALSE((*past)->measurements[0].censored);
+  }
+  // Measured again and deleted again: the later counts.
+  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+  measured[0].median_ms = 3.25;
+  ASSERT_TRUE(store_->PutMeasurements({measured.data(), 1}).ok());
+  ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  const auto past = store_->ReadNextPast("", HeapMemory());
+  ASSERT_TRUE(past.ok() && *past) << past.status();
+  EXPECT_FALSE((*past)->features) << "they were not found this time";
+  ASSERT_EQ((*past)->measurements.size(), 1U);
+  EXPECT_EQ((*past)->measurements[0].median_ms, 3.25);
+}
+
+TEST_F(StoreTest, OfPastPatternsTheOldestGo) {
+  const auto come_and_go = [&](const std::string& hash, int measurements) {
+    ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", hash, 1)).ok());
+    std::vector<MeasurementRecord> measured;
+    for (int k = 0; k < measurements; ++k) {
+      measured.push_back({hash, "spmm", "csr", "x", "cpu", k, 1.5, 3, 1});
+    }
+    ASSERT_TRUE(store_->PutMeasurements(measured).ok());
+    ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+  };
+  constexpr int64_t kRoom = 100 * 1024;
+  Reopen(kRoom);
+  for (const char* hash : {"C", "A", "D", "B"}) come_and_go(hash, 100);
+  EXPECT_THAT(PastPatterns(*store_), ElementsAre("A", "B", "C", "D"));
+  come_and_go("E", 100);
+  EXPECT_THAT(PastPatterns(*store_), ElementsAre("A", "B", "D", "E"));
+  EXPECT_LE(store_->past_measurement_bytes(), kRoom);
+  come_and_go("F", 2000);
+  const auto past = store_->ReadNextPast("E", HeapMemory());
+  ASSERT_TRUE(past.ok());
+  EXPECT_FALSE(*past) << "it would take more than there is by itself";
+  EXPECT_THAT(PastPatterns(*store_), IsEmpty());
+  for (const char* hash : {"C", "A"}) come_and_go(hash, 100);
+  Reopen(kRoom / 4 + 1024);
+  EXPECT_THAT(PastPatterns(*store_), ElementsAre("A"));
+  Reopen(0);
+  EXPECT_THAT(PastPatterns(*store_), IsEmpty());
+  come_and_go("A", 1);
+  EXPECT_THAT(PastPatterns(*store_), IsEmpty());
+  EXPECT_EQ(store_->past_measurement_bytes(), 0);
+}
+
 TEST_F(StoreTest, CatalogsFromBeforeDecisionsAreTaken) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("b", "Q", 2)).ok());
@@ -378,6 +481,7 @@ TEST_F(StoreTest, CatalogsFromBeforeDecisionsAreTaken) {
   const std::vector<MeasurementRecord> one = {{"P", "spmm", "csr", "k", "cpu", 32, 1.5, 3, 1}};
   ASSERT_TRUE(store_->PutMeasurements(one).ok());
   store_.reset();
+  Execute(kToVersion13);
   Execute(kToVersion6);
   Reopen();
   const StoreContents contents = *store_->Load();
@@ -579,6 +683,7 @@ TEST_F(StoreTest, CatalogsFromBeforeUsedVersionsAreTaken) {
   m.version = 3;
   ASSERT_TRUE(store_->PutMatrix(m).ok());
   store_.reset();
+  Execute(kToVersion13);
   Execute(kToVersion6);
   Reopen();
   EXPECT_EQ(store_->Load()->matrices[0].used_version, 3U);
@@ -601,6 +706,7 @@ TEST_F(StoreTest, NewerSchemaIsRefused) {
 TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
+  Execute(kToVersion13);
   Execute(R"sql(
     DROP TABLE shares;
     ALTER TABLE matrices DROP COLUMN time_to_live_ns;
@@ -656,6 +762,7 @@ TEST_F(StoreTest, CatalogsFromBeforeThe16BitTypesAreTaken) {
   };
   const int64_t last = last_blob();
   EXPECT_GT(last, 3);
+  Execute(kToVersion13);
   Execute(kToVersion6);
   Execute(R"sql(
     DROP TABLE features;
@@ -744,6 +851,7 @@ TEST_F(StoreTest, CatalogsFromBeforeFeaturesAreTaken) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   const std::string before = *Dump(*store_);
   store_.reset();
+  Execute(kToVersion13);
   Execute(kToVersion6);
   Execute("DROP TABLE features; PRAGMA user_version = 5");
   Reopen();
@@ -757,6 +865,7 @@ TEST_F(StoreTest, BuffersFromBeforeOwnersAndTimesToLiveHaveNone) {
   EXPECT_EQ(store_->Load()->buffers.at(0).owner, RandomBuffer("x", 1).owner);
   EXPECT_EQ(store_->Load()->buffers.at(0).time_to_live_ns, RandomBuffer("x", 1).time_to_live_ns);
   store_.reset();
+  Execute(kToVersion13);
   Execute(R"sql(
     DROP TABLE shares;
     ALTER TABLE matrices DROP COLUMN time_to_live_ns;
