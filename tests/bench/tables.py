@@ -3,7 +3,7 @@
 
 usage: tables.py RESULTS_DIR OUT.md
 
-tests/bench/summary_tables.py then fills in the page's summary.
+docs/results-cpu.md is made by tests/bench/pages.py, which also fills in its summary.
 """
 
 import gzip
@@ -12,7 +12,7 @@ import math
 import pathlib
 import sys
 
-from measurements import summary_place
+from measurements import place
 
 
 def lines(path):
@@ -190,10 +190,9 @@ def preparation(results):
     return table(["matrix", "nonzeros", "recipe", "seconds", "peak memory over CSR"], rows)
 
 
-def main():
-    results, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+def page(results):
     plans = lines(results / "plans.jsonl")
-    text = ["# Results on the CPU", "", "## Summary", "", *summary_place("summary-cpu"), "## How it was measured", "",
+    text = ["# Results on the CPU", "", "## Summary", "", *place("summary-cpu", "summary_tables.py"), "## How it was measured", "",
             "Made by `tests/bench/run_cpu` from the raw results in `docs/results/cpu`; medians, and ratios within one run, rivals "
             "taking turns. Times depend on the machine, ratios less so. f32, row-major. The present figures were taken on two cores of a shared virtual machine while compilers ran at the lowest priority: single ratios may be off by a fifth.", ""]
     if plans:
@@ -214,7 +213,12 @@ def main():
         text += ["## Preparation", "", preparation(lines(results / "preparation.jsonl"))]
     if (results / "service.jsonl").exists():
         text += ["## Over the wire", "", service(lines(results / "service.jsonl"))]
-    out.write_text("\n".join(text))
+    return "\n".join(text)
+
+
+def main():
+    results, out = map(pathlib.Path, sys.argv[1:])
+    out.write_text(page(results))
 
 
 if __name__ == "__main__":
