@@ -20,6 +20,7 @@ import data_movement_tables
 import epoch_tables
 import h100_tables
 import iteration_tables
+import kernel_tables
 import layout_tables
 import papers_tables
 import permutation_tables
@@ -61,6 +62,12 @@ PLACES = {  # by page, then by name
     "README.md": {"speed-up": summary_tables.readme},
     "docs/results-cpu.md": {"summary-cpu": summary_tables.cpu},
     "docs/results-h100.md": {"summary-gpu": summary_tables.gpu},
+    "docs/kernels-cuda.md": {
+        "staged-dots": kernel_tables.staged_dots,
+        "row-segments": kernel_tables.row_segments,
+        "bitmaps": kernel_tables.bitmaps,
+        "blocks": kernel_tables.blocks,
+    },
     "docs/data-movement.md": {
         "counted": data_movement_tables.modelled_and_counted,
         "movements-spgemm": lambda: data_movement_tables.movements("spgemm"),
