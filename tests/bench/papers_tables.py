@@ -275,10 +275,11 @@ def row_reordering():
             ours_over_theirs.append(ours[matrix] / (vendor / times["aspt_64n"]))
     rounds = {op: both_rounds(op, 512) for op in ("spmm", "sddmm")}
     over_tiles = {op: [w["ms"] / r["ms"] for w, r, _ in found.values()] for op, found in rounds.items()}
-    of_both = {}
+    of_both, of_vendor = {}, {}
     for m, (w, r, layouts) in rounds["spmm"].items():
         # cuSPARSE was not in this run: by its ratio to the same tiles in another one.
         vendor = [beside[512][m, p] * layouts[tiles(p)]["ms"] for p in (64, 256) if (m, p) in beside[512] and tiles(p) in layouts]
+        of_vendor[m] = vendor[0]
         of_both[m] = min(w["ms"], vendor[0]) / r["ms"]
     over_both = list(of_both.values())
     best_of_both = max(of_both, key=of_both.get)
@@ -347,8 +348,10 @@ def row_reordering():
         f"{statistics.median(products):.2f} ms. So preparation did not become slower; products are short, of matrices of {min(sizes) / 1e6:.1f} to {max(sizes) / 1e6:.1f} million "
         "nonzeros on a card with four times the bandwidth. The paper's ratio can hardly be of single products, either: more than a third of its matrices would need both 59 s of preparation and "
         "a tenth of that for a product, which at 200 GFLOP/s takes 10^9 nonzeros.", "",
-        "Figure 10's curves (throughput, every matrix): [raw](results/h100/README.md), not drawn. With the second round at K = 1,024: not measured; "
-        "`sparsed_bench spmm sddmm --k 1024 --kernel aspt --kernel cusparse` with these layouts in one run would.", ""]
+        "Figure 10, GFLOP/s over those matrices at K = 512 (theirs are curves without numbers):", "",
+        *throughputs(rounds["spmm"], of_vendor),
+        "With the second round at K = 1,024: not measured; `sparsed_bench spmm sddmm --k 1024 --kernel aspt --kernel cusparse` with these layouts in one "
+        "run would, cuSPARSE beside them.", ""]
     return lines + shuffled_clusters()
 
 
@@ -362,6 +365,14 @@ def share_tables(over_both, sddmm, costs):
     return lines + table(["preparation over products", "0 to 5", "5 to 10", "10 to 100", "more"], [
         ["SpMM (table 3), theirs", "24.8 %", "61.1 %", "12.7 %", "1.4 %"], ["ours", *cells(costs["spmm"], ratios)],
         ["SDDMM (table 4), theirs", "33.2 %", "61.3 %", "4.5 %", "1.0 %"], ["ours", *cells(costs["sddmm"], ratios)]])
+
+
+def throughputs(found, vendor):
+    rates = [("cuSPARSE (another run)", [2e-6 * w["nnz"] * 512 / vendor[m] for m, (w, _, _) in found.items()]),
+             ("tiles without reordering", [w["gflops"] for w, _, _ in found.values()]),
+             ("reordered tiles", [r["gflops"] for _, r, _ in found.values()])]
+    return table(["", "least", "first quartile", "median", "third quartile", "most"], [
+        [name, *(f"{v:,.0f}" for v in (min(of), *statistics.quantiles(of, n=4, method="inclusive"), max(of)))] for name, of in rates])
 
 
 def metis_gains(k):
