@@ -229,24 +229,24 @@ def draw(classes, op, kind, path):
         return
     matplotlib.use("svg")
     from matplotlib import pyplot
-    matplotlib.rcParams.update({"svg.hashsalt": "sparsed", "svg.fonttype": "none", "font.size": 8})
-    of = {k: c.ratios(c.own) for (o, t, k), c in classes.items() if (o, t) == (op, kind)}
-    of = {k: ratios for k, ratios in of.items() if ratios}
-    matrices = sorted({m for ratios in of.values() for m in ratios})
-    figure, axes = pyplot.subplots(figsize=(max(4, 0.4 * len(matrices)), 3))
-    width = 0.8 / len(of)
-    for i, (k, ratios) in enumerate(of.items()):
-        places = [m for m in range(len(matrices)) if matrices[m] in ratios]
-        axes.bar([m + (i + 0.5) * width - 0.4 for m in places], [ratios[matrices[m]] for m in places], width,
-                 label=f"K = {k}")
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(matrices)), matrices, rotation=60, ha="right")
-    axes.set_ylabel("times as fast as cuSPARSE's best")
-    axes.set_title(f"{TITLES[op]}, {kind}: own kernels")
-    axes.margins(x=0.01, y=0.2)
-    axes.legend(ncol=len(of), loc="upper left")
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
-    pyplot.close(figure)
+    with matplotlib.rc_context({"svg.hashsalt": "sparsed", "svg.fonttype": "none", "font.size": 8}):
+        of = {k: c.ratios(c.own) for (o, t, k), c in classes.items() if (o, t) == (op, kind)}
+        of = {k: ratios for k, ratios in of.items() if ratios}
+        matrices = sorted({m for ratios in of.values() for m in ratios})
+        figure, axes = pyplot.subplots(figsize=(max(4, 0.4 * len(matrices)), 3))
+        width = 0.8 / len(of)
+        for i, (k, ratios) in enumerate(of.items()):
+            places = [m for m in range(len(matrices)) if matrices[m] in ratios]
+            axes.bar([m + (i + 0.5) * width - 0.4 for m in places], [ratios[matrices[m]] for m in places], width,
+                     label=f"K = {k}")
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(matrices)), matrices, rotation=60, ha="right")
+        axes.set_ylabel("times as fast as cuSPARSE's best")
+        axes.set_title(f"{TITLES[op]}, {kind}: own kernels")
+        axes.margins(x=0.01, y=0.2)
+        axes.legend(ncol=len(of), loc="upper left")
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+        pyplot.close(figure)
 
 
 def page(sources, out):

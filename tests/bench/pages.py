@@ -5,14 +5,15 @@
     tests/bench/pages.py --check    exit with 1 if one is not what docs/results gives
 
 A page is made as a whole (PAGES), or has places between `<!-- begin NAME: made by tests/bench/SCRIPT -->` and
-`<!-- end NAME -->` (PLACES). Who measures again puts the raw results into docs/results and runs this. Pictures are drawn by
-h100_tables.py and permutation_tables.py, as text in them depends on the fonts that matplotlib finds.
+`<!-- end NAME -->` (PLACES). Who measures again puts the raw results into docs/results and runs this. Pictures are drawn, and compared, where
+python3-matplotlib is installed in the version that drew those that are there.
 """
 
 import difflib
 import pathlib
 import re
 import sys
+import tempfile
 
 import attention_tables
 import build_tables
@@ -38,8 +39,11 @@ def h100(*names):
     return [H100 / name for name in names]
 
 
+PLANS = h100(*(f"plans-{kind}.jsonl.gz" for kind in summary_tables.TYPES))
+
+
 def results_h100():
-    plans = h100_tables.page([H100 / f"plans-{kind}.jsonl.gz" for kind in summary_tables.TYPES], ROOT / "docs/results-h100.md")
+    plans = h100_tables.page(PLANS, ROOT / "docs/results-h100.md")
     return "\n".join([plans, *width_tables.one_column(H100 / "vector.jsonl.gz"),
                       *width_tables.odd_widths(H100 / "odd-widths.jsonl.gz")])
 
@@ -93,10 +97,43 @@ def made(page):
     return text
 
 
+def pictures():
+    """What draws each picture, given the path to draw to; nothing where this version of matplotlib would draw them otherwise."""
+    first = (H100 / "permutations.svg").read_text(encoding="utf-8")
+    try:
+        import matplotlib
+    except ImportError:
+        return {}
+    if f"Matplotlib v{matplotlib.__version__}," not in first:
+        return {}
+    classes = h100_tables.classes_of(h100_tables.read(PLANS))
+    speedups = permutation_tables.speedups_of(permutation_tables.read(H100 / "permutations.jsonl.gz"))
+    drawn = {h100_tables.picture_path(H100, op, kind): lambda path, op=op, kind=kind: h100_tables.draw(classes, op, kind, path)
+             for op, kind in h100_tables.pictures(classes)}
+    return {**drawn, H100 / "permutations.svg": lambda path: permutation_tables.draw(speedups, path)}
+
+
+def stale_pictures():
+    """Those that are not what docs/results gives."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "picture.svg"
+        stale = []
+        for picture, draw in pictures().items():
+            draw(path)
+            if not picture.exists() or picture.read_bytes() != path.read_bytes():
+                stale.append(str(picture.relative_to(ROOT)))
+        return stale
+
+
 def main():
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
-    stale = []
+    if sys.argv[1:]:
+        stale = stale_pictures()
+    else:
+        stale = []
+        for picture, draw in pictures().items():
+            draw(picture)
     for page in sorted({*PAGES, *PLACES}):
         there, text = ROOT / page, made(page)
         if not sys.argv[1:]:
