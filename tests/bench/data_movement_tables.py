@@ -17,7 +17,7 @@ def name_of(report):
 
 
 def reports(operation):
-    """Those of `spgemm` or `spmm`, by matrix."""
+    """Those of `spgemm`, `spgemm-whole` or `spmm`, by matrix."""
     return {name_of(report): report for report in read_lines(FOLDER / f"{operation}.jsonl")}
 
 
@@ -49,14 +49,15 @@ def bound(partition):
     return f"{partition['upper_bound_ratio']:.2f}" + ("*" if partition["estimate"] else "")
 
 
-def movements(operation):
+def movements(name):
+    operation = name.partition("-")[0]
     lines = ["| matrix | nonzeros | least MiB | bound | of the products | parts | parts after | moved | moved after "
              "| FLOP/byte | after | at most | partition s |",
              "| --- |" + " ---: |" * 12]
-    for name, report in reports(operation).items():
+    for matrix, report in reports(name).items():
         before, after = report["before"][operation], report["after"][operation]
         least, partition = before["footprint_bytes"], report["partition"]
-        lines.append(f"| {name} | {report['nnz']:,} | {least / 2**20:.1f} | {bound(partition)} | {share(partition)} "
+        lines.append(f"| {matrix} | {report['nnz']:,} | {least / 2**20:.1f} | {bound(partition)} | {share(partition)} "
                      f"| {ratio(before['partition_bytes'], least)} | {ratio(after['partition_bytes'], least)} "
                      f"| {ratio(before['moved_bytes'], least)} | {ratio(after['moved_bytes'], least)} "
                      f"| {before['intensity']:.3f} | {after['intensity']:.3f} "

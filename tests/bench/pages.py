@@ -75,6 +75,7 @@ PLACES = {  # by page, then by name
     "docs/data-movement.md": {
         "counted": data_movement_tables.modelled_and_counted,
         "movements-spgemm": lambda: data_movement_tables.movements("spgemm"),
+        "movements-whole": lambda: data_movement_tables.movements("spgemm-whole"),
         "times-spgemm": lambda: data_movement_tables.times("spgemm"),
         "movements-spmm": lambda: data_movement_tables.movements("spmm"),
         "times-spmm": lambda: data_movement_tables.times("spmm"),
