@@ -475,10 +475,11 @@ def row_segments():
                       for w in of[k].values() if w["csr"]["ms"] / w["row_segments"]["ms"] > NOISE) for k in WIDTHS}
     memory = {way: geomean([w[way]["layout_bytes"] / w["csr"]["layout_bytes"] for w in of[512].values()])
               for way in ("row_segments", "two_layouts")}
-    builds, heavy = {}, []
+    builds, copies, heavy = {}, {}, []
     for line in read_lines(H100 / "builds.jsonl.gz"):
         if line["op"] == "build" and line["layout"].startswith("row_segments"):
             builds.setdefault(line["matrix"], line["device_ms"])
+            copies.setdefault(line["matrix"], line["gpu_ms"])
     costs = {}
     for line in read_lines(H100 / "builds.jsonl.gz"):
         if line["op"] == "spmm":
@@ -487,6 +488,8 @@ def row_segments():
             if found and line["k"] == 512:
                 heavy.append((float(found.group(1)), line["gflops"]))
     costs = {k: [c for c in of_k if c] for k, of_k in costs.items()}
+    copied = [copies[line["matrix"]] / line["ms"] for line in read_lines(H100 / "builds.jsonl.gz")
+              if line["op"] == "spmm" and line["k"] == 512 and line["matrix"] in copies]
     at_128 = [segments[128][m]["device_build_ms"] / segments[128][m]["plain_ms"] for m in segments[128]]
     rows = [
         ["row segments over cuSPARSE(T), which has row-major operands (figure 8)", "1 to 2, more for larger K",
@@ -513,7 +516,7 @@ def row_segments():
          "built on the GPU", "held where it gains"],
         ["preparation on the GPU, in products (figure 13)", "few, at K = 128 (drawn)",
          f"K = 128: {figure(at_128)}; " + by_width({k: figure(v) for k, v in costs.items()}), f"{len(at_128)} / {counts(costs.values())}",
-         "CSR on the GPU to the layout on the GPU", "held; 7 products at K = 512 with copies to and from the host ([every matrix](results/h100/builds.md))"],
+         "CSR on the GPU to the layout on the GPU", f"held; {geomean(copied):.1f} products at K = 512 with copies to and from the host ([every matrix](results/h100/builds.md))"],
         ["matrices with more in heavy segments run faster (figure 16)", "a clear trend",
          f"rank correlation of share and GFLOP/s at K = 512: {rank_correlation(heavy):.2f}", len(heavy), "one width", "held" if rank_correlation(heavy) > 0.5 else "held weakly"],
         ["the model's parameters reach the best ones (figure 7)", "closely", "", "", "", "not measured: thresholds and coarsening were not swept"],
@@ -602,7 +605,7 @@ def data_movement():
         ["SpMV moves about the lower bound (figure 5)", "close to 1 for most", figure(spmv_moved), len(spmv), "our kernel", "held"],
         ["the upper bound by hypergraph parts is close to the lower one, S * S, 1.5 MB (figure 5)", "close to 1 for most of 25",
          ", ".join(f"{m} {r:.2f}" for m, r in whole.items()) + f"; with 256 KiB {figure(bounds)}, but {samples} of {len(small)} from samples of the products "
-         f"({sampled[0]:.1f} to {sampled[-1]:.0f} % of them) and {len(small) - len(bounds)} none",
+         f"({sampled[0]:.1f} to {sampled[-1]:.0f} % of them) and of {len(small) - len(bounds)} the parts do not fit",
          f"{len(whole)} / {len(bounds)}", "another partitioner (Zoltan); smaller matrices", "held for three; samples flatter"],
         ["that order gives slight gains for most, large ones for a few (figure 6: volume, GFLOP/s)", "25 matrices, S * S and SpMV",
          f"S * S: bytes by the model / {figure(bytes_saved)}, time / {figure(time_saved)}, most {max(time_saved):.2f}; SpMM time / {figure(spmm_saved)}, "
@@ -610,7 +613,7 @@ def data_movement():
         ["bands in random order are much slower (figure 7)", "\"significantly lower performance\"",
          f"fastest kernel of each {min(fastest):.1f} to {max(fastest):.1f} times as long; one kernel: bins {min(same['bins']):.1f} to {max(same['bins']):.1f}, "
          f"bitmaps {min(same['bitmaps']):.2f} to {max(same['bitmaps']):.2f}; cuSPARSE {min(vendor):.1f} to {max(vendor):.1f}", len(fastest),
-         "the same bands; other kernels", "held by blocks, which only a band in order has; by one kernel 1.5 times or none"],
+         "the same bands; other kernels", "held, mostly by blocks, which only a band in order has"],
         ["the wider the band, the closer to the roofline (figure 7)", "yes",
          f"bins: {gflops(bins[''])} GFLOP/s in order, {gflops(bins['r'])} in random order; {shares(bins[''])} % and {shares(bins['r'])} % of the memory-bound minimum",
          len(fastest), "roofline of the least bytes, theirs of bytes counted", "held for the rate; refuted for the share, which falls"],
@@ -625,7 +628,8 @@ def data_movement():
     return ["## Data movement", "",
             "Kurt, Thumma, Hong, Sukumaran-Rajam, Sadayappan, *Characterization of data movement requirements for sparse matrix computations "
             "on GPUs*. [Models, orders, counters](data-movement.md); [bands and pairs](results/h100/spgemm.md).", ""] + table(HEADERS, rows) + [
-                f"C of wide bands grows with the band and the products with its square, so that the least bytes are a smaller part of the time. On a GPU, "
+                "Counters fall below the lower bound where some of the result is still in the cache; its kernels began with empty caches, and read the operands anew. "
+                "The pairs are of eight matrices, so that their interval is too narrow. C of wide bands grows with the band and the products with its square, so that the least bytes are a smaller part of the time. On a GPU, "
                 "`ncu` around `sparsed_bench spgemm` before and after `sparsed_reorder` on the twelve matrices would show figure 6.", ""]
 
 
