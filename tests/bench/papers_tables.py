@@ -126,7 +126,7 @@ def permutations():
          "; ".join(f"{size}: {gain:.3f}" for size, (_, gain, _) in sizes.items()), n, yes, "held in kind"],
         ["the predictor's choice reaches 96 % of the oracle", "1.37 of 1.41 on 338 test matrices",
          f"never permuting reaches {figure(kept)}, always LPT {figure(always_lpt)}", n,
-         "no predictor was trained", "not measured; these matrices leave it nothing to show"],
+         "no predictor was trained", "not measured; these matrices leave it nothing to show (for our kernels: last table below)"],
         ["four classes are enough for it", "original, DCSR, LPT, warp-aware", f"{figure(four)} of the oracle", n, yes, "held"],
     ]
     lines = ["## Row permutations", "",
@@ -149,7 +149,25 @@ def permutations():
                     [figure(oracle), f"{len(wins)}, {needed}", ", ".join(f"`{name}`" for name in sizes[3][0])])
     lines += table(["K", "matrices"] + ["plain CSR alone"] + [f"{size} layouts" for size in range(2, 6)] +
                    ["all", "fastest somewhere, needed for 90 %", "the best two besides CSR"], rows)
-    return lines
+    return lines + learned_selection()
+
+
+def learned_selection():
+    """Shares of the fastest that was tried, by what chooses."""
+    of = collections.defaultdict(lambda: collections.defaultdict(list))
+    for line in read_lines(H100 / "learned-selection.jsonl.gz"):
+        of["S^T B" if line["transposed"] else {"spmm": "S B", "sddmm": "SDDMM"}[line["op"]]][line["matrix"]].append(line)
+    rows = []
+    for problem in ("S B", "S^T B", "SDDMM"):
+        row = [problem, len(of[problem])]
+        for choice in ("fixed", "first", "first_three", "plan"):
+            row.append(figure([geomean([line["fastest_ms"] / line[f"{choice}_ms"] for line in lines]) for lines in of[problem].values()]))
+        rows.append(row)
+    widths = ", ".join(str(k) for k in sorted({line["k"] for line in read_lines(H100 / "learned-selection.jsonl.gz")}))
+    return ["Not their predictor and not their kernel, but the same question for ours: extremely randomised trees over twelve features, trained on what the service's trials "
+            f"measured of the other matrices (K = {widths}; relatives left out together, `tests/bench/learned_selection.py`). Shares of the fastest contender that was "
+            "tried; what rules kept from being tried counts for nobody.", ""] + \
+        table(["operation", "matrices", "the best fixed choice for each K", "the trees' first choice", "the best of their first three, tried", "all tried (the service)"], rows)
 
 
 def layout_times(k):
