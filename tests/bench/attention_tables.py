@@ -2,12 +2,13 @@
 """Makes docs/results/h100/attention.md from what bench_attention measured.
 
     bench_attention *.mtx.gz > attention.jsonl
-    tests/bench/attention_tables.py attention.jsonl attention-peers.csv > attention.md
+    tests/bench/attention_tables.py attention.jsonl attention-peers.csv attention.md
 """
 
 import csv
 import json
 import math
+import pathlib
 import sys
 
 WIDTHS = ((1, 64), (1, 128), (4, 32))
@@ -55,12 +56,12 @@ def floor_ms(rows, nnz, kind, heads, width, direction):
     return 1e3 * max(moved / BANDWIDTH, gathers * nnz * row / GATHERS, gathers / 2 * nnz * heads / EXPONENTIALS)
 
 
-def attention(times, sizes, peers, direction):
+def attention(write, times, sizes, peers, direction):
     peer = {"forward": (("DF-GNN", "f32"), ("Fused3S", "f16")), "backward": ()}[direction]
     names = " | ".join(f"{name} / fused" for name, _ in peer)
-    print(f"\n## Attention, {direction}\n")
-    print(f"| type | heads x width | graph | chain | fused | chain / fused |{' ' + names + ' |' if names else ''} share of the roofline |")
-    print("|" + " --- |" * (7 + len(peer)))
+    write(f"\n## Attention, {direction}\n")
+    write(f"| type | heads x width | graph | chain | fused | chain / fused |{' ' + names + ' |' if names else ''} share of the roofline |")
+    write("|" + " --- |" * (7 + len(peer)))
     for kind in ("f32", "f16"):
         for heads, width in WIDTHS:
             ratios = []
@@ -75,15 +76,15 @@ def attention(times, sizes, peers, direction):
                     for name, of in peer
                 )
                 floor = floor_ms(rows, nnz, kind, heads, width, direction)
-                print(f"| {kind} | {heads} x {width} | {matrix} | {chain:.3f} | {fused:.3f} | {chain / fused:.2f} |{others} {floor / fused:.2f} |")
+                write(f"| {kind} | {heads} x {width} | {matrix} | {chain:.3f} | {fused:.3f} | {chain / fused:.2f} |{others} {floor / fused:.2f} |")
             if ratios:
-                print(f"| {kind} | {heads} x {width} | geometric mean | | | {mean(ratios):.2f} |{' |' * len(peer)} |")
+                write(f"| {kind} | {heads} x {width} | geometric mean | | | {mean(ratios):.2f} |{' |' * len(peer)} |")
 
 
-def gat(times, sizes, peers):
-    print("\n## GAT, f32\n")
-    print("| heads x width | graph | forward | backward | dgNN forward and backward / ours |")
-    print("| --- | --- | --- | --- | --- |")
+def gat(write, times, sizes, peers):
+    write("\n## GAT, f32\n")
+    write("| heads x width | graph | forward | backward | dgNN forward and backward / ours |")
+    write("| --- | --- | --- | --- | --- |")
     for heads, width in WIDTHS:
         ratios = []
         for matrix in sizes:
@@ -93,40 +94,51 @@ def gat(times, sizes, peers):
             of_peer = ratio(peers.get((matrix, "dgNN", "gat both", heads, width)), sum(both))
             if of_peer:
                 ratios.append(of_peer)
-            print(f"| {heads} x {width} | {matrix} | {both[0]:.3f} | {both[1]:.3f} | {cell(of_peer)} |")
+            write(f"| {heads} x {width} | {matrix} | {both[0]:.3f} | {both[1]:.3f} | {cell(of_peer)} |")
         if ratios:
-            print(f"| {heads} x {width} | geometric mean | | | {cell(mean(ratios))} |")
+            write(f"| {heads} x {width} | geometric mean | | | {cell(mean(ratios))} |")
 
 
-def reductions(times, sizes):
-    print("\n## Reductions, beside the plain sum\n")
-    print("| type | width | graph | sum | mean / sum | max / sum |")
-    print("| --- | --- | --- | --- | --- | --- |")
+def reductions(write, times, sizes):
+    write("\n## Reductions, beside the plain sum\n")
+    write("| type | width | graph | sum | mean / sum | max / sum |")
+    write("| --- | --- | --- | --- | --- | --- |")
     for kind in ("f32", "f16"):
         for width in (64, 128):
             for matrix in sizes:
                 plain = times.get((matrix, kind, 1, width, "sum", "kernel"))
                 of = {what: times.get((matrix, kind, 1, width, what, "row products")) for what in ("mean", "max")}
                 if plain:
-                    print(f"| {kind} | {width} | {matrix} | {plain:.3f} | {cell(ratio(of['mean'], plain))} | {cell(ratio(of['max'], plain))} |")
+                    write(f"| {kind} | {width} | {matrix} | {plain:.3f} | {cell(ratio(of['mean'], plain))} | {cell(ratio(of['max'], plain))} |")
 
 
-def main():
-    times, sizes = read(sys.argv[1])
-    peers = peers_of(sys.argv[2])
+def page(results, peer_results):
+    times, sizes = read(results)
+    peers = peers_of(peer_results)
+    lines = []
+    write = lines.append
     device = next(iter(sizes.values()))[2]
-    print("# Attention along edges\n")
-    print(
+    write("# Attention along edges\n")
+    write(
         f"{device}; milliseconds, medians. Made by `tests/bench/attention_tables.py` from `attention.jsonl`, which `bench_attention` wrote, "
         "and `attention-peers.csv`. A chain is SDDMM, softmax and SpMM (backward: two SpMM with the transpose, an SDDMM, the softmax's gradient and "
         "an SpMM), each by our fastest kernel for plain CSR. The roofline is the longest of three: operands, results and indices cross the memory once, at "
         f"{BANDWIDTH / 1e12:g} TB/s; a row of K and of V for each nonzero comes from the L2 cache at {GATHERS / 1e12:g} TB/s (backward also of Q and of the "
         f"result's gradient); an exponential for each nonzero and head (backward two) at {EXPONENTIALS / 1e12:.1f} T/s."
     )
-    attention(times, sizes, peers, "forward")
-    attention(times, sizes, peers, "backward")
-    gat(times, sizes, peers)
-    reductions(times, sizes)
+    attention(write, times, sizes, peers, "forward")
+    attention(write, times, sizes, peers, "backward")
+    gat(write, times, sizes, peers)
+    reductions(write, times, sizes)
+    return "\n".join(lines) + "\n"
 
 
-main()
+def main():
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    *inputs, out = map(pathlib.Path, sys.argv[1:])
+    out.write_text(page(*inputs), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

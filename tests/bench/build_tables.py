@@ -79,10 +79,14 @@ def clustering(builds):
         table(["matrix", "rows", "nonzeros", "threads", "CPU", "with the GPU", "saved", "pairs", "pairs with the GPU"], rows)
 
 
+def page(paths):
+    builds, products = read(paths)
+    return "\n".join(row_segments(builds, products) + clustering(builds))
+
+
 def main():
     *paths, out = map(pathlib.Path, sys.argv[1:])
-    builds, products = read(paths)
-    out.write_text("\n".join(row_segments(builds, products) + clustering(builds)), encoding="utf-8")
+    out.write_text(page(paths), encoding="utf-8")
 
 
 if __name__ == "__main__":

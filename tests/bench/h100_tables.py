@@ -4,7 +4,7 @@ measured.
 
 usage: h100_tables.py RESULTS.jsonl[.gz]... OUT.md
 
-tests/bench/summary_tables.py then fills in the page's summary. Lines of several files are taken together; of several for the
+docs/results-h100.md is made by tests/bench/pages.py, which also fills in its summary. Lines of several files are taken together; of several for the
 same thing the last one counts. Pictures
 are made where python3-matplotlib is installed; otherwise the page refers to those that are there.
 """
@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 
-from measurements import geomean, read_lines, summary_place, table
+from measurements import geomean, place, read_lines, table
 
 VENDOR = "cuda.cusparse."
 NOISE = 0.98
@@ -211,40 +211,53 @@ def preparation(lines):
         ["layout", "matrices", "ns a nonzero, geometric mean", "most ms"], rows)
 
 
-def picture(classes, op, kind, path):
-    """Bars of own over cuSPARSE by matrix; false without matplotlib."""
+def pictures(classes):
+    """The operations and types that have one."""
+    return [(op, kind) for op in OPERATIONS
+            for kind in sorted({t for (o, t, _), c in classes.items() if o == op and c.ratios(c.own)})]
+
+
+def picture_path(folder, op, kind):
+    return folder / f"speedup-{op.replace('^T', '-transposed')}-{kind}.svg"
+
+
+def draw(classes, op, kind, path):
+    """Bars of own over cuSPARSE by matrix."""
     try:
         import matplotlib
     except ImportError:
-        return False
+        return
     matplotlib.use("svg")
     from matplotlib import pyplot
-    matplotlib.rcParams.update({"svg.hashsalt": "sparsed", "svg.fonttype": "none", "font.size": 8})
-    of = {k: c.ratios(c.own) for (o, t, k), c in classes.items() if (o, t) == (op, kind)}
-    of = {k: ratios for k, ratios in of.items() if ratios}
-    matrices = sorted({m for ratios in of.values() for m in ratios})
-    figure, axes = pyplot.subplots(figsize=(max(4, 0.4 * len(matrices)), 3))
-    width = 0.8 / len(of)
-    for i, (k, ratios) in enumerate(of.items()):
-        places = [m for m in range(len(matrices)) if matrices[m] in ratios]
-        axes.bar([m + (i + 0.5) * width - 0.4 for m in places], [ratios[matrices[m]] for m in places], width,
-                 label=f"K = {k}")
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(matrices)), matrices, rotation=60, ha="right")
-    axes.set_ylabel("times as fast as cuSPARSE's best")
-    axes.set_title(f"{TITLES[op]}, {kind}: own kernels")
-    axes.margins(x=0.01, y=0.2)
-    axes.legend(ncol=len(of), loc="upper left")
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
-    pyplot.close(figure)
-    return True
+    with matplotlib.rc_context({"svg.hashsalt": "sparsed", "svg.fonttype": "none", "font.size": 8}):
+        of = {k: c.ratios(c.own) for (o, t, k), c in classes.items() if (o, t) == (op, kind)}
+        of = {k: ratios for k, ratios in of.items() if ratios}
+        matrices = sorted({m for ratios in of.values() for m in ratios})
+        figure, axes = pyplot.subplots(figsize=(max(4, 0.4 * len(matrices)), 3))
+        width = 0.8 / len(of)
+        for i, (k, ratios) in enumerate(of.items()):
+            places = [m for m in range(len(matrices)) if matrices[m] in ratios]
+            axes.bar([m + (i + 0.5) * width - 0.4 for m in places], [ratios[matrices[m]] for m in places], width,
+                     label=f"K = {k}")
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(matrices)), matrices, rotation=60, ha="right")
+        axes.set_ylabel("times as fast as cuSPARSE's best")
+        axes.set_title(f"{TITLES[op]}, {kind}: own kernels")
+        axes.margins(x=0.01, y=0.2)
+        axes.legend(ncol=len(of), loc="upper left")
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+        pyplot.close(figure)
 
 
-def page(lines, sources, out):
+def page(sources, out):
+    """The text of the page, which will lie at `out`."""
+    lines = read(sources)
+    if not lines:
+        sys.exit(f"{sys.argv[0]}: nothing was measured in {', '.join(map(str, sources))}")
     classes = classes_of(lines)
     devices = sorted({line["device"].split(",")[0] for line in lines})
     folder = sources[0].parent
-    text = ["# Results on the GPU", "", "## Summary", "", *summary_place("summary-gpu"), "## How it was measured", "",
+    text = ["# Results on the GPU", "", "## Summary", "", *place("summary-gpu", "summary_tables.py"), "## How it was measured", "",
             f"Made by `tests/bench/h100_tables.py` from {', '.join(relative(s, out) for s in sources)}; "
             f"device: {', '.join(devices)}. Times are medians of single calls in milliseconds, caches as they are, "
             "every kernel side by side in one run on one matrix.", "",
@@ -254,11 +267,10 @@ def page(lines, sources, out):
             "as noise. The roofline is the memory-bound minimum: the time to move S, the operands and the result once at the "
             "rate of a copy within the device; its share is that minimum over the time served. K is the number of columns of the "
             "dense operand.", "", "## By operation, type and K", ""] + summary(classes)
-    for op in OPERATIONS:
-        for kind in sorted({t for (o, t, _), c in classes.items() if o == op and c.ratios(c.own)}):
-            path = folder / f"speedup-{op.replace('^T', '-transposed')}-{kind}.svg"
-            if picture(classes, op, kind, path) or path.exists():
-                text += [f"![{TITLES[op]}, {kind}: own kernels over cuSPARSE]({relative(path, out)})", ""]
+    for op, kind in pictures(classes):
+        path = picture_path(folder, op, kind)
+        if path.exists():
+            text += [f"![{TITLES[op]}, {kind}: own kernels over cuSPARSE]({relative(path, out)})", ""]
     text += chosen(classes, SHARING, "Where rows share columns", "Own kernels.")
     text += chosen(classes, STENCILS, "Stencils", "Own kernels.")
     text += transposed(classes)
@@ -270,7 +282,7 @@ def page(lines, sources, out):
         for kind in sorted({t for (o, t, _) in classes if o == op}):
             text += by_matrix(classes, op, kind)
     text += preparation(lines)
-    out.write_text("\n".join(text).rstrip() + "\n")
+    return "\n".join(text).rstrip() + "\n"
 
 
 def relative(path, out):
@@ -281,10 +293,10 @@ def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     sources, out = [pathlib.Path(a) for a in sys.argv[1:-1]], pathlib.Path(sys.argv[-1])
-    lines = read(sources)
-    if not lines:
-        sys.exit(f"{sys.argv[0]}: nothing was measured in {', '.join(map(str, sources))}")
-    page(lines, sources, out)
+    classes = classes_of(read(sources))
+    for op, kind in pictures(classes):
+        draw(classes, op, kind, picture_path(sources[0].parent, op, kind))
+    out.write_text(page(sources, out))
 
 
 if __name__ == "__main__":

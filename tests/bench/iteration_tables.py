@@ -78,11 +78,10 @@ def by_matrix(measured, kind):
     return table(["matrix"] + [header for k in widths for header in (f"K = {k}, ms", "one", "two")], rows)
 
 
-def main():
-    *paths, out = map(pathlib.Path, sys.argv[1:])
+def page(paths):
     measured = read(paths)
     threads = {ways["csr"]["threads"] for ways in measured.values()}
-    page = ["# Both products in one iteration", "",
+    lines = ["# Both products in one iteration", "",
             "Made by `tests/bench/iteration_tables.py` from `iterations.jsonl.gz`.", "",
             "An iteration is C = S * B and then D = S^T * C, four of them one behind the other in each timing. *CSR*: the "
             "fastest of all kernels over plain CSR for either, cuSPARSE's among them; S^T is scattered. *One layout*: "
@@ -90,12 +89,17 @@ def main():
             "row panels, grouped rows) and a transposed one. Numbers are CSR's time over the layouts'; *memory* is what they "
             "take, with their values, over what CSR takes.", ""] + summary(measured)
     for kind in dict.fromkeys(t for t, _, _ in measured):
-        page += [f"## {kind}", "",
+        lines += [f"## {kind}", "",
                  "For each K, milliseconds of an iteration from CSR; how many times as fast it is from one layout, and after how "
                  "many iterations the time to build it has been saved, built on the GPU from CSR there, and brought there by "
                  f"way of the host ({' or '.join(map(str, sorted(threads)))} threads); and both for two layouts, which the CPU "
                  "builds. -: never.", ""] + by_matrix(measured, kind)
-    out.write_text("\n".join(page), encoding="utf-8")
+    return "\n".join(lines)
+
+
+def main():
+    *paths, out = map(pathlib.Path, sys.argv[1:])
+    out.write_text(page(paths), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -155,10 +155,7 @@ def reordering(best, vendor, op):
     return lines
 
 
-def main():
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    paths = [pathlib.Path(name) for name in sys.argv[1:-1]]
+def page(paths):
     best, vendor = read(paths)
     given = {key: layouts for key, layouts in best.items() if not key[0].endswith("+metis")}
     lines = ["# What layouts bring", "",
@@ -172,7 +169,14 @@ def main():
     lines += ["## Adaptive sparse tiles, with and without row reordering", ""]
     for op in sorted({key[1] for key in best}, reverse=True):
         lines += reordering(best, vendor, op)
-    pathlib.Path(sys.argv[-1]).write_text("\n".join(lines), encoding="utf-8")
+    return "\n".join(lines)
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    *paths, out = map(pathlib.Path, sys.argv[1:])
+    out.write_text(page(paths), encoding="utf-8")
 
 
 if __name__ == "__main__":

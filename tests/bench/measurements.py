@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import random
 
 
 def read_lines(path):
@@ -16,6 +17,16 @@ def geomean(values):
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
+def interval(values, statistic=geomean):
+    """The 95 % confidence interval of a statistic: the percentile bootstrap with 2,000 resamples, the same ones each time.
+
+    It tells how much the statistic depends on which matrices were at hand, not how exact the times are.
+    """
+    values, chance = list(values), random.Random(0)
+    estimates = sorted(statistic(chance.choices(values, k=len(values))) for _ in range(2000))
+    return estimates[50], estimates[1949]
+
+
 def table(headers, rows):
     """The lines of a Markdown table, an empty one behind them."""
     out = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
@@ -23,6 +34,6 @@ def table(headers, rows):
     return out + [""]
 
 
-def summary_place(name):
-    """The lines between which summary_tables.py writes."""
-    return [f"<!-- begin {name}: made by tests/bench/summary_tables.py -->", f"<!-- end {name} -->", ""]
+def place(name, script):
+    """The lines between which pages.py writes what a script makes."""
+    return [f"<!-- begin {name}: made by tests/bench/{script} -->", f"<!-- end {name} -->", ""]

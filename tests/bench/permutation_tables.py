@@ -51,11 +51,8 @@ def draw(speedups, path):
     figure.savefig(path, metadata={"Date": None})
 
 
-def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    times = read(pathlib.Path(sys.argv[1]))
-    page = pathlib.Path(sys.argv[2])
+def speedups_of(times):
+    """By permutation, over the original order; the oracle may keep that."""
     speedups = {name: [] for name in PAPER}
     for of_matrix in times.values():
         original = of_matrix[KERNEL, "csr"]
@@ -64,9 +61,15 @@ def main():
                 speedups[name].append(original / of_matrix[KERNEL, name])
         speedups["oracle"].append(
             max([1.0] + [original / ms for (kernel, _), ms in of_matrix.items() if kernel == KERNEL]))
+    return speedups
+
+
+def page(path):
+    times = read(path)
+    speedups = speedups_of(times)
     lines = [
         "# Row permutations with the kernel that they were made for", "",
-        f"Made by `tests/bench/permutation_tables.py` from {sys.argv[1].rsplit('/', 1)[-1]}: {len(times)} square matrices "
+        f"Made by `tests/bench/permutation_tables.py` from {path.name}: {len(times)} square matrices "
         "of at most 30,000 rows, K = rows up to 2,048, f32, medians of nine.", "",
         "## The kernel beside cuSPARSE (figure 3)", "",
         "| beside | output-stationary, 1 column a block | 4 columns a block |", "| --- | --- | --- |"]
@@ -85,8 +88,15 @@ def main():
         lines.append(f"| {name} | {max(values):.2f} | {statistics.mean(values):.2f} | {min(values):.2f} | {middle} | " +
                      " | ".join(f"{value:g}" for value in PAPER[name]) + " |")
     lines += ["", "![Speedups of the permutations](permutations.svg)", ""]
-    page.write_text("\n".join(lines), encoding="utf-8")
-    draw(speedups, page.with_name("permutations.svg"))
+    return "\n".join(lines)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    path, out = map(pathlib.Path, sys.argv[1:])
+    out.write_text(page(path), encoding="utf-8")
+    draw(speedups_of(read(path)), out.with_name("permutations.svg"))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,7 @@
-#!/usr/bin/env python3
-"""Writes the tables that sum up docs/results: into README.md, and the first page of docs/results-h100.md and
-docs/results-cpu.md.
-
-    tests/bench/summary_tables.py            write them
-    tests/bench/summary_tables.py --check    exit with 1 if one is not what docs/results gives
-
-A table stands between `<!-- begin NAME: made by tests/bench/summary_tables.py -->` and `<!-- end NAME -->`.
-All numbers come from the raw results; who measures again runs this afterwards.
-"""
+"""The tables that sum up docs/results, in README.md and at the top of docs/results-h100.md and docs/results-cpu.md, into
+which tests/bench/pages.py writes them."""
 
 import pathlib
-import re
-import sys
 
 import h100_tables
 import tables
@@ -19,7 +9,6 @@ from measurements import geomean, read_lines, table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs/results"
-MADE_BY = "made by tests/bench/summary_tables.py"
 TYPES = ("f32", "f64", "f16", "tf32")
 OPERATIONS = {"spmm": "SpMM", "spmm^T": "transposed SpMM", "sddmm": "SDDMM"}
 PEERS = ("edge_index", "csr", "EdgeIndex")
@@ -154,30 +143,3 @@ def cpu():
         lines += ["What the service adds to a kernel, latency and many clients: [over the wire](#over-the-wire). "
                   "What a preparation costs: [below](#preparation)."]
     return lines
-
-
-PLACES = {"speed-up": ("README.md", readme), "summary-gpu": ("docs/results-h100.md", gpu),
-          "summary-cpu": ("docs/results-cpu.md", cpu)}
-
-
-def main():
-    stale = []
-    for name, (file, make) in PLACES.items():
-        path = ROOT / file
-        text = path.read_text()
-        begin, end = f"<!-- begin {name}: {MADE_BY} -->\n", f"<!-- end {name} -->"
-        place = re.search(re.escape(begin) + ".*?" + re.escape(end), text, re.S)
-        if place is None:
-            sys.exit(f"{file} has no place for the table: {begin.strip()} ... {end}")
-        new = begin + "\n" + "\n".join(make()).rstrip() + "\n\n" + end
-        if sys.argv[1:] == ["--check"]:
-            if new != place[0]:
-                stale.append(file)
-        else:
-            path.write_text(text[:place.start()] + new + text[place.end():])
-    if stale:
-        sys.exit(f"not what docs/results gives: {', '.join(stale)}; run tests/bench/summary_tables.py")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,7 @@ add_test(NAME docs_reference_test
   COMMAND ${PROJECT_SOURCE_DIR}/docs/reference --check $<TARGET_FILE:sparsed>
     $<TARGET_FILE:sparsectl>)
 add_test(NAME docs_tables_test
-  COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/summary_tables.py --check)
+  COMMAND ${PROJECT_SOURCE_DIR}/tests/bench/pages.py --check)
 set_tests_properties(docs_commands_test docs_reference_test docs_tables_test PROPERTIES
   LABELS e2e TIMEOUT 600)
 # README.md's first ten minutes, from git clone to a dashboard, by the programs of this build.
