@@ -134,6 +134,7 @@ class DenseCall final : public Job {
     BoundRun run;
     std::optional<PieceRun> pieces = {};  ///< none: it is not cut
   };
+    Buffer workspace = {};                ///< of what is cut: its own
 
   const std::shared_ptr<Executor::Impl> impl_;
   MemoryOwner& owner_;  ///< the tenant

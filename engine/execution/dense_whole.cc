@@ -150,10 +150,17 @@ absl::Status DenseCall::RunKernel(Lane& lane) {
 absl::Status DenseCall::RunPieces(Lane& lane) {
   double milliseconds = 0;
   absl::Status status = whole_->pieces->Run(
-      lane, whole_->run, lane.backend->MemoryFor(MemoryUse::kRequests, owner_), token().flag(),
+      [&](Progress& progress) {
+        double unused = 0;
+        options.progress = &progress;
+        return backend.Run(lane, whole_->run, options, &unused);
+      },
       [this] { return GivesWay(); }, &milliseconds);
   AddKernelTime(milliseconds);
   return status;
+  Backend& backend = *lane.backend;
+  RunOptions options{whole_->workspace, backend.MemoryFor(MemoryUse::kRequests, owner_),
+                     token().flag()};
 }
 
 absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
