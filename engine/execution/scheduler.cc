@@ -375,10 +375,18 @@ Scheduler::IdleWork& Scheduler::BeginIdleLocked(Lanes& lanes) {
   return idle;
 }
 
-void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end) {
+void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, bool done, Turns::Time end) {
   lanes.alone = false;
   if (idle.due) lanes.idle_turns.Took(idle.due_since, end);
-  idle.done = true;
+  idle.done = done;
+  if (!done) {
+    // Who came meanwhile goes first, with as much patience as at the beginning; between turns that
+    // it takes that is a matter of their part of the time.
+    if (!idle.due) idle.asked = end;
+    idle.due = idle.started = false;
+    lanes.idle.push_front(&idle);
+    CountLocked(lanes);
+  }
   idle_done_.NotifyAll();
 }
 
@@ -433,11 +441,11 @@ void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
       IdleWork& idle = BeginIdleLocked(lanes);
       lock.Unlock();
       const Turns::Time begin = Clock::now();
-      (*idle.work)(lanes.trial_lane ? *lanes.trial_lane : lane);
+      const bool done = (*idle.piece)(lanes.trial_lane ? *lanes.trial_lane : lane);
       const Turns::Time end = Clock::now();
       lanes.busy_ns += (end - begin).count();
       lock.Lock();
-      EndIdleLocked(lanes, idle, end);
+      EndIdleLocked(lanes, idle, done, end);
     }
     --lanes.running;
     WakeLocked(lanes);
@@ -606,12 +614,11 @@ void Scheduler::RunReaper() {
   }
 }
 
-absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
+absl::Status Scheduler::RunIdle(DeviceId device, const std::function<bool(Lane&)>& piece,
                                 const std::atomic<bool>* stop, Turns::Time until) {
   using Clock = std::chrono::steady_clock;
   Lanes& lanes = lanes_of(device);
-  IdleWork idle{&work};
-  const Clock::time_point asked = Clock::now();
+  IdleWork idle{&piece, Clock::now()};
   std::chrono::nanoseconds stand_back = Turns::kStandBack;
   MutexLock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
@@ -621,7 +628,7 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
   while (!idle.done) {
     Clock::time_point now = Clock::now();
     const Clock::time_point next =
-        idle.due ? idle.due_since + stand_back : lanes.idle_turns.DueAt(asked);
+        idle.due ? idle.due_since + stand_back : lanes.idle_turns.DueAt(idle.asked);
     const Clock::time_point look = now + kBetweenLooks;
     idle_done_.WaitUntil(mutex_, next > now ? std::min(look, next) : look);
     if (idle.started) continue;
@@ -634,7 +641,7 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
       return stopped ? absl::CancelledError("stopped before a worker slot was idle")
                      : absl::DeadlineExceededError("no worker slot had time for a trial");
     }
-    if (!idle.due && lanes.idle.front() == &idle && now >= lanes.idle_turns.DueAt(asked)) {
+    if (!idle.due && lanes.idle.front() == &idle && now >= lanes.idle_turns.DueAt(idle.asked)) {
       idle.due = true;
       idle.due_since = now;
       CountLocked(lanes);

@@ -211,10 +211,11 @@ TEST_F(GpuLanes, AShortOneDoesNotStandBackFromATrialThatWaitsForALongOne) {
   ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
   std::atomic<bool> tried = false;
   std::thread trial([&] {
-    EXPECT_TRUE(scheduler_
-                    ->RunIdle(
-                        device_->id(), [&](Lane&) { tried = true; }, nullptr, Clock::now() + 60s)
-                    .ok());
+    EXPECT_TRUE(
+        scheduler_
+            ->RunIdle(
+                device_->id(), [&](Lane&) { return tried = true; }, nullptr, Clock::now() + 60s)
+            .ok());
   });
   // It is due after a tenth of a second, and then again and again.
   const auto enough = Clock::now() + 400ms;
@@ -225,6 +226,7 @@ TEST_F(GpuLanes, AShortOneDoesNotStandBackFromATrialThatWaitsForALongOne) {
   EXPECT_FALSE(tried);
   let_go_ = true;
   EXPECT_TRUE(huge->end->Wait().ok());
+        return true;
   trial.join();
   EXPECT_TRUE(tried);
 }
