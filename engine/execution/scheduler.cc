@@ -270,12 +270,7 @@ void Scheduler::MoveClocksLocked(Lanes& lanes) const {
   }
   const double each = seconds / static_cast<double>(lanes.turns.size());
   lanes.express_clock += each;
-  const auto others = static_cast<double>(
-      std::ranges::count_if(lanes.turns, [](const LaneTurn* turn) { return !turn->express; }));
-  if (others == 0) return;
-  const double less = std::min(each, lanes.owed / others);
-  lanes.owed -= less * others;
-  lanes.clock += each - less;
+  lanes.clock += each;
 }
 
 void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) const {
@@ -285,7 +280,12 @@ void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) const {
   const double more = std::exchange(turn.kernel_seconds, 0) - seconds;
   if (more > 0 && lanes.turns.size() > 1) {
     seconds += more;
-    lanes.owed += more;
+    // That they did not have: those beside it were counted when it was taken, and have had an even
+    // part since. One that came since has had less, and one that ended keeps its part.
+    const double of_each = more / static_cast<double>(lanes.turns.size() - 1);
+    for (LaneTurn* const other : lanes.turns) {
+      if (other != &turn) other->counted += std::min(of_each, lanes.clock - other->counted);
+    }
   }
   lanes.queue.Ran(turn.turn, seconds);
   lanes.seconds.Add(turn.tenant, seconds);
@@ -293,7 +293,6 @@ void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) const {
 
 void Scheduler::BeginTurnLocked(Lanes& lanes, LaneTurn& turn) {
   MoveClocksLocked(lanes);
-  if (lanes.turns.empty()) lanes.owed = 0;  // by nobody who is still there
   turn.counted = turn.express ? lanes.express_clock : lanes.clock;
   lanes.turns.push_back(&turn);
 }

@@ -148,10 +148,9 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
 
     // Seconds of the device that each turn has had since the start. Lanes of the CPU have threads
     // of their own: each has all of the time. A GPU's share it evenly, but that kernels of the
-    // express lane have the GPU for as long as they run, at the cost of the others.
+    // express lane have the GPU for as long as they run, at the cost of those that ran beside them.
     std::chrono::steady_clock::time_point clocks_at;
     double express_clock = 0, clock = 0;
-    double owed = 0;  ///< by those that are not express: seconds that express ones had
 
     bool is_gpu() const { return backend->id().kind == DeviceKind::kCuda; }
     bool has_express() const { return !workers.empty() && workers.front().lane.express; }
