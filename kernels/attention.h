@@ -11,8 +11,10 @@
 // among its scores NaN.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "kernels/array.h"
 #include "kernels/layout.h"
 #include "kernels/problem.h"
@@ -45,7 +47,11 @@ struct EdgeAttention {
   /// gradient needs; no data: not asked for.
   Dense log_sums = {};
 };
-void ComputeEdgeAttention(const EdgeAttention& attention, ElementType type, int threads);
+/// On the CPU, with a workspace of as many bytes as EdgeAttentionWorkspace says. Results have the
+/// same bits for any team. It knows Context::progress. CANCELLED.
+absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& attention,
+                                  ElementType type);
+size_t EdgeAttentionWorkspace(const EdgeAttention& attention, ElementType type);
 
 /// The gradients, from those of `out`. No data: not asked for.
 struct EdgeAttentionGradient {
@@ -61,7 +67,9 @@ struct EdgeAttentionGradient {
   Dense values_gradient = {};
   Dense bias = {};  ///< of scores.bias, of its shape
 };
-void ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient, ElementType type,
-                                  int threads);
+/// Likewise.
+absl::Status ComputeEdgeAttentionGradient(const Context& context,
+                                          const EdgeAttentionGradient& gradient, ElementType type);
+size_t EdgeAttentionWorkspace(const EdgeAttentionGradient& gradient, ElementType type);
 
 }  // namespace sparsed

@@ -132,7 +132,7 @@ struct SpgemmKernel {
   size_t (*workspace)(const Problem&, const SpgemmArguments&, int threads);
   /// row_bounds[i] = an upper bound of the nonzeros of C's row i (at most its products, N, and its
   /// row of the mask), and in *products the number of multiplications in all. `row_bounds` has M
-  /// elements.
+  /// elements. The CPU's know Context::progress; both are whole once it is finished.
   absl::Status (*analyse)(const Context&, const SpgemmArguments&, std::span<int64_t> row_bounds,
                           int64_t* products);
   /// row_nnz[i - range.begin] = exact nonzeros of row i (numerical cancellation keeps an entry).

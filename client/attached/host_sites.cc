@@ -92,13 +92,15 @@ class HostSite final : public Site {
     return absl::OkStatus();
   }
   absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type) override {
-    sparsed::ComputeEdgeAttention(attention, type, threads);
-    return absl::OkStatus();
+    return InWorkspace(EdgeAttentionWorkspace(attention, type), [&](const Context& context) {
+      return sparsed::ComputeEdgeAttention(context, attention, type);
+    });
   }
   absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
                                             ElementType type) override {
-    sparsed::ComputeEdgeAttentionGradient(gradient, type, threads);
-    return absl::OkStatus();
+    return InWorkspace(EdgeAttentionWorkspace(gradient, type), [&](const Context& context) {
+      return sparsed::ComputeEdgeAttentionGradient(context, gradient, type);
+    });
   }
   absl::Status WeightedSum(std::span<const WeightedTerm> terms, ElementType type,
                            const Dense& to) override {
@@ -107,6 +109,16 @@ class HostSite final : public Site {
   }
 
   int threads = 1;  ///< of the run that it is taken for
+
+ private:
+  template <typename Use>
+  absl::Status InWorkspace(size_t bytes, const Use& use) {
+    absl::StatusOr<Buffer> workspace = memory().Allocate(bytes);
+    if (!workspace.ok()) return workspace.status();
+    Context with = context();
+    with.workspace = {workspace->mutable_data(), workspace->size()};
+    return use(with);
+  }
 };
 
 class HostSites final : public Sites {

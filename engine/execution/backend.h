@@ -72,7 +72,8 @@ struct RunOptions {
   const std::atomic<bool>* stop = nullptr;
   /// On a GPU, queued behind the kernel and not in its time.
   std::function<absl::Status()> behind = nullptr;
-  /// Of a run that may be cut: on the CPU, of a kernel that resumes. The workspace is its own then.
+  /// Of a run that may be cut: on the CPU, of a kernel that knows it. The workspace is its own
+  /// then.
   Progress* progress = nullptr;
 };
 
@@ -170,7 +171,7 @@ class Backend {
                                const PlacedDense* gradient, const PlacedDense& to, Lane& lane) = 0;
   // As the functions of these names (kernels/row_products.h, kernels/nonzero_passes.h,
   // kernels/attention.h); all that they read and write is placed. UNIMPLEMENTED of what a GPU has
-  // no kernel for.
+  // no kernel for. Who gives options may cut it, on the CPU.
   virtual absl::Status ComputeRowProducts(const RowProducts& products, ElementType type,
                                           Lane& lane) = 0;
   virtual absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) = 0;
@@ -178,9 +179,10 @@ class Backend {
                                      Lane& lane) = 0;
   virtual absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) = 0;
   virtual absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
-                                            Lane& lane) = 0;
+                                            Lane& lane, const RunOptions& options) = 0;
   virtual absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
-                                                    ElementType type, Lane& lane) = 0;
+                                                    ElementType type, Lane& lane,
+                                                    const RunOptions& options) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
   virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is

@@ -93,7 +93,19 @@ absl::StatusOr<Context> BoundSpgemm::ContextOf(Lane& lane, const RunOptions& opt
   Context context = backend_.ContextOf(lane, options.stop);
   context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   context.prepared = prepared_.get();
+  context.progress = options.progress;
   return context;
+}
+
+absl::Status BoundSpgemm::CountRows(Lane& lane, const RunOptions& options, RowRange range,
+                                    std::span<int64_t> row_sizes, double* milliseconds) {
+  const absl::StatusOr<Context> context = ContextOf(lane, options);
+  if (!context.ok()) return context.status();
+  double taken = 0;
+  const absl::Status status = backend_.Timed(
+      lane, [&] { return kernel_.symbolic(*context, arguments_, range, row_sizes); }, &taken);
+  *milliseconds += taken;
+  return status;
 }
 
 absl::Status BoundSpgemm::Count(Lane& lane, const RunOptions& options, bool exact,

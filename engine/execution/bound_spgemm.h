@@ -60,9 +60,12 @@ class BoundSpgemm {
   absl::Status Prepare(Lane& lane, const std::atomic<bool>* stop, MemorySource& memory,
                        double* milliseconds);
   /// How many entries each row has (`exact`), or at most has, and how many multiplications there
-  /// are; to host memory. A GPU's kernels count exactly.
+  /// are; to host memory. A GPU's kernels count exactly; the bounds of the CPU's may be cut.
   absl::Status Count(Lane& lane, const RunOptions& options, bool exact,
                      std::span<int64_t> row_sizes, int64_t* products, double* milliseconds);
+  /// On the CPU: how many entries the rows of a range have.
+  absl::Status CountRows(Lane& lane, const RunOptions& options, RowRange range,
+                         std::span<int64_t> row_sizes, double* milliseconds);
   /// For Queue: its workspace is `options`'.
   absl::StatusOr<Context> ContextOf(Lane& lane, const RunOptions& options);
   /// Computes rows, as SpgemmKernel::numeric; everything is where the kernel runs.

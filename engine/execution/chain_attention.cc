@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
 #include "engine/execution/chain_call.h"
 
@@ -49,6 +50,7 @@ absl::Status ChainCall::CheckStep(const AttentionStep& attention, Step& step) {
   if (status.ok()) status = UseAs("its values", attention.values, type, pattern.cols(), -1, "L");
   if (!status.ok()) return status;
   const int64_t width = values_[attention.values].shape.cols;
+  step.width = values_[attention.scores.right].shape.cols + width;
   status = CheckHeads("a row of its values", width, heads);
   AddValue({pattern.rows(), width, width, type});
   AddValue({pattern.rows(), heads, heads, SumTypeOf(type)});
@@ -80,6 +82,9 @@ absl::Status ChainCall::CheckStep(const AttentionGradientStep& of, Step& step) {
   }
   if (status.ok()) status = UseAs("its gradient", of.gradient, type, pattern.rows(), values.cols);
   if (!status.ok()) return status;
+  // Twice as many along rows, and along columns, where those are wanted.
+  const int64_t passes = (of.of_left || of.of_bias ? 1 : 0) + (of.of_right || of.of_values ? 1 : 0);
+  step.width = 2 * passes * (values_[of.scores.right].shape.cols + values.cols);
   // Copies: to add one may move the others.
   const DenseShape left = values_[of.scores.left].shape, right = values_[of.scores.right].shape;
   if (of.of_left) AddValue(left);
@@ -131,9 +136,10 @@ absl::Status ChainCall::Run(const AttentionStep& spec, size_t i, Lane& lane) {
   if (!sums.ok()) return sums.status();
   attention.log_sums = sums->MutableView(sums->shape.cols);
   step.done.plan = PlanOf(**rows, lane.backend->id().kind, "attention");
-  absl::Status done = lane.backend->ComputeEdgeAttention(attention, step.matrix->type(), lane);
-  if (done.ok()) done = lane.backend->ClearPadding(*out, lane);
-  return done.ok() ? lane.backend->ClearPadding(*sums, lane) : done;
+  const Pass pass = [attention, type = step.matrix->type()](Lane& on, const RunOptions& options) {
+    return on.backend->ComputeEdgeAttention(attention, type, on, options);
+  };
+  return Compute(step, pass, /*resumes=*/true, {*out, *sums}, lane);
 }
 
 absl::Status ChainCall::Run(const AttentionGradientStep& spec, size_t i, Lane& lane) {
@@ -160,19 +166,19 @@ absl::Status ChainCall::Run(const AttentionGradientStep& spec, size_t i, Lane& l
                                             {spec.of_values, &gradient.values_gradient},
                                             {spec.of_bias, &gradient.bias}};
   size_t value = step.value;
+  std::vector<PlacedDense> results;
   for (const auto& [is_wanted, to] : wanted) {
     if (!is_wanted) continue;
     const absl::StatusOr<PlacedDense> made = NewValue(value++, lane);
     if (!made.ok()) return made.status();
     *to = made->MutableView(made->shape.cols);
+    results.push_back(*made);
   }
   step.done.plan = PlanOf(**rows, lane.backend->id().kind, "attention_gradient");
-  absl::Status done =
-      lane.backend->ComputeEdgeAttentionGradient(gradient, step.matrix->type(), lane);
-  for (size_t made = step.value; made < value && done.ok(); ++made) {
-    done = lane.backend->ClearPadding(*values_[made].placed, lane);
-  }
-  return done;
+  const Pass pass = [gradient, type = step.matrix->type()](Lane& on, const RunOptions& options) {
+    return on.backend->ComputeEdgeAttentionGradient(gradient, type, on, options);
+  };
+  return Compute(step, pass, /*resumes=*/true, std::move(results), lane);
 }
 
 }  // namespace sparsed::engine

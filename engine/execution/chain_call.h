@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,8 +23,8 @@ namespace sparsed::engine {
 
 /// Checked as a whole before it begins, with one version of each matrix. On a GPU steps are queued
 /// a few ahead of the device; after some milliseconds others may run in between, on the CPU within
-/// a product, too. What a GPU has no room or no kernel for is computed on the CPU, from the first
-/// step on.
+/// a product or attention, too. What a GPU has no room or no kernel for is computed on the CPU,
+/// from the first step on.
 class ChainCall final : public Job {
  public:
   /// As Executor::Begin.
@@ -45,12 +47,15 @@ class ChainCall final : public Job {
  private:
   /// For which a chain has the lane while others wait.
   static constexpr double kTurnSeconds = kPieceSeconds;
-  /// A product that others were let before.
-  struct CutProduct {
-    BoundRun run;
-    PlacedDense first, second, result;
-    std::vector<std::shared_ptr<const void>> used;  ///< what else it runs on
+  /// A kernel on what is placed; goes on from the options' progress, if there is one.
+  using Pass = std::function<absl::Status(Lane&, const RunOptions&)>;
+  /// A pass that others were let before.
+  struct CutPass {
+    Pass pass;
+    std::vector<PlacedDense> results;
+    std::vector<std::shared_ptr<const void>> used;  ///< besides values
     PieceRun pieces;
+    Buffer workspace = {};
   };
   /// An operation, with all that was looked up for it.
   struct Step {
@@ -59,12 +64,15 @@ class ChainCall final : public Job {
     bool product = false;          ///< an SpMM or SDDMM, of which `problem` and `heads` speak
     Problem problem = {};
     int64_t heads = 1;
+    int64_t width = 1;          ///< multiplications of each nonzero, about
     bool on_transpose = false;  ///< without a plan: runs on the CSR of S^T, or on both
     PlanTable::Found plan;      ///< as it was when the call began, or moved to the CPU
     StepEnd done = {};
     std::string_view kernel = {};  ///< that computed it
-    std::unique_ptr<CutProduct> cut = nullptr;
+    std::unique_ptr<CutPass> cut = nullptr;
 
+    /// Multiplications, about.
+    double Work() const;
     /// By the plan of its class; other operations run on plain CSR.
     bool planned() const { return product && heads == 1; }
   };
@@ -171,7 +179,11 @@ class ChainCall final : public Job {
   absl::Status Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
                         const PlacedDense& first, const PlacedDense* second,
                         const PlacedDense& result, double alpha, double beta, Lane& lane);
-  /// Goes on with a product that was cut, which it may still be afterwards.
+  /// Computes the results of a step; on the CPU, where that is long and `resumes`, in pieces.
+  absl::Status Compute(Step& step, const Pass& pass, bool resumes, std::vector<PlacedDense> results,
+                       Lane& lane);
+  static absl::Status ClearPadding(std::span<const PlacedDense> results, Lane& lane);
+  /// Goes on with a pass that was cut, which it may still be afterwards.
   absl::Status GoOn(Step& step, Lane& lane);
   /// A value in the order of another matrix's CSR; null: as the caller would have it.
   absl::StatusOr<PlacedDense> InOrder(size_t value, const MatrixLease& order, Lane& lane);

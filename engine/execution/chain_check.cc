@@ -151,7 +151,7 @@ absl::Status ChainCall::CheckStep(const SpmmStep& spmm, Step& step) {
   const int64_t out_rows = spmm.transpose ? pattern.cols() : pattern.rows();
   absl::Status status = UseAs("B", spmm.b, type, in_rows, -1);
   if (!status.ok()) return status;
-  const int64_t k = step.problem.k = values_[spmm.b].shape.cols;
+  const int64_t k = step.width = step.problem.k = values_[spmm.b].shape.cols;
   if (spmm.beta != 0) {
     if (!spmm.accumulate) {
       return absl::InvalidArgumentError(
@@ -179,7 +179,7 @@ absl::Status ChainCall::CheckStep(const SddmmStep& sddmm, Step& step) {
   step.problem = {.operation = Operation::kSddmm, .type = type};
   absl::Status status = UseAs("A", sddmm.a, type, pattern.rows(), -1);
   if (!status.ok()) return status;
-  step.problem.k = values_[sddmm.a].shape.cols;
+  step.width = step.problem.k = values_[sddmm.a].shape.cols;
   status = UseAs("B", sddmm.b, type, pattern.cols(), step.problem.k);
   step.heads = sddmm.heads;
   if (status.ok()) status = CheckHeads("A", step.problem.k, step.heads);
@@ -252,7 +252,7 @@ absl::Status ChainCall::CheckStep(const ReduceStep& reduce, Step& step) {
     status = UseAsNonzeros("S's values", *reduce.values, type, pattern.nnz(), 1);
   }
   if (!status.ok()) return status;
-  const int64_t k = values_[reduce.b].shape.cols;
+  const int64_t k = step.width = values_[reduce.b].shape.cols;
   AddValue({out_rows, k, k, type});
   if (reduce.arguments) AddValue({out_rows, k, k, ElementType::kI64});
   return status;

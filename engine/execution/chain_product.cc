@@ -1,4 +1,4 @@
-// Products of chains: one kernel each, on the CPU cut where they are long, and what a chain costs.
+// Products of chains, one kernel each; how long passes are cut on the CPU, and what a chain costs.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -10,12 +10,14 @@ namespace sparsed::engine {
 
 double ChainCall::Work() const {
   double work = 0;
-  for (const Step& step : steps_) {
-    if (step.matrix == nullptr) continue;
-    const auto k = static_cast<double>(step.product ? std::max<int64_t>(step.problem.k, 1) : 1);
-    work += static_cast<double>(step.matrix->pattern()->nnz()) * k;
-  }
+  for (const Step& step : steps_) work += step.Work();
   return work;
+}
+
+double ChainCall::Step::Work() const {
+  if (matrix == nullptr) return 0;
+  return static_cast<double>(matrix->pattern()->nnz()) *
+         static_cast<double>(std::max<int64_t>(width, 1));
 }
 
 uint64_t ChainCall::Kind() const {
@@ -23,7 +25,7 @@ uint64_t ChainCall::Kind() const {
   for (const Step& step : steps_) {
     if (step.matrix == nullptr) continue;
     kind = MixKind(kind, reinterpret_cast<uintptr_t>(step.matrix->pattern().get()));
-    kind = MixKind(kind, static_cast<uint64_t>(step.problem.k));
+    kind = MixKind(kind, static_cast<uint64_t>(step.width));
   }
   return kind;
 }
@@ -50,40 +52,51 @@ Job::Cost ChainCall::Predict() const {
 absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
                                  const PlacedDense& first, const PlacedDense* second,
                                  const PlacedDense& result, double alpha, double beta, Lane& lane) {
-  Backend& backend = *lane.backend;
   const BoundRun run = BindProduct(plan, s, first, second, result, alpha, beta);
   step.kernel = run.kernel();
   step.done.plan = plan.text;
-  const double work =
-      static_cast<double>(step.matrix->pattern()->nnz()) * static_cast<double>(step.problem.k);
-  if (device().kind == DeviceKind::kCpu && run.resumes() &&
-      work >= LongWork(scheduler().options().threads_per_lane, device().kind)) {
-    step.cut = std::make_unique<CutProduct>(CutProduct{
-        .run = run,
-        .first = first,
-        .second = second == nullptr ? PlacedDense() : *second,
-        .result = result,
-        .used = used_,
-        .pieces = PieceRun(wanted()),
-    });
+  const Pass pass = [run](Lane& on, const RunOptions& options) {
+    double unused = 0;
+    return on.backend->Run(on, run, options, &unused);
+  };
+  return Compute(step, pass, run.resumes(), {result}, lane);
+}
+
+absl::Status ChainCall::Compute(Step& step, const Pass& pass, bool resumes,
+                                std::vector<PlacedDense> results, Lane& lane) {
+  if (device().kind == DeviceKind::kCpu && resumes &&
+      step.Work() >= LongWork(scheduler().options().threads_per_lane, device().kind)) {
+    step.cut = std::make_unique<CutPass>(CutPass{
+        .pass = pass, .results = std::move(results), .used = used_, .pieces = PieceRun(wanted())});
     return GoOn(step, lane);
   }
-  const RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
-  double milliseconds = 0;
-  if (absl::Status status = backend.Run(lane, run, options, &milliseconds); !status.ok()) {
-    return status;
+  MemorySource& memory = lane.backend->memory(MemoryUse::kRequests);
+  const absl::Status done = pass(lane, {lane.workspace, memory, token().flag()});
+  return done.ok() ? ClearPadding(results, lane) : done;
+}
+
+absl::Status ChainCall::ClearPadding(std::span<const PlacedDense> results, Lane& lane) {
+  absl::Status status;
+  for (const PlacedDense& result : results) {
+    if (status.ok()) status = lane.backend->ClearPadding(result, lane);
   }
-  return backend.ClearPadding(result, lane);
+  return status;
 }
 
 absl::Status ChainCall::GoOn(Step& step, Lane& lane) {
-  double milliseconds = 0;
-  absl::Status status = step.cut->pieces.Run(
-      lane, step.cut->run, lane.backend->MemoryFor(MemoryUse::kRequests, owner_), token().flag(),
-      [this] { return GivesWay(); }, &milliseconds);
-  if (status.ok() && !step.cut->pieces.finished()) return status;  // others' turn
-  const std::unique_ptr<CutProduct> cut = std::move(step.cut);
-  return status.ok() ? lane.backend->ClearPadding(cut->result, lane) : status;
+  CutPass& cut = *step.cut;
+  RunOptions options{cut.workspace, lane.backend->MemoryFor(MemoryUse::kRequests, owner_),
+                     token().flag()};
+  double unused = 0;  // RunSteps measures it
+  absl::Status status = cut.pieces.Run(
+      [&](Progress& progress) {
+        options.progress = &progress;
+        return cut.pass(lane, options);
+      },
+      [this] { return GivesWay(); }, &unused);
+  if (status.ok() && !cut.pieces.finished()) return status;  // others' turn
+  const std::unique_ptr<CutPass> ended = std::move(step.cut);
+  return status.ok() ? ClearPadding(ended->results, lane) : status;
 }
 
 }  // namespace sparsed::engine

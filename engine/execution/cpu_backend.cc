@@ -204,15 +204,20 @@ absl::Status CpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType 
 }
 
 absl::Status CpuBackend::ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
-                                              Lane& lane) {
-  sparsed::ComputeEdgeAttention(attention, type, lane.threads);
-  return absl::OkStatus();
+                                              Lane& lane, const RunOptions& options) {
+  const absl::StatusOr<Context> context =
+      ContextWith(EdgeAttentionWorkspace(attention, type), lane, options);
+  if (!context.ok()) return context.status();
+  return sparsed::ComputeEdgeAttention(*context, attention, type);
 }
 
 absl::Status CpuBackend::ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
-                                                      ElementType type, Lane& lane) {
-  sparsed::ComputeEdgeAttentionGradient(gradient, type, lane.threads);
-  return absl::OkStatus();
+                                                      ElementType type, Lane& lane,
+                                                      const RunOptions& options) {
+  const absl::StatusOr<Context> context =
+      ContextWith(EdgeAttentionWorkspace(gradient, type), lane, options);
+  if (!context.ok()) return context.status();
+  return sparsed::ComputeEdgeAttentionGradient(*context, gradient, type);
 }
 
 absl::StatusOr<std::unique_ptr<Moment>> CpuBackend::Now(Lane& /*lane*/) {
@@ -246,13 +251,20 @@ absl::Status CpuBackend::FetchInto(const PlacedDense& result, const DenseShape& 
 
 absl::Status CpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,
                              double* milliseconds) {
-  absl::Status status = Grow(options.workspace, run.Workspace(lane.threads), options.memory);
+  const absl::StatusOr<Context> context = ContextWith(run.Workspace(lane.threads), lane, options);
+  if (!context.ok()) return context.status();
+  return Timed(
+      lane, [&] { return run.Run(*context); }, milliseconds);
+}
+
+absl::StatusOr<Context> CpuBackend::ContextWith(size_t workspace, Lane& lane,
+                                                const RunOptions& options) const {
+  absl::Status status = Grow(options.workspace, workspace, options.memory);
   if (!status.ok()) return status;
   Context context = ContextOf(lane, options.stop);
   context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   context.progress = options.progress;
-  return Timed(
-      lane, [&] { return run.Run(context); }, milliseconds);
+  return context;
 }
 
 Context CpuBackend::ContextOf(Lane& lane, const std::atomic<bool>* stop) const {

@@ -57,10 +57,10 @@ class CpuBackend final : public Backend {
   absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) override;
   absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type, Lane& lane) override;
   absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) override;
-  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
-                                    Lane& lane) override;
+  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type, Lane& lane,
+                                    const RunOptions& options) override;
   absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient, ElementType type,
-                                            Lane& lane) override;
+                                            Lane& lane, const RunOptions& options) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                   MemorySource& memory) override;
@@ -80,6 +80,9 @@ class CpuBackend final : public Backend {
   absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) override;
 
  private:
+  /// With a workspace of as many bytes, the options'.
+  absl::StatusOr<Context> ContextWith(size_t workspace, Lane& lane,
+                                      const RunOptions& options) const;
   void RaiseRate(double bytes_per_second) override { memory_rate_.Saw(bytes_per_second); }
 
   Budget& budget_;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/execution/piece_run.h"
 #include "engine/execution/row_blocks.h"
 #include "kernels/spgemm_blocks.h"
 
@@ -15,11 +16,38 @@ class OnCpu final : public RowBlocks {
   absl::Status Begin(Lane& lane) override {
     if (absl::Status s = AllocateRows(); !s.ok()) return s;
     absl::Status status = product_.Prepare(lane, options_.token.flag(), host_memory(), &kernel_ms_);
-    if (!status.ok() || sizes_.exact) return status;
-    status = product_.Count(lane, OfLane(lane), options_.count_first,
-                            sizes_.rows.MutableAs<int64_t>(), &sizes_.products, &kernel_ms_);
-    sizes_.exact = status.ok() && options_.count_first;
-    return status;
+    return status.ok() ? product_.ContextOf(lane, OfLane(lane)).status() : status;
+  }
+
+  absl::StatusOr<bool> FindSizes(Lane& lane) override {
+    if (sizes_.exact) return true;
+    if (!analysis_.finished()) {
+      double taken = 0;
+      RunOptions options = OfLane(lane);
+      const absl::Status status = analysis_.RunPiece(
+          [&](Progress& progress) {
+            double unused = 0;
+            options.progress = &progress;
+            return product_.Count(lane, options, /*exact=*/false, sizes_.rows.MutableAs<int64_t>(),
+                                  &sizes_.products, &unused);
+          },
+          &taken);
+      kernel_ms_ += taken;
+      if (!status.ok()) return status;
+      if (!analysis_.finished() || !options_.count_first) return analysis_.finished();
+    }
+    // Block by block, by their bounds, which exact sizes take the place of.
+    while (counted_ < rows()) {
+      const RowRange range = NextRowBlock(row_sizes(), counted_, RowBlockEntries(lane.threads));
+      const auto sizes =
+          sizes_.rows.MutableAs<int64_t>().subspan(range.begin, range.end - range.begin);
+      const absl::Status status = product_.CountRows(lane, OfLane(lane), range, sizes, &kernel_ms_);
+      if (!status.ok()) return status;
+      counted_ = range.end;
+      if (options_.wanted->load(std::memory_order_relaxed)) break;
+    }
+    sizes_.exact = counted_ == rows();
+    return sizes_.exact;
   }
 
   absl::StatusOr<std::optional<ResultBlock>> Next(Lane& lane) override {
@@ -84,6 +112,8 @@ class OnCpu final : public RowBlocks {
     return absl::OkStatus();
   }
 
+  PieceRun analysis_{options_.wanted};
+  int64_t counted_ = 0;                     ///< rows
   Array scratch_columns_, scratch_values_;  ///< rows with room for their bounds
 };
 

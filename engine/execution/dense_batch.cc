@@ -28,7 +28,7 @@ constexpr int64_t kMostBytes = int64_t{64} << 20;
 Joint DenseCall::JoinsAs() const {
   if (problem_.operation != Operation::kSpmm || own_values_ || queue_.queue != nullptr) return {};
   const int64_t rows = operands_[0].shape.rows + result_.shape().rows;
-  if (operands_[0].shape.rows == 0 || result_.shape().rows == 0) return {};
+  if (operands_[0].shape.rows == 0 || result_.shape().rows == 0 || problem_.k < 1) return {};
   const int64_t fit = kMostBytes / (rows * static_cast<int64_t>(SizeOf(problem_.type)));
   int64_t most = std::min(kMostColumns, fit);
   if (device().kind == DeviceKind::kCpu) {
@@ -36,12 +36,16 @@ Joint DenseCall::JoinsAs() const {
     const auto nnz = static_cast<double>(std::max<int64_t>(matrix_->pattern()->nnz(), 1));
     const double soon = 2 * LongWork() / nnz;
     if (soon < static_cast<double>(most)) most = static_cast<int64_t>(soon);
+  } else if (SecondsAlone(problem_.k) <= kShortOnGpuSeconds) {
+    // Short ones together are short, too: others are behind them in the slot for such. Nobody waits
+    // for the end of long ones, and those gain most.
+    while (most >= 2 * problem_.k && SecondsAlone(most) > kShortOnGpuSeconds) most /= 2;
   }
   // It is to leave room for another of its kind.
-  if (problem_.k < 1 || 2 * problem_.k > most) return {};
+  if (2 * problem_.k > most) return {};
   // A version of the values has an address of its own for as long as somebody uses it.
-  return {fmt::format("{} {} {} {:a} {:a}", fmt::ptr(matrix_.get()), problem_.transposed,
-                      problem_.allow_tf32, alpha_, beta_),
+  return {fmt::format("{} {} {} {:a} {:a} {}", fmt::ptr(matrix_.get()), problem_.transposed,
+                      problem_.allow_tf32, alpha_, beta_, most),
           problem_.k, most};
 }
 

@@ -89,8 +89,9 @@ class DenseCall final : public Job {
   /// Multiplications on the CPU from which on it is cut.
   double LongWork() const;
   /// Of the GPU that it is to run on, if nothing else ran there, as far as is known before: not by
-  /// what such requests took, which is long where others were in their way.
-  double SecondsAlone() const;
+  /// what such requests took, which is long where others were in their way. With that many columns
+  /// in the place of its own.
+  double SecondsAlone(int64_t columns) const;
   /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead. OK
   /// with `whole_` there: it is cut, and GoOn goes on, on a lane of the same device.
   absl::Status RunWhole(Resolved& plan, Lane& lane);
@@ -133,6 +134,7 @@ class DenseCall final : public Job {
     std::shared_ptr<const Array> order;  ///< of values in the caller's order
     BoundRun run;
     std::optional<PieceRun> pieces = {};  ///< none: it is not cut
+    Buffer workspace = {};                ///< of what is cut: its own
   };
 
   const std::shared_ptr<Executor::Impl> impl_;

@@ -26,17 +26,23 @@ double DenseCall::Work() const {
   return static_cast<double>(matrix_->pattern()->nnz()) * static_cast<double>(problem_.k);
 }
 
-double DenseCall::SecondsAlone() const {
-  const bool planned = plan_.plan != nullptr && plan_.plan->layout != nullptr;
-  double kernel = kShortOnGpuSeconds * Work() / engine::LongWork(1, DeviceKind::kCuda);
-  if (plan_.exact && plan_.plan->plan.plan_ms > 0) {
-    const Plan& plan = plan_.plan->plan;
-    kernel = 1e-3 * plan.plan_ms * static_cast<double>(problem_.k) / plan.problem_class.k_bucket;
+double DenseCall::SecondsAlone(int64_t columns) const {
+  Problem problem = problem_;
+  problem.k = columns;
+  const PlanTable::Found found =
+      columns == problem_.k ? plan_ : matrix_->pattern()->plans().Find(ClassOf(problem));
+  const bool planned = found.plan != nullptr && found.plan->layout != nullptr;
+  const double times =
+      columns == problem_.k ? 1 : static_cast<double>(columns) / static_cast<double>(problem_.k);
+  double kernel = times * kShortOnGpuSeconds * Work() / engine::LongWork(1, DeviceKind::kCuda);
+  if (found.exact && found.plan->plan.plan_ms > 0) {
+    const Plan& plan = found.plan->plan;
+    kernel = 1e-3 * plan.plan_ms * static_cast<double>(columns) / plan.problem_class.k_bucket;
   }
   double bytes = 0;  // that are copied on the lane; what comes in the stream is there before
   const Residency& residency = impl_->gpu(device())->device().residency();
   const std::shared_ptr<const Layout> layout =
-      planned ? plan_.plan->layout->Resident() : matrix_->pattern()->resident_csr();
+      planned ? found.plan->layout->Resident() : matrix_->pattern()->resident_csr();
   if (layout == nullptr || !residency.Has(layout)) {
     bytes += static_cast<double>(matrix_->pattern()->nnz()) *
              static_cast<double>(sizeof(int32_t) + SizeOf(problem_.type));
@@ -46,10 +52,10 @@ double DenseCall::SecondsAlone() const {
     const bool comes = held != nullptr
                            ? residency.PresenceOf(*held) == Residency::Presence::kNothing
                            : std::holds_alternative<Operand::Shared>(operand.source);
-    if (comes) bytes += static_cast<double>(BytesOf(operand.shape));
+    if (comes) bytes += times * static_cast<double>(BytesOf(operand.shape));
   }
   if (!result_.kept() && result_.gpu() == nullptr) {
-    bytes += static_cast<double>(BytesOf(result_.shape()));
+    bytes += times * static_cast<double>(BytesOf(result_.shape()));
   }
   return kernel + bytes / kCopyRate;
 }
@@ -76,7 +82,7 @@ Job::Cost DenseCall::Predict() const {
   Cost cost = {.next_seconds = all.seconds, .rest_seconds = all.measured ? all.seconds : 0};
   // What runs on a GPU is not cut: blocks of short ones' kernels go before its own.
   if (device().kind != DeviceKind::kCpu) {
-    cost.is_long = SecondsAlone() > kShortOnGpuSeconds;
+    cost.is_long = SecondsAlone(problem_.k) > kShortOnGpuSeconds;
     return cost;
   }
   cost.is_long = Work() >= LongWork();
@@ -148,9 +154,16 @@ absl::Status DenseCall::RunKernel(Lane& lane) {
 }
 
 absl::Status DenseCall::RunPieces(Lane& lane) {
+  Backend& backend = *lane.backend;
+  RunOptions options{whole_->workspace, backend.MemoryFor(MemoryUse::kRequests, owner_),
+                     token().flag()};
   double milliseconds = 0;
   absl::Status status = whole_->pieces->Run(
-      lane, whole_->run, lane.backend->MemoryFor(MemoryUse::kRequests, owner_), token().flag(),
+      [&](Progress& progress) {
+        double unused = 0;
+        options.progress = &progress;
+        return backend.Run(lane, whole_->run, options, &unused);
+      },
       [this] { return GivesWay(); }, &milliseconds);
   AddKernelTime(milliseconds);
   return status;

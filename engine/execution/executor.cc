@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "engine/execution/chain_call.h"
 #include "engine/execution/dense_call.h"
@@ -327,20 +328,35 @@ int64_t Executor::attachments() const { return impl_->attachments.count(); }
 absl::Status Executor::RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
                                const std::atomic<bool>* stop,
                                std::chrono::steady_clock::time_point until) {
+  return RunIdlePieces(
+      device,
+      [&](Lane& lane) {
+        work(lane);
+        return true;
+      },
+      stop, until);
+}
+
+absl::Status Executor::RunIdlePieces(DeviceId device, const std::function<bool(Lane&)>& piece,
+                                     const std::atomic<bool>* stop,
+                                     std::chrono::steady_clock::time_point until) {
   const auto asked = std::chrono::steady_clock::now();
   uint64_t waited = 0;
   bool began = false;
   const absl::Status ran = impl_->scheduler->RunIdle(
       device,
       [&](Lane& lane) {
-        waited = NanosecondsSince(asked);
-        began = true;
-        work(lane);
+        if (!std::exchange(began, true)) waited = NanosecondsSince(asked);
+        return piece(lane);
       },
       stop, until);
   if (!began) waited = NanosecondsSince(asked);
   impl_->observer.OnTrialWait(Name(device), static_cast<double>(waited) * 1e-9);
   return ran;
+}
+
+const std::atomic<bool>* Executor::wanted(DeviceId device) const {
+  return impl_->scheduler->wanted(device);
 }
 
 void Executor::SetWeights(const TenantWeights& weights) { impl_->scheduler->SetWeights(weights); }

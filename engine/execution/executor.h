@@ -93,6 +93,14 @@ class Executor {
   absl::Status RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
                        const std::atomic<bool>* stop,
                        std::chrono::steady_clock::time_point until = kNever);
+  /// The same of work in pieces: calls `piece` until it returns true, each time as RunIdle does,
+  /// after calls that came meanwhile. CANCELLED and DEADLINE_EXCEEDED between two pieces, too.
+  absl::Status RunIdlePieces(DeviceId device, const std::function<bool(Lane&)>& piece,
+                             const std::atomic<bool>* stop,
+                             std::chrono::steady_clock::time_point until = kNever);
+  /// True while somebody waits for a lane of the device: a piece had better end soon. Lives as long
+  /// as this.
+  const std::atomic<bool>* wanted(DeviceId device) const;
 
   /// Called, outside any lock, when a request's class had no plan of its own. Set before the first
   /// call.

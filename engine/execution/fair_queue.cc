@@ -185,8 +185,9 @@ std::vector<std::shared_ptr<FairEntry>> FairQueue::PopWith(
     Turn& turn, size_t most, const std::function<bool(const FairEntry&)>& joins) {
   std::vector<std::shared_ptr<FairEntry>> taken;
   Tenant& tenant = *turn.tenant;
-  Waiting& waiting = tenant.waiting[kShort];
-  if (turn.is_long || waiting.empty()) return taken;
+  const Flow flow = FlowOf(turn.is_long);
+  Waiting& waiting = tenant.waiting[flow];
+  if (waiting.empty()) return taken;
   Leave(tenant);
   double seconds = 0;
   auto next = waiting.lower_bound({-turn.priority, 0, nullptr});
@@ -194,15 +195,15 @@ std::vector<std::shared_ptr<FairEntry>> FairQueue::PopWith(
     const auto entry = next++;
     if (PriorityOf(entry->first) != turn.priority) break;
     if (!joins(*entry->second)) continue;
-    taken.push_back(Take(tenant, kShort, entry));
+    taken.push_back(Take(tenant, flow, entry));
     seconds += taken.back()->next_seconds;
     turn.rest += taken.back()->rest_seconds;
     tenant.running_rest += taken.back()->rest_seconds;
   }
   if (tenant.waits()) Enter(tenant);
   turn.charged += seconds;
-  tenant.ahead[kShort] += seconds;
-  Move(tenant, kShort, seconds);
+  tenant.ahead[flow] += seconds;
+  Move(tenant, flow, seconds);
   return taken;
 }
 

@@ -103,8 +103,8 @@ class FairQueue {
   const FairEntry* NextShort(std::span<const Turn* const> beside, bool known) const;
   /// Likewise; its turn begins. Time changes who may go, so that there may be none any more.
   std::shared_ptr<FairEntry> PopShort(Turn& turn, std::span<const Turn* const> beside, bool known);
-  /// Takes into the turn those of its tenant's that wait with its priority and `joins` wants, of
-  /// `most` at most that it is asked about, in their order. Not of long ones.
+  /// Takes into the turn those of its tenant's that wait with its priority, short or long as it is,
+  /// and `joins` wants, of `most` at most that it is asked about, in their order.
   std::vector<std::shared_ptr<FairEntry>> PopWith(
       Turn& turn, size_t most, const std::function<bool(const FairEntry&)>& joins);
   /// It ran for so much longer.

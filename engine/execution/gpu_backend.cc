@@ -288,7 +288,8 @@ absl::Status GpuBackend::Softmax(const Layout& csr, double scale, const PlacedDe
 
 absl::Status GpuBackend::ComputeRowProducts(const RowProducts& products, ElementType type,
                                             Lane& lane) {
-  absl::StatusOr<Context> context = ContextWith(cuda::RowProductsWorkspace(products, type), lane);
+  absl::StatusOr<Context> context = ContextWith(cuda::RowProductsWorkspace(products, type), lane,
+                                                {lane.workspace, memory(MemoryUse::kRequests)});
   if (!context.ok()) return context.status();
   return Queued(cuda::ComputeRowProducts(*context, products, type), lane);
 }
@@ -307,26 +308,28 @@ absl::Status GpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType 
 }
 
 absl::Status GpuBackend::ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
-                                              Lane& lane) {
+                                              Lane& lane, const RunOptions& options) {
   absl::StatusOr<Context> context =
-      ContextWith(cuda::EdgeAttentionWorkspace(attention, type), lane);
+      ContextWith(cuda::EdgeAttentionWorkspace(attention, type), lane, options);
   if (!context.ok()) return context.status();
   return Queued(cuda::ComputeEdgeAttention(*context, attention, type), lane);
 }
 
 absl::Status GpuBackend::ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
-                                                      ElementType type, Lane& lane) {
-  absl::StatusOr<Context> context = ContextWith(cuda::EdgeAttentionWorkspace(gradient, type), lane);
+                                                      ElementType type, Lane& lane,
+                                                      const RunOptions& options) {
+  absl::StatusOr<Context> context =
+      ContextWith(cuda::EdgeAttentionWorkspace(gradient, type), lane, options);
   if (!context.ok()) return context.status();
   return Queued(cuda::ComputeEdgeAttentionGradient(*context, gradient, type), lane);
 }
 
-absl::StatusOr<Context> GpuBackend::ContextWith(size_t workspace, Lane& lane) {
-  const absl::Status grown =
-      GrowWorkspace(lane.workspace, workspace, memory(MemoryUse::kRequests), lane);
+absl::StatusOr<Context> GpuBackend::ContextWith(size_t workspace, Lane& lane,
+                                                const RunOptions& options) {
+  const absl::Status grown = GrowWorkspace(options.workspace, workspace, options.memory, lane);
   if (!grown.ok()) return grown;
   Context context = ContextOf(lane, nullptr);
-  context.workspace = {lane.workspace.mutable_data(), lane.workspace.size()};
+  context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   return context;
 }
 

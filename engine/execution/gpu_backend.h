@@ -77,10 +77,10 @@ class GpuBackend final : public Backend {
   absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) override;
   absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type, Lane& lane) override;
   absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) override;
-  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
-                                    Lane& lane) override;
+  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type, Lane& lane,
+                                    const RunOptions& options) override;
   absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient, ElementType type,
-                                            Lane& lane) override;
+                                            Lane& lane, const RunOptions& options) override;
   absl::Status ClearPadding(const PlacedDense& dense, Lane& lane) override;
   absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
@@ -108,8 +108,8 @@ class GpuBackend final : public Backend {
   absl::Status Queued(absl::Status status, Lane& lane);
   /// Makes `workspace` so large, once what is queued does not use it any more.
   absl::Status GrowWorkspace(Buffer& workspace, size_t bytes, MemorySource& memory, Lane& lane);
-  /// What the lane's kernels run with, and so large a workspace.
-  absl::StatusOr<Context> ContextWith(size_t workspace, Lane& lane);
+  /// What the lane's kernels run with, and a workspace of as many bytes, the options'.
+  absl::StatusOr<Context> ContextWith(size_t workspace, Lane& lane, const RunOptions& options);
   absl::StatusOr<Array> NewArray(MemorySource& memory, std::string_view name,
                                  const DenseShape& shape, const std::optional<DenseShape>& padded);
 

@@ -41,6 +41,9 @@ class OnGpu final : public RowBlocks {
     return status.ok() ? AllocateBlocks() : status;
   }
 
+  /// To find memory for blocks it has found them before.
+  absl::StatusOr<bool> FindSizes(Lane& /*lane*/) override { return true; }
+
   /// Queues the next rows, hands the ones before on meanwhile, and waits for both.
   absl::StatusOr<std::optional<ResultBlock>> Next(Lane& lane) override {
     Device& device = static_cast<GpuBackend&>(product_.backend()).device();

@@ -1,6 +1,7 @@
 #include "engine/execution/piece_run.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace sparsed::engine {
 
@@ -9,17 +10,16 @@ double LongWork(int threads_per_lane, DeviceKind device) {
   return device == DeviceKind::kCpu ? kOfThread * threads_per_lane : kOfGpu;
 }
 
-absl::Status PieceRun::Run(Lane& lane, const BoundRun& run, MemorySource& memory,
-                           const std::atomic<bool>* stop, const std::function<bool()>& gives_way,
-                           double* milliseconds) {
-  const RunOptions options{
-      .workspace = workspace_, .memory = memory, .stop = stop, .progress = &progress_};
+absl::Status PieceRun::Run(const std::function<absl::Status(sparsed::Progress&)>& run,
+                           const std::function<bool()>& gives_way, double* milliseconds) {
+  using Clock = std::chrono::steady_clock;
   *milliseconds = 0;
   do {
     const int phase = progress_.phase;
     const int64_t done = progress_.done;
-    double taken = 0;
-    absl::Status status = lane.backend->Run(lane, run, options, &taken);
+    const Clock::time_point begin = Clock::now();
+    absl::Status status = run(progress_);
+    const double taken = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
     *milliseconds += taken;
     if (!status.ok() || progress_.finished) return status;
     const int64_t parts = progress_.done - (progress_.phase == phase ? done : 0);

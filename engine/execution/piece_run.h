@@ -1,4 +1,4 @@
-// A long product on the CPU, computed in pieces between which others may have the lane.
+// Long work on the CPU, done in pieces between which others may have the lane.
 #pragma once
 
 #include <atomic>
@@ -6,14 +6,12 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "engine/execution/backend.h"
-#include "engine/execution/executor.h"
-#include "kernels/bound_run.h"
 #include "kernels/device_id.h"
+#include "kernels/problem.h"
 
 namespace sparsed::engine {
 
-/// Seconds for which a long product has the lane while others wait.
+/// Seconds for which long work has the lane while others wait.
 inline constexpr double kPieceSeconds = 0.003;
 
 /// Seconds of a GPU that a short request takes at most when it is alone: such ones go before long
@@ -30,22 +28,27 @@ inline uint64_t MixKind(uint64_t kind, uint64_t part) {
   return kind ^ kind >> 29;
 }
 
-/// How far one is. Of a kernel that resumes.
+/// How far a run of a kernel is that knows Context::progress.
 class PieceRun {
  public:
   /// `wanted` outlives it: while it is true somebody waits for a lane.
   explicit PieceRun(const std::atomic<bool>* wanted) { progress_.pause = wanted; }
 
-  /// Runs it until it is finished, or `gives_way` says after a piece that somebody goes before it.
-  /// `memory`: of its workspace, which it keeps. `*milliseconds`: those of the kernel, this time.
-  absl::Status Run(Lane& lane, const BoundRun& run, MemorySource& memory,
-                   const std::atomic<bool>* stop, const std::function<bool()>& gives_way,
-                   double* milliseconds);
+  /// Calls `run`, which goes on from where the last one left the progress and the workspace, until
+  /// it is finished, or `gives_way` says after a piece that somebody goes before it.
+  /// `*milliseconds`: those of `run`, this time.
+  absl::Status Run(const std::function<absl::Status(sparsed::Progress&)>& run,
+                   const std::function<bool()>& gives_way, double* milliseconds);
+  /// The same of one piece: until somebody waits for a lane.
+  absl::Status RunPiece(const std::function<absl::Status(sparsed::Progress&)>& run,
+                        double* milliseconds) {
+    return Run(
+        run, [] { return true; }, milliseconds);
+  }
   bool finished() const { return progress_.finished; }
 
  private:
-  Progress progress_;
-  Buffer workspace_;
+  sparsed::Progress progress_;  ///< a preparation has one, too
 };
 
 }  // namespace sparsed::engine

@@ -1,6 +1,7 @@
 // Where the rows of an SpGEMM result come from, block by block.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,7 +28,8 @@ struct RowBlockOptions {
   Budget& host;
   MemoryOwner& owner;  ///< who pays
   const Token& token;
-  bool count_first = false;  ///< exact sizes before anything is computed
+  const std::atomic<bool>* wanted;  ///< as PieceRun's
+  bool count_first = false;         ///< exact sizes before anything is computed
   /// Entries of a block that leaves, but for a single row of more.
   int64_t most_entries = 0;
 };
@@ -43,9 +45,12 @@ class RowBlocks {
   RowBlocks(const RowBlocks&) = delete;
   RowBlocks& operator=(const RowBlocks&) = delete;
 
-  /// Prepares the kernel, finds the sizes and takes memory: whatever may not fit or not suit
-  /// (FAILED_PRECONDITION, RESOURCE_EXHAUSTED).
+  /// Prepares the kernel and takes memory: whatever may not fit or not suit (FAILED_PRECONDITION,
+  /// RESOURCE_EXHAUSTED).
   virtual absl::Status Begin(Lane& lane) = 0;
+  /// Finds the sizes, on the CPU until somebody waits for the lane: true once they are found.
+  /// Errors as Next.
+  virtual absl::StatusOr<bool> FindSizes(Lane& lane) = 0;
   /// The next rows, as far as they have come: none, if the first are under way. UNAVAILABLE (the
   /// device is lost), RESOURCE_EXHAUSTED, CANCELLED.
   virtual absl::StatusOr<std::optional<ResultBlock>> Next(Lane& lane) = 0;

@@ -270,12 +270,7 @@ void Scheduler::MoveClocksLocked(Lanes& lanes) const {
   }
   const double each = seconds / static_cast<double>(lanes.turns.size());
   lanes.express_clock += each;
-  const auto others = static_cast<double>(
-      std::ranges::count_if(lanes.turns, [](const LaneTurn* turn) { return !turn->express; }));
-  if (others == 0) return;
-  const double less = std::min(each, lanes.owed / others);
-  lanes.owed -= less * others;
-  lanes.clock += each - less;
+  lanes.clock += each;
 }
 
 void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) const {
@@ -285,7 +280,12 @@ void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) const {
   const double more = std::exchange(turn.kernel_seconds, 0) - seconds;
   if (more > 0 && lanes.turns.size() > 1) {
     seconds += more;
-    lanes.owed += more;
+    // That they did not have: those beside it were counted when it was taken, and have had an even
+    // part since. One that came since has had less, and one that ended keeps its part.
+    const double of_each = more / static_cast<double>(lanes.turns.size() - 1);
+    for (LaneTurn* const other : lanes.turns) {
+      if (other != &turn) other->counted += std::min(of_each, lanes.clock - other->counted);
+    }
   }
   lanes.queue.Ran(turn.turn, seconds);
   lanes.seconds.Add(turn.tenant, seconds);
@@ -293,7 +293,6 @@ void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) const {
 
 void Scheduler::BeginTurnLocked(Lanes& lanes, LaneTurn& turn) {
   MoveClocksLocked(lanes);
-  if (lanes.turns.empty()) lanes.owed = 0;  // by nobody who is still there
   turn.counted = turn.express ? lanes.express_clock : lanes.clock;
   lanes.turns.push_back(&turn);
 }
@@ -375,10 +374,18 @@ Scheduler::IdleWork& Scheduler::BeginIdleLocked(Lanes& lanes) {
   return idle;
 }
 
-void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end) {
+void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, bool done, Turns::Time end) {
   lanes.alone = false;
   if (idle.due) lanes.idle_turns.Took(idle.due_since, end);
-  idle.done = true;
+  idle.done = done;
+  if (!done) {
+    // Who came meanwhile goes first, with as much patience as at the beginning; between turns that
+    // it takes that is a matter of their part of the time.
+    if (!idle.due) idle.asked = end;
+    idle.due = idle.started = false;
+    lanes.idle.push_front(&idle);
+    CountLocked(lanes);
+  }
   idle_done_.NotifyAll();
 }
 
@@ -433,11 +440,11 @@ void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
       IdleWork& idle = BeginIdleLocked(lanes);
       lock.Unlock();
       const Turns::Time begin = Clock::now();
-      (*idle.work)(lanes.trial_lane ? *lanes.trial_lane : lane);
+      const bool done = (*idle.piece)(lanes.trial_lane ? *lanes.trial_lane : lane);
       const Turns::Time end = Clock::now();
       lanes.busy_ns += (end - begin).count();
       lock.Lock();
-      EndIdleLocked(lanes, idle, end);
+      EndIdleLocked(lanes, idle, done, end);
     }
     --lanes.running;
     WakeLocked(lanes);
@@ -606,12 +613,11 @@ void Scheduler::RunReaper() {
   }
 }
 
-absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
+absl::Status Scheduler::RunIdle(DeviceId device, const std::function<bool(Lane&)>& piece,
                                 const std::atomic<bool>* stop, Turns::Time until) {
   using Clock = std::chrono::steady_clock;
   Lanes& lanes = lanes_of(device);
-  IdleWork idle{&work};
-  const Clock::time_point asked = Clock::now();
+  IdleWork idle{&piece, Clock::now()};
   std::chrono::nanoseconds stand_back = Turns::kStandBack;
   MutexLock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
@@ -621,7 +627,7 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
   while (!idle.done) {
     Clock::time_point now = Clock::now();
     const Clock::time_point next =
-        idle.due ? idle.due_since + stand_back : lanes.idle_turns.DueAt(asked);
+        idle.due ? idle.due_since + stand_back : lanes.idle_turns.DueAt(idle.asked);
     const Clock::time_point look = now + kBetweenLooks;
     idle_done_.WaitUntil(mutex_, next > now ? std::min(look, next) : look);
     if (idle.started) continue;
@@ -634,7 +640,7 @@ absl::Status Scheduler::RunIdle(DeviceId device, const std::function<void(Lane&)
       return stopped ? absl::CancelledError("stopped before a worker slot was idle")
                      : absl::DeadlineExceededError("no worker slot had time for a trial");
     }
-    if (!idle.due && lanes.idle.front() == &idle && now >= lanes.idle_turns.DueAt(asked)) {
+    if (!idle.due && lanes.idle.front() == &idle && now >= lanes.idle_turns.DueAt(idle.asked)) {
       idle.due = true;
       idle.due_since = now;
       CountLocked(lanes);

@@ -49,7 +49,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   /// Ends every job with UNAVAILABLE and joins the threads.
   void Close();
 
-  absl::Status RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
+  /// As Executor::RunIdlePieces.
+  absl::Status RunIdle(DeviceId device, const std::function<bool(Lane&)>& piece,
                        const std::atomic<bool>* stop,
                        std::chrono::steady_clock::time_point until = kNever);
   /// Runs `work` on the thread for what blocks on the disk.
@@ -79,10 +80,11 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
  private:
   friend class Job;
   struct IdleWork {
-    const std::function<void(Lane&)>* work;
+    const std::function<bool(Lane&)>* piece;  ///< true: that was the last
+    Turns::Time asked;  ///< for it, or for what is left once others wanted the lane
     Turns::Time due_since = {};
-    bool due = false;  ///< it goes before calls: no lane takes one as long as it is the first
-    bool started = false;
+    bool due = false;      ///< it goes before calls: no lane takes one as long as it is the first
+    bool started = false;  ///< a piece of it
     bool done = false;
   };
   /// Jobs that a lane runs as one; where nothing can join the first of them, that alone.
@@ -146,10 +148,9 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
 
     // Seconds of the device that each turn has had since the start. Lanes of the CPU have threads
     // of their own: each has all of the time. A GPU's share it evenly, but that kernels of the
-    // express lane have the GPU for as long as they run, at the cost of the others.
+    // express lane have the GPU for as long as they run, at the cost of those that ran beside them.
     std::chrono::steady_clock::time_point clocks_at;
     double express_clock = 0, clock = 0;
-    double owed = 0;  ///< by those that are not express: seconds that express ones had
 
     bool is_gpu() const { return backend->id().kind == DeviceKind::kCuda; }
     bool has_express() const { return !workers.empty() && workers.front().lane.express; }
@@ -221,7 +222,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes the first idle work, which then is run without the lock.
   IdleWork& BeginIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndIdleLocked(Lanes& lanes, IdleWork& idle, Turns::Time end)
+  void EndIdleLocked(Lanes& lanes, IdleWork& idle, bool done, Turns::Time end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// As one, if that can be; else, and where that comes to nothing, its jobs one by one.
   void RunBatch(Batch batch, Lane& lane, LaneTurn& turn);

@@ -111,10 +111,8 @@ Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {
       MoveTo(backend_->id());
       return Next::kAgain;
     }
-    SendBegin();
-    if (kept_ && blocks_->sizes().exact) *end = kept_->MayHave(ExactNonzeros(), "");
-    return end->ok() ? Next::kAgain : Next::kEnded;
   }
+  if (!begun_) return FindSizes(lane, end);
   if (blocks_->next_row() == blocks_->rows()) return End(end);
   absl::StatusOr<std::optional<ResultBlock>> block = blocks_->Next(lane);
   AddTimes();
@@ -123,6 +121,20 @@ Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {
     return Next::kEnded;
   }
   return block->has_value() ? TakeBlock(**std::move(block), end) : Next::kAgain;
+}
+
+Job::Next SpgemmCall::FindSizes(Lane& lane, absl::Status* end) {
+  const absl::StatusOr<bool> found = blocks_->FindSizes(lane);
+  AddTimes();
+  if (!found.ok()) {
+    *end = CheckedOn(*lane.backend, token(), found.status());
+    return Next::kEnded;
+  }
+  if (!*found) return Next::kAgain;
+  begun_ = true;
+  SendBegin();
+  if (kept_ && blocks_->sizes().exact) *end = kept_->MayHave(ExactNonzeros(), "");
+  return end->ok() ? Next::kAgain : Next::kEnded;
 }
 
 Job::Next SpgemmCall::TakeBlock(ResultBlock block, absl::Status* end) {
@@ -347,6 +359,7 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
       .host = impl_->budget,
       .owner = owner_,
       .token = token(),
+      .wanted = wanted(),
       .count_first = spec_.count_first,
       .most_entries = std::max<int64_t>(
           scheduler().options().block_credit_bytes / EntryBytes(problem_.type), 1)};

@@ -38,8 +38,10 @@ class SpgemmCall final : public Job {
   PatternProduct Patterns() const;
   /// Whether kernels are tried for such products: sums of products, all of the result.
   bool HasPlans() const { return mask_ == nullptr && problem_.semiring == Semiring::kSumProduct; }
-  /// With the first of the kernels that can; OK: `blocks_` is ready for its first block.
+  /// With the first of the kernels that can; OK: `blocks_` is ready to find sizes.
   absl::Status Begin(Lane& lane);
+  /// Until somebody else's turn; begins to send when they are found.
+  Next FindSizes(Lane& lane, absl::Status* end);
   /// Of the result, once the sizes of its rows are exact.
   int64_t ExactNonzeros() const;
   /// Both factors in plain CSR, those that are to be transposed if this is a lane of the CPU: a
@@ -89,10 +91,11 @@ class SpgemmCall final : public Job {
   const Problem problem_;  ///< on no device in particular
 
   std::shared_ptr<const Layout> left_csr_, right_csr_, mask_csr_;
-  std::unique_ptr<RowBlocks> blocks_;        ///< once it has begun
-  Choice choice_ = {};                       ///< what computes it, once it has begun
+  std::unique_ptr<RowBlocks> blocks_;        ///< once it is prepared
+  Choice choice_ = {};                       ///< what computes it, once it is prepared
   std::optional<ProductSizes> found_sizes_;  ///< of an earlier request
   bool looked_for_sizes_ = false;
+  bool begun_ = false;  ///< to send
   bool observed_ = false;
   std::optional<KeptProduct> kept_;  ///< none: it is streamed
 };

@@ -56,11 +56,8 @@ absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
                                                      until));
   absl::Status status = trial->bounds_.Allocate(memory, trial->left_.csr->rows);
   if (status.ok()) {
-    status =
-        trial->OnLane(baseline, trial->left_, trial->right_, [&](BoundSpgemm& product, Lane& lane) {
-          double unused = 0;
-          return trial->FindBounds(product, lane, &unused);
-        });
+    status = trial->OnLane(baseline, trial->left_, trial->right_,
+                           [&](Run& run, Lane& lane) { return trial->FindBounds(run, lane); });
   }
   if (!status.ok()) return status;
   const SampleSize size = SizeOn(problem.device);
@@ -76,22 +73,48 @@ absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
 
 absl::Status SpgemmTrial::OnLane(const SpgemmKernel& kernel, const SpgemmFactor& left,
                                  const SpgemmFactor& right,
-                                 const std::function<absl::Status(BoundSpgemm&, Lane&)>& use) {
+                                 const std::function<absl::StatusOr<bool>(Run&, Lane&)>& piece) {
   absl::StatusOr<SpgemmFactors> placed =
       PlaceFactors(backend_, left, right, /*mask=*/nullptr, host_memory_);
   if (!placed.ok()) return placed.status();
-  BoundSpgemm product(backend_, kernel, problem_, *std::move(placed));
+  Run run(BoundSpgemm(backend_, kernel, problem_, *std::move(placed)),
+          executor_.wanted(backend_.id()));
   absl::Status status;
-  const absl::Status ran = executor_.RunIdle(
-      backend_.id(), [&](Lane& lane) { status = use(product, lane); }, stop_, until_);
+  const absl::Status ran = executor_.RunIdlePieces(
+      backend_.id(),
+      [&](Lane& lane) {
+        const absl::StatusOr<bool> last = piece(run, lane);
+        status = last.status();
+        return !last.ok() || *last;
+      },
+      stop_, until_);
   return ran.ok() ? status : ran;
 }
 
-absl::Status SpgemmTrial::FindBounds(BoundSpgemm& product, Lane& lane, double* milliseconds) {
-  absl::Status status = product.Prepare(lane, stop_, memory_, milliseconds);
+absl::StatusOr<bool> SpgemmTrial::FindBounds(Run& run, Lane& lane) {
+  absl::Status status;
+  if (!std::exchange(run.prepared, true)) {
+    status = run.product.Prepare(lane, stop_, memory_, &run.before_ms);
+    if (!status.ok()) return status;
+  }
+  if (!backend_.shares_host_memory()) {
+    status = run.product.Count(lane, Options(), /*exact=*/true, bounds_.span(), &products_,
+                               &run.before_ms);
+    if (!status.ok()) return status;
+    return true;
+  }
+  if (run.analysis.finished()) return true;
+  double unused = 0;
+  status = run.analysis.RunPiece(
+      [&](Progress& progress) {
+        RunOptions options = Options();
+        options.progress = &progress;
+        return run.product.Count(lane, options, /*exact=*/false, bounds_.span(), &products_,
+                                 &run.before_ms);
+      },
+      &unused);
   if (!status.ok()) return status;
-  return product.Count(lane, Options(), /*exact=*/!backend_.shares_host_memory(), bounds_.span(),
-                       &products_, milliseconds);
+  return run.analysis.finished();
 }
 
 absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
@@ -130,50 +153,70 @@ absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
   return status;
 }
 
-absl::StatusOr<double> SpgemmTrial::RunSample(BoundSpgemm& product, Lane& lane) {
-  double before_ms = 0;
-  absl::Status status = FindBounds(product, lane, &before_ms);
-  if (!status.ok()) return status;
-  const absl::StatusOr<Context> context = product.ContextOf(lane, Options());
+absl::Status SpgemmTrial::RunRows(Run& run, RowRange rows, Lane& lane) {
+  const absl::StatusOr<Context> context = run.product.ContextOf(lane, Options());
   if (!context.ok()) return context.status();
-  double rows_ms = 0;
-  nnz_ = 0;
   const bool shared = backend_.shares_host_memory();
-  for (const RowRange& range : sample_) {
-    const auto count = static_cast<size_t>(range.end - range.begin);
-    const std::span<int64_t> row_begin = row_begin_.span().first(count + 1);
-    const std::span<int64_t> row_nnz = row_nnz_.MutableAs<int64_t>().first(count);
-    const int64_t room = PlaceRowBlock(bounds_.span(), range, row_begin);
-    std::span<const int64_t> device_row_begin = row_begin;
-    if (!shared) {
-      status = backend_.CopyIn(lane, device_row_begin_.buffer.mutable_data(), row_begin.data(),
-                               row_begin.size_bytes());
-      if (!status.ok()) return status;
-      device_row_begin = std::as_const(device_row_begin_).As<int64_t>().first(count + 1);
-    }
-    double range_ms = 0;
-    status = backend_.Timed(
-        lane,
-        [&] {
-          return product.Queue(*context, range, device_row_begin,
-                               columns_.MutableAs<int32_t>().data(), values_.buffer.mutable_data(),
-                               row_nnz);
-        },
-        &range_ms);
+  const auto count = static_cast<size_t>(rows.end - rows.begin);
+  const std::span<int64_t> row_begin = row_begin_.span().first(count + 1);
+  const std::span<int64_t> row_nnz = row_nnz_.MutableAs<int64_t>().first(count);
+  const int64_t room = PlaceRowBlock(bounds_.span(), rows, row_begin);
+  std::span<const int64_t> device_row_begin = row_begin;
+  absl::Status status;
+  if (!shared) {
+    status = backend_.CopyIn(lane, device_row_begin_.buffer.mutable_data(), row_begin.data(),
+                             row_begin.size_bytes());
     if (!status.ok()) return status;
-    rows_ms += range_ms;
-    // Where the sizes are exact the room is what was filled.
-    nnz_ += shared ? std::accumulate(row_nnz.begin(), row_nnz.end(), int64_t{0}) : room;
+    device_row_begin = std::as_const(device_row_begin_).As<int64_t>().first(count + 1);
   }
-  return before_ms + rows_ms * scale_;
+  double taken = 0;
+  status = backend_.Timed(
+      lane,
+      [&] {
+        return run.product.Queue(*context, rows, device_row_begin,
+                                 columns_.MutableAs<int32_t>().data(),
+                                 values_.buffer.mutable_data(), row_nnz);
+      },
+      &taken);
+  if (!status.ok()) return status;
+  run.rows_ms += taken;
+  // Where the sizes are exact the room is what was filled.
+  run.nnz += shared ? std::accumulate(row_nnz.begin(), row_nnz.end(), int64_t{0}) : room;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SpgemmTrial::RunSample(Run& run, Lane& lane) {
+  if (run.range == 0 && run.row == 0) {
+    const absl::StatusOr<bool> found = FindBounds(run, lane);
+    if (!found.ok() || !*found) return found;
+  }
+  const bool shared = backend_.shares_host_memory();
+  while (run.range < sample_.size()) {
+    const RowRange& range = sample_[run.range];
+    RowRange rows = {std::max(run.row, range.begin), range.end};
+    // On the CPU in blocks, as requests have them.
+    if (shared) {
+      rows.end = std::min(
+          rows.end, NextRowBlock(bounds_.span(), rows.begin, RowBlockEntries(lane.threads)).end);
+    }
+    if (absl::Status s = RunRows(run, rows, lane); !s.ok()) return s;
+    run.row = rows.end;
+    if (rows.end == range.end) ++run.range;
+    if (shared && run.range < sample_.size() && executor_.wanted(backend_.id())->load()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 absl::StatusOr<double> SpgemmTrial::RunOnce(const SpgemmKernel& kernel, const SpgemmFactor& left,
                                             const SpgemmFactor& right) {
-  absl::StatusOr<double> milliseconds = 0.0;
-  const absl::Status ran = OnLane(kernel, left, right, [&](BoundSpgemm& product, Lane& lane) {
-    milliseconds = RunSample(product, lane);
-    return milliseconds.status();
+  double milliseconds = 0;
+  const absl::Status ran = OnLane(kernel, left, right, [&](Run& run, Lane& lane) {
+    absl::StatusOr<bool> last = RunSample(run, lane);
+    nnz_ = run.nnz;
+    milliseconds = run.before_ms + run.rows_ms * scale_;
+    return last;
   });
   if (!ran.ok()) return ran;
   return milliseconds;

@@ -9,12 +9,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/execution/bound_spgemm.h"
 #include "engine/execution/executor.h"
+#include "engine/execution/piece_run.h"
 #include "engine/preparation/trial.h"
 #include "kernels/array.h"
 #include "kernels/kernel_table.h"
@@ -59,18 +61,34 @@ class SpgemmTrial {
 
   /// Of at most `ranges` ranges with up to `range_entries` each (more, if a single row has them).
   absl::Status TakeSample(int64_t ranges, int64_t range_entries);
-  /// `use` in an idle worker slot, with `kernel` on the factors where it runs.
+  /// A run of a kernel, as far as it has come.
+  struct Run {
+    explicit Run(BoundSpgemm bound, const std::atomic<bool>* wanted)
+        : product(std::move(bound)), analysis(wanted) {}
+    BoundSpgemm product;
+    bool prepared = false;
+    PieceRun analysis;  ///< on the CPU
+    size_t range = 0;   ///< of the sample, that is computed
+    int64_t row = 0;    ///< the next of that
+    int64_t nnz = 0;    ///< of the sample's rows
+    double before_ms = 0, rows_ms = 0;
+  };
+  /// Calls `piece` in idle worker slots until it says that it was the last, with `kernel` on the
+  /// factors where it runs.
   absl::Status OnLane(const SpgemmKernel& kernel, const SpgemmFactor& left,
                       const SpgemmFactor& right,
-                      const std::function<absl::Status(BoundSpgemm&, Lane&)>& use);
+                      const std::function<absl::StatusOr<bool>(Run&, Lane&)>& piece);
   RunOptions Options() { return {workspace_, memory_, stop_}; }
-  /// Bounds of all rows, or on a GPU their exact sizes, with what comes before that.
-  absl::Status FindBounds(BoundSpgemm& product, Lane& lane, double* milliseconds);
+  /// Bounds of all rows, or on a GPU their exact sizes, with what comes before that. True once they
+  /// are found; on the CPU it ends before when a request waits.
+  absl::StatusOr<bool> FindBounds(Run& run, Lane& lane);
   absl::StatusOr<double> RunOnce(const SpgemmKernel& kernel, const SpgemmFactor& left,
                                  const SpgemmFactor& right);
   absl::StatusOr<double> RunBaseline() { return RunOnce(baseline_, left_, right_); }
-  /// Milliseconds.
-  absl::StatusOr<double> RunSample(BoundSpgemm& product, Lane& lane);
+  /// True once all of the sample is computed; as FindBounds.
+  absl::StatusOr<bool> RunSample(Run& run, Lane& lane);
+  /// Rows of the sample, after all before them.
+  absl::Status RunRows(Run& run, RowRange rows, Lane& lane);
 
   const Problem problem_;
   const SpgemmFactor left_, right_;

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/execution/piece_run.h"
 #include "kernels/bound_run.h"
 
 namespace sparsed::engine {
@@ -154,12 +155,24 @@ absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
       backend_.Place(contender.layout, &contender.values, HeapMemory());
   if (!placed.ok()) return placed.status();
   const BoundRun run = Bind(contender, *placed);
+  const bool cut = backend_.id().kind == DeviceKind::kCpu && run.resumes();
+  PieceRun pieces(executor_.wanted(backend_.id()));
   double milliseconds = 0;
+  RunOptions options{workspace_, memory_, stop_};
   absl::Status status;
-  const absl::Status ran = executor_.RunIdle(
+  const absl::Status ran = executor_.RunIdlePieces(
       backend_.id(),
       [&](Lane& lane) {
-        status = backend_.Run(lane, run, {workspace_, memory_, stop_}, &milliseconds);
+        const auto run_on = [&](Progress& progress) {
+          if (cut) options.progress = &progress;
+          double taken = 0;
+          absl::Status done = backend_.Run(lane, run, options, &taken);
+          milliseconds += taken;
+          return done;
+        };
+        double unused = 0;
+        status = pieces.RunPiece(run_on, &unused);
+        return !status.ok() || !cut || pieces.finished();
       },
       stop_, until_);
   if (!ran.ok()) return ran;

@@ -87,7 +87,8 @@ class Trial {
 
   absl::Status AllocateOperands(int64_t rows, int64_t cols, int64_t nnz);
   absl::Status Fill(Array& array, uint64_t seed);
-  /// One kernel run in an idle worker slot; milliseconds.
+  /// One kernel run in an idle worker slot, on the CPU in pieces where requests come meanwhile;
+  /// milliseconds of the kernel.
   absl::StatusOr<double> RunOnce(const Contender& contender);
   /// Its kernel on what is placed of it.
   BoundRun Bind(const Contender& contender, const PlacedSparse& placed);

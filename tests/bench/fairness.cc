@@ -10,7 +10,9 @@
 //   alone      one tenant with a tiny SpMM at a time: its latency
 //   beside     the same beside a tenant that has eight huge ones in flight
 //   own        the same, all of them one tenant's
-//   equal      two tenants, tiny and huge, that always have work: their device seconds
+//   attention  on the CPU: beside a tenant that has two in flight of attention and its gradients
+//   spgemm     on the CPU: beside one that has two large SpGEMMs, each counted before it is
+//   computed equal      two tenants, tiny and huge, that always have work: their device seconds
 //   weights    the same with weights 3 and 1
 //   sixteen    sixteen tenants of mixed sizes: each one's part, and how busy the lanes are
 //   cost       multiplications a second of two tenants with huge ones, which take turns, over those
@@ -74,8 +76,10 @@ int64_t ResidentBytes() {
 
 /// What is multiplied with what.
 struct Product {
+  enum class Kind : uint8_t { kSpmm, kAttention, kSpgemm };
   std::string matrix;
   int64_t rows = 0, nnz = 0, k = 0;
+  Kind kind = Kind::kSpmm;
 };
 
 struct Service {
@@ -206,8 +210,15 @@ class Client {
     End(Client& client, int slot) : client_(client), slot_(slot) {}
     void OnBegin(engine::CallBegin begin) override { client_.Began(begin); }
     void OnArray(uint32_t, uint64_t, Array) override {}
-    void OnBlock(engine::ResultBlock) override {}
+    void OnBlock(engine::ResultBlock block) override {
+      const std::shared_ptr<engine::Call> held = call.lock();
+      if (held == nullptr) return;
+      held->Release(static_cast<int64_t>(block.row_offsets.bytes() + block.column_indices.bytes() +
+                                         block.values.bytes()));
+    }
     void OnEnd(engine::CallEnd end) override { client_.Ended(slot_, begun_, end); }
+
+    std::weak_ptr<engine::Call> call;
 
    private:
     Client& client_;
@@ -239,19 +250,68 @@ class Client {
       const int slot = free_.back();
       free_.pop_back();
       lock.unlock();
-      engine::SpmmSpec spec;
-      spec.tenant = tenant_;
-      spec.matrix = product_.matrix;
-      spec.b.shape = engine::DenseShape{product_.rows, product_.k, product_.k, ElementType::kF32};
-      spec.b.shared = b_;
-      spec.result.shared = results_[slot];
-      spec.b.shared_on = spec.result.shared_on = service_.device;
-      spec.result.shape = spec.b.shape;
-      auto call = service_.executor.Begin(spec, std::make_shared<End>(*this, slot));
+      const auto end = std::make_shared<End>(*this, slot);
+      auto call = Begin(slot, end);
       Check(call.status());
+      end->call = *call;
       (*call)->Submit();
       lock.lock();
     }
+  }
+  absl::StatusOr<std::shared_ptr<engine::Call>> Begin(int slot, const std::shared_ptr<End>& end) {
+    switch (product_.kind) {
+      case Product::Kind::kSpmm: {
+        engine::SpmmSpec spec;
+        spec.tenant = tenant_;
+        spec.matrix = product_.matrix;
+        spec.b = Operand();
+        spec.result = Result(slot);
+        return service_.executor.Begin(spec, end);
+      }
+      case Product::Kind::kAttention: {
+        engine::ChainSpec spec;
+        spec.tenant = tenant_;
+        spec.operands.assign(3, Operand());
+        const engine::AttentionScores scores{.heads = 4, .left = 0, .right = 1};
+        spec.steps = {engine::AttentionStep{product_.matrix, scores, /*values=*/2},
+                      engine::AttentionGradientStep{.matrix = product_.matrix,
+                                                    .scores = scores,
+                                                    .values = 2,
+                                                    .result = 3,
+                                                    .log_sums = 4,
+                                                    .gradient = 0,
+                                                    .of_left = true,
+                                                    .of_right = true,
+                                                    .of_values = true}};
+        spec.results = {{.value = 5, .place = Result(slot)}};
+        return service_.executor.Begin(spec, end);
+      }
+      case Product::Kind::kSpgemm: {
+        engine::SpgemmSpec spec;
+        spec.tenant = tenant_;
+        spec.left = spec.right = product_.matrix;
+        spec.count_first = true;
+        return service_.executor.Begin(spec, end);
+      }
+    }
+    return absl::InternalError("no such kind");
+  }
+  engine::DenseShape Shape() const {
+    return {product_.rows, product_.k, product_.k, ElementType::kF32};
+  }
+  engine::OperandSpec Operand() const {
+    engine::OperandSpec operand;
+    operand.shape = Shape();
+    operand.shared = b_;
+    operand.shared_on = service_.device;
+    return operand;
+  }
+  engine::ResultSpec Result(int slot) const {
+    engine::ResultSpec result;
+    result.shared = results_[slot];
+    result.shared_on = service_.device;
+    result.shape = Shape();
+    return result;
   }
 
   Service& service_;
@@ -287,12 +347,14 @@ class Bench {
 
   void RunAll() {
     const std::pair<const char*, Json (Bench::*)()> scenarios[] = {
-        {"alone", &Bench::Alone}, {"beside", &Bench::Beside},   {"own", &Bench::Own},
-        {"equal", &Bench::Equal}, {"weights", &Bench::Weights}, {"sixteen", &Bench::Sixteen},
-        {"cost", &Bench::Cost},   {"filling", &Bench::Filling}, {"trials", &Bench::Trials}};
+        {"alone", &Bench::Alone},         {"beside", &Bench::Beside},   {"own", &Bench::Own},
+        {"attention", &Bench::Attention}, {"spgemm", &Bench::Spgemm},   {"equal", &Bench::Equal},
+        {"weights", &Bench::Weights},     {"sixteen", &Bench::Sixteen}, {"cost", &Bench::Cost},
+        {"filling", &Bench::Filling},     {"trials", &Bench::Trials}};
     for (const auto& [name, run] : scenarios) {
       if (!options_.only.empty() && !std::ranges::count(options_.only, name)) continue;
       if (run == &Bench::Filling && !on_gpu_) continue;
+      if ((run == &Bench::Attention || run == &Bench::Spgemm) && on_gpu_) continue;
       Json line = {{"scenario", name}, {"device", Name(options_.device)}};
       if (on_gpu_) {
         line["card"] = service_.gpu->info().name;
@@ -332,7 +394,9 @@ class Bench {
     resident_settled_ = ResidentBytes();
     const auto begun = Clock::now();
     const std::map<std::string, double> before = Seconds();
-    std::this_thread::sleep_for(std::chrono::duration<double>(options_.seconds));
+    std::this_thread::sleep_for(std::chrono::duration<double>(0.5 * options_.seconds));
+    resident_middle_ = ResidentBytes();
+    std::this_thread::sleep_for(std::chrono::duration<double>(0.5 * options_.seconds));
     std::map<std::string, double> used = Seconds();
     *wall = std::chrono::duration<double>(Clock::now() - begun).count();
     for (auto& [tenant, seconds] : used) {
@@ -353,15 +417,27 @@ class Bench {
     Measure({&tiny}, &wall);
     return {{"tiny", tiny.Latencies()}};
   }
-  Json Besides(const std::string& of_huge) {
+  Json Besides(const std::string& of_huge, const Product& product, int depth) {
     Client tiny(service_, "of tiny", Tiny("of tiny"), 1);
-    Client huge(service_, of_huge, Huge(of_huge), 8);
+    Client huge(service_, of_huge, product, depth);
     double wall = 0;
     Measure({&tiny, &huge}, &wall);
     return {{"tiny", tiny.Latencies()}, {"huge", huge.Latencies()}};
   }
-  Json Beside() { return Besides("of huge"); }
-  Json Own() { return Besides("of tiny"); }
+  Json Beside() { return Besides("of huge", Huge("of huge"), 8); }
+  Json Own() { return Besides("of tiny", Huge("of tiny"), 8); }
+  Json Attention() {
+    Product product = Huge("of attention");
+    product.kind = Product::Kind::kAttention;
+    return Besides("of attention", product, 2);
+  }
+  Json Spgemm() {
+    constexpr int64_t kRows = 200'000, kOfRow = 24;
+    Product product =
+        service_.Upload("of spgemm", "factor", test::Uniform(kRows, kRows, kOfRow, 5), /*k=*/1);
+    product.kind = Product::Kind::kSpgemm;
+    return Besides("of spgemm", product, 2);
+  }
   Json Shares(const std::string& one, const std::string& other) {
     Client tiny(service_, one, Tiny(one), 64);
     Client huge(service_, other, Huge(other), 4);
@@ -412,6 +488,7 @@ class Bench {
             {"least_of_share", least / (sum / 16)},
             {"most_of_share", most / (sum / 16)},
             {"resident_mib_settled", resident_settled_ >> 20},
+            {"resident_mib_middle", resident_middle_ >> 20},
             {"resident_mib_after", resident_after >> 20}};
   }
   /// Multiplications of requests that ended, for each second of lanes' time and of the process's.
@@ -531,7 +608,7 @@ class Bench {
   Service service_;
   const Pattern tiny_, huge_;
   int uploads_ = 0;
-  int64_t resident_settled_ = 0;
+  int64_t resident_settled_ = 0, resident_middle_ = 0;
 };
 
 }  // namespace

@@ -170,5 +170,47 @@ TEST_F(BatchOnACard, OneThatIsCancelledLeavesTheOthersAlone) {
   for (const int i : {0, 1, 3, 5}) ExpectRight(all[i], 4);
 }
 
+/// A vector multiplied by the transpose of a few rows of `cols` columns: to bring the result back
+/// takes longest.
+class WideBatchOnACard : public BatchOnACard {
+ protected:
+  std::vector<Asked> SubmitVectors(int64_t cols, int count) {
+    const test::Pattern wide = test::FromRows(cols, {{0, 5}, {}, {7}});
+    EXPECT_TRUE(SendMatrix(engine_->catalog(), "wide", wide).ok());
+    std::vector<Asked> all(count);
+    for (Asked& asked : all) {
+      asked.spec.tenant = "t";
+      asked.spec.matrix = "wide";
+      asked.spec.transpose = true;
+      asked.spec.b.shape = DenseShape{wide.rows, 1, 1, ElementType::kF32};
+      auto call = engine_->executor().Begin(asked.spec, asked.result);
+      EXPECT_TRUE(call.ok()) << call.status();
+      asked.call = *std::move(call);
+      EXPECT_TRUE(FeedAndCommit(*asked.call, 0, std::vector<float>(wide.rows, 1)).ok());
+    }
+    for (const Asked& asked : all) asked.call->Submit();
+    return all;
+  }
+  static std::vector<int64_t> BatchesOf(const std::vector<Asked>& all) {
+    std::vector<int64_t> batches;
+    for (const Asked& asked : all) {
+      const absl::Status status = asked.result->Wait();
+      EXPECT_TRUE(status.ok()) << status;
+      batches.push_back(asked.result->end().batch);
+    }
+    return batches;
+  }
+};
+
+TEST_F(WideBatchOnACard, ShortOnesAreJoinedForAsLongAsAShortOneTakes) {
+  // 0.3 ms each: eleven would have room for one another.
+  EXPECT_EQ(BatchesOf(SubmitVectors(1'400'000, 6)), std::vector<int64_t>(6, 2));
+}
+
+TEST_F(WideBatchOnACard, LongOnesAreJoined) {
+  // 1.2 ms each: there is room for two.
+  EXPECT_EQ(BatchesOf(SubmitVectors(6'000'000, 4)), std::vector<int64_t>(4, 2));
+}
+
 }  // namespace
 }  // namespace sparsed::engine

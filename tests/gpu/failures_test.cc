@@ -741,6 +741,7 @@ TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
           EXPECT_NE(lane.gpu, nullptr);
           EXPECT_EQ(running, 0);
           ++turns;
+          return true;
         },
         nullptr, give_up);
     EXPECT_TRUE(ran.ok()) << ran;
@@ -776,7 +777,7 @@ TEST_F(FailuresTest, ATrialLetsGoOfADeviceThatALongCallHolds) {
     return tried || late() ? Job::Next::kEnded : Job::Next::kAgain;
   });
   const absl::Status ran = scheduler->RunIdle(
-      device().id(), [&](Lane&) { tried = true; }, nullptr, give_up);
+      device().id(), [&](Lane&) { return tried = true; }, nullptr, give_up);
   EXPECT_TRUE(ran.ok()) << ran;
   EXPECT_TRUE(few->Wait().ok());
   EXPECT_TRUE(many->Wait().ok());

@@ -174,12 +174,38 @@ TEST_F(GpuLanes, AnExpressOneAnswersForTheTimeOfItsKernels) {
   });
   EXPECT_TRUE(tiny->end->Wait().ok());
   EXPECT_GE(SecondsOf("tiny"), kernel * 0.999) << "half of it would be the long one's";
-  // The long one had been given the other half already: it is given less now.
-  std::this_thread::sleep_for(std::chrono::duration<double>(kernel));
   let_go_ = true;
   EXPECT_TRUE(huge->end->Wait().ok());
   const std::chrono::duration<double> all_of_it = Clock::now() - begun;
   EXPECT_LE(SecondsOf("tiny") + SecondsOf("huge"), all_of_it.count() * 1.001);
+}
+
+TEST_F(GpuLanes, WhatAnExpressOneHadIsNotTakenFromWhoCameAfterwards) {
+  std::atomic<bool> comes = false, runs = false;
+  const auto before = Submit("before", kLong, [&](Work&, Lane&) {
+    comes = true;
+    EXPECT_TRUE(WaitFor([&] { return runs.load(); }));
+    return Job::Next::kEnded;
+  });
+  ASSERT_TRUE(WaitFor([&] { return comes.load(); }));
+  const auto tiny = Submit("tiny", kShort, [](Work& self, Lane&) {
+    std::this_thread::sleep_for(100ms);
+    self.AddBusy(100'000'000);
+    return Job::Next::kEnded;
+  });
+  EXPECT_TRUE(tiny->end->Wait().ok());
+  const auto after = Submit("after", kLong, [&](Work&, Lane&) {
+    runs = true;
+    EXPECT_TRUE(WaitFor([this] { return let_go_.load(); }));
+    return Job::Next::kEnded;
+  });
+  EXPECT_TRUE(before->end->Wait().ok());
+  const auto alone = Clock::now();
+  std::this_thread::sleep_for(60ms);
+  const std::chrono::duration<double> had = Clock::now() - alone;
+  let_go_ = true;
+  EXPECT_TRUE(after->end->Wait().ok());
+  EXPECT_GE(SecondsOf("after"), had.count() * 0.6) << "half of the short one's would be missing";
 }
 
 TEST_F(GpuLanes, AShortOneGoesBesideATrialThatHasTheGpuToItself) {
@@ -199,6 +225,7 @@ TEST_F(GpuLanes, AShortOneGoesBesideATrialThatHasTheGpuToItself) {
         const auto tiny = Submit("tiny", kShort, [](Work&, Lane&) { return Job::Next::kEnded; });
         EXPECT_TRUE(tiny->end->Wait().ok()) << "it waits for the trial's end";
         EXPECT_EQ(steps, before) << "of others nobody knows what they take";
+        return true;
       },
       nullptr, Clock::now() + 30s);
   EXPECT_TRUE(ran.ok()) << ran;
@@ -211,10 +238,11 @@ TEST_F(GpuLanes, AShortOneDoesNotStandBackFromATrialThatWaitsForALongOne) {
   ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
   std::atomic<bool> tried = false;
   std::thread trial([&] {
-    EXPECT_TRUE(scheduler_
-                    ->RunIdle(
-                        device_->id(), [&](Lane&) { tried = true; }, nullptr, Clock::now() + 60s)
-                    .ok());
+    EXPECT_TRUE(
+        scheduler_
+            ->RunIdle(
+                device_->id(), [&](Lane&) { return tried = true; }, nullptr, Clock::now() + 60s)
+            .ok());
   });
   // It is due after a tenth of a second, and then again and again.
   const auto enough = Clock::now() + 400ms;

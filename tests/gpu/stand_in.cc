@@ -661,25 +661,23 @@ absl::Status ComputeHeadDots(const Context& /*context*/, const HeadDots& dots, E
 
 absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& attention,
                                   ElementType type) {
-  if (context.workspace.size() < EdgeAttentionWorkspace(attention, type)) {
+  if (context.workspace.size() < cuda::EdgeAttentionWorkspace(attention, type)) {
     return absl::InternalError("there is no workspace");
   }
-  sparsed::ComputeEdgeAttention(attention, type, 1);
-  return absl::OkStatus();
+  return sparsed::ComputeEdgeAttention(context, attention, type);
 }
-size_t EdgeAttentionWorkspace(const EdgeAttention& attention, ElementType /*type*/) {
-  return static_cast<size_t>(attention.out.cols) * sizeof(double);
+size_t EdgeAttentionWorkspace(const EdgeAttention& attention, ElementType type) {
+  return std::max<size_t>(sparsed::EdgeAttentionWorkspace(attention, type), 1);
 }
 absl::Status ComputeEdgeAttentionGradient(const Context& context,
                                           const EdgeAttentionGradient& gradient, ElementType type) {
-  if (context.workspace.size() < EdgeAttentionWorkspace(gradient, type)) {
+  if (context.workspace.size() < cuda::EdgeAttentionWorkspace(gradient, type)) {
     return absl::InternalError("there is no workspace");
   }
-  sparsed::ComputeEdgeAttentionGradient(gradient, type, 1);
-  return absl::OkStatus();
+  return sparsed::ComputeEdgeAttentionGradient(context, gradient, type);
 }
-size_t EdgeAttentionWorkspace(const EdgeAttentionGradient& gradient, ElementType /*type*/) {
-  return static_cast<size_t>(gradient.gradient.cols) * sizeof(double);
+size_t EdgeAttentionWorkspace(const EdgeAttentionGradient& gradient, ElementType type) {
+  return std::max<size_t>(sparsed::EdgeAttentionWorkspace(gradient, type), 1);
 }
 
 absl::StatusOr<size_t> RunningSumWorkspace(int64_t /*count*/) { return 1; }

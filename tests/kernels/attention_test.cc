@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <random>
 #include <vector>
 
@@ -14,17 +15,37 @@
 namespace sparsed::test {
 namespace {
 
+absl::Status Compute(const Context& context, const EdgeAttention& attention, ElementType type) {
+  return ComputeEdgeAttention(context, attention, type);
+}
+absl::Status Compute(const Context& context, const EdgeAttentionGradient& gradient,
+                     ElementType type) {
+  return ComputeEdgeAttentionGradient(context, gradient, type);
+}
+
+Context TeamOf(int threads) {
+  Context context;
+  context.threads = threads;
+  return context;
+}
+
+/// With a workspace of its own.
+template <typename Arguments>
+absl::Status RunWhole(const Arguments& arguments, ElementType type, Context context) {
+  Buffer workspace = HeapMemory().Allocate(EdgeAttentionWorkspace(arguments, type)).value();
+  context.workspace = {workspace.mutable_data(), workspace.size()};
+  return Compute(context, arguments, type);
+}
+
 class Cpu final : public OnCpu<AttentionSite> {
  public:
   explicit Cpu(int threads) : threads_(threads) {}
 
   absl::Status Compute(const EdgeAttention& attention, ElementType type) override {
-    ComputeEdgeAttention(attention, type, threads_);
-    return absl::OkStatus();
+    return RunWhole(attention, type, TeamOf(threads_));
   }
   absl::Status Compute(const EdgeAttentionGradient& gradient, ElementType type) override {
-    ComputeEdgeAttentionGradient(gradient, type, threads_);
-    return absl::OkStatus();
+    return RunWhole(gradient, type, TeamOf(threads_));
   }
 
  private:
@@ -50,50 +71,108 @@ TEST(Attention, OfLongRows) {
   CheckAttentionOfLongRows(cpu);
 }
 
-/// Results do not depend on the team, bit by bit, also where rows are in pieces.
-TEST(Attention, IsTheSameForAnyTeam) {
-  constexpr int64_t kHeads = 2, kColumns = 16;
-  std::vector<std::vector<int32_t>> of_rows(300, {1, 5, 9});
-  for (int32_t col = 0; col < 60'000; ++col) of_rows[100].push_back(col);
-  of_rows[100].erase(of_rows[100].begin(), of_rows[100].begin() + 3);
-  const Pattern pattern = FromRows(60'000, of_rows);
-  Cpu cpu(1);
-  const Subject plain(cpu, pattern, false), transposed(cpu, pattern, true);
-  std::mt19937 random(3);
-  const auto random_floats = [&](int64_t rows) {
-    std::vector<float> floats(static_cast<size_t>(rows * kColumns));
-    for (float& x : floats) x = static_cast<float>(random() % 2000) / 1000 - 1;
-    return floats;
-  };
-  const auto left = random_floats(300), right = random_floats(60'000),
-             values = random_floats(60'000);
-  const auto run = [&](int threads) {
-    std::vector<std::vector<float>> results = {
-        std::vector<float>(300 * kColumns), std::vector<float>(300 * kHeads),
-        std::vector<float>(300 * kColumns), std::vector<float>(60'000 * kColumns),
-        std::vector<float>(60'000 * kColumns)};
-    EdgeAttention attention{plain.there};
+/// Attention with rows in pieces, and all of its gradients.
+class Everything {
+ public:
+  static constexpr int64_t kHeads = 2, kColumns = 16, kRows = 300, kCols = 60'000;
+  using Results = std::vector<std::vector<float>>;
+
+  /// `run` computes one of them, of f32.
+  template <typename RunOne>
+  Results Compute(const RunOne& run) const {
+    Results results = {std::vector<float>(kRows * kColumns), std::vector<float>(kRows * kHeads),
+                       std::vector<float>(kRows * kColumns), std::vector<float>(kCols * kColumns),
+                       std::vector<float>(kCols * kColumns)};
+    EdgeAttention attention{plain_.there};
     attention.scores.heads = kHeads;
-    attention.scores.left = {left.data(), 300, kColumns, kColumns};
-    attention.scores.right = {right.data(), 60'000, kColumns, kColumns};
-    attention.values = {values.data(), 60'000, kColumns, kColumns};
-    attention.out = {results[0].data(), 300, kColumns, kColumns};
-    attention.log_sums = {results[1].data(), 300, kHeads, kHeads};
-    ComputeEdgeAttention(attention, ElementType::kF32, threads);
-    EdgeAttentionGradient gradient{plain.there, transposed.there};
+    attention.scores.left = {left_.data(), kRows, kColumns, kColumns};
+    attention.scores.right = {right_.data(), kCols, kColumns, kColumns};
+    attention.values = {values_.data(), kCols, kColumns, kColumns};
+    attention.out = {results[0].data(), kRows, kColumns, kColumns};
+    attention.log_sums = {results[1].data(), kRows, kHeads, kHeads};
+    run(attention);
+    EdgeAttentionGradient gradient{plain_.there, transposed_.there};
     gradient.scores = attention.scores;
     gradient.values = attention.values;
-    gradient.out = {results[0].data(), 300, kColumns, kColumns};
-    gradient.log_sums = {results[1].data(), 300, kHeads, kHeads};
+    gradient.out = {results[0].data(), kRows, kColumns, kColumns};
+    gradient.log_sums = {results[1].data(), kRows, kHeads, kHeads};
     gradient.gradient = attention.scores.left;
-    gradient.left = {results[2].data(), 300, kColumns, kColumns};
-    gradient.right = {results[3].data(), 60'000, kColumns, kColumns};
-    gradient.values_gradient = {results[4].data(), 60'000, kColumns, kColumns};
-    ComputeEdgeAttentionGradient(gradient, ElementType::kF32, threads);
+    gradient.left = {results[2].data(), kRows, kColumns, kColumns};
+    gradient.right = {results[3].data(), kCols, kColumns, kColumns};
+    gradient.values_gradient = {results[4].data(), kCols, kColumns, kColumns};
+    run(gradient);
     return results;
+  }
+
+ private:
+  static Pattern LongRow() {
+    std::vector<std::vector<int32_t>> of_rows(kRows, {1, 5, 9});
+    of_rows[100].clear();
+    for (int32_t col = 3; col < kCols; ++col) of_rows[100].push_back(col);
+    return FromRows(kCols, of_rows);
+  }
+  std::vector<float> Random(int64_t rows) {
+    std::vector<float> floats(static_cast<size_t>(rows * kColumns));
+    for (float& x : floats) x = static_cast<float>(random_() % 2000) / 1000 - 1;
+    return floats;
+  }
+
+  Cpu cpu_{1};
+  const Pattern pattern_ = LongRow();
+  const Subject plain_{cpu_, pattern_, false}, transposed_{cpu_, pattern_, true};
+  std::mt19937 random_{3};
+  const std::vector<float> left_ = Random(kRows), right_ = Random(kCols), values_ = Random(kCols);
+};
+
+/// Results do not depend on the team, bit by bit, also where rows are in pieces.
+TEST(Attention, IsTheSameForAnyTeam) {
+  const Everything everything;
+  const auto with = [&](int threads) {
+    return everything.Compute([&](const auto& arguments) {
+      EXPECT_TRUE(RunWhole(arguments, ElementType::kF32, TeamOf(threads)).ok());
+    });
   };
-  const auto alone = run(1);
-  for (const int threads : {2, 3, 7}) EXPECT_EQ(run(threads), alone) << threads;
+  const auto alone = with(1);
+  for (const int threads : {2, 3, 7}) EXPECT_EQ(with(threads), alone) << threads;
+}
+
+TEST(Attention, IsTheSameHoweverOftenItIsCut) {
+  const Everything everything;
+  const auto whole = everything.Compute([](const auto& arguments) {
+    EXPECT_TRUE(RunWhole(arguments, ElementType::kF32, TeamOf(2)).ok());
+  });
+  const std::atomic<bool> wanted = true;
+  for (const int64_t least : {1, 7, 50}) {
+    const auto cut = everything.Compute([&](const auto& arguments) {
+      Buffer workspace =
+          HeapMemory().Allocate(EdgeAttentionWorkspace(arguments, ElementType::kF32)).value();
+      Progress progress{.least = least, .pause = &wanted};
+      Context context = TeamOf(2);
+      context.workspace = {workspace.mutable_data(), workspace.size()};
+      context.progress = &progress;
+      int64_t runs = 0, done = 0;
+      for (; !progress.finished && runs < 10'000; ++runs) {
+        ASSERT_TRUE(Compute(context, arguments, ElementType::kF32).ok());
+        ASSERT_GT(progress.done, done) << "a run that is cut does something";
+        // Each of the team may have taken a part when it was to pause.
+        ASSERT_LE(progress.done, done + least + context.threads);
+        done = progress.done;
+      }
+      EXPECT_TRUE(progress.finished);
+      EXPECT_GE(runs, least == 1 ? 5 : 1);
+    });
+    EXPECT_EQ(cut, whole) << least;
+  }
+}
+
+TEST(Attention, StopsBetweenItsParts) {
+  const Everything everything;
+  const std::atomic<bool> stop = true;
+  Context context = TeamOf(1);
+  context.stop = &stop;
+  everything.Compute([&](const auto& arguments) {
+    EXPECT_TRUE(absl::IsCancelled(RunWhole(arguments, ElementType::kF32, context)));
+  });
 }
 
 /// An operand that can be moved.

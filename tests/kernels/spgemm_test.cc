@@ -108,6 +108,20 @@ class Multiplication {
     return bounds;
   }
 
+  /// The same, cut as often as can be.
+  std::vector<int64_t> BoundsInPieces(const SpgemmKernel& kernel, Context context,
+                                      int64_t* products) const {
+    std::vector<int64_t> bounds(s_.pattern.rows, -1);
+    const std::atomic<bool> wanted = true;
+    Progress progress{.pause = &wanted};
+    context.progress = &progress;
+    for (int64_t run = 0; !progress.finished && run <= s_.pattern.rows; ++run) {
+      EXPECT_TRUE(kernel.analyse(context, arguments(), bounds, products).ok());
+    }
+    EXPECT_TRUE(progress.finished);
+    return bounds;
+  }
+
   /// Rows in blocks of up to `block_entries` entries, placed by `bounds`: exact counts or bounds.
   Product<T> Run(const SpgemmKernel& kernel, const Context& context,
                  const std::vector<int64_t>& bounds, int64_t block_entries) const {
@@ -211,6 +225,9 @@ void ExpectProduct(const SpgemmKernel& kernel, const Matrix& exact_s, const Matr
     const Context& context = *made;
     int64_t products = -1;
     const std::vector<int64_t> bounds = multiplication.Bounds(kernel, context, &products);
+    EXPECT_EQ(products, expected_products);
+    products = -1;
+    EXPECT_EQ(multiplication.BoundsInPieces(kernel, context, &products), bounds);
     EXPECT_EQ(products, expected_products);
 
     std::vector<int64_t> counts(s.pattern.rows, -1);

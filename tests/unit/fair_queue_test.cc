@@ -315,6 +315,29 @@ TEST_F(FairQueueTest, OthersJoinATurnAndAreChargedWithIt) {
   EXPECT_EQ(RunOne(), "b");
 }
 
+TEST_F(FairQueueTest, LongOnesJoinLongOnesAlone) {
+  const auto add = [&](bool is_long) {
+    auto request = std::make_shared<Request>("a");
+    request->is_long = is_long;
+    request->next_seconds = 1;
+    queue.Push(request);
+    return request;
+  };
+  const auto first = add(true), second = add(true);
+  FairQueue::Turn turn;
+  EXPECT_EQ(queue.PopLong(turn), first);
+  const auto brief = add(false);
+  const auto joined = queue.PopWith(turn, 10, [](const FairEntry&) { return true; });
+  ASSERT_EQ(joined.size(), 1u);
+  EXPECT_EQ(joined[0], second);
+  EXPECT_EQ(queue.short_ones(), 1);
+  queue.Ran(turn, 2);
+  queue.End(turn);
+  FairQueue::Turn of_brief;
+  EXPECT_EQ(queue.Pop(of_brief), brief);
+  queue.End(of_brief);
+}
+
 TEST_F(FairQueueTest, SecondsUntilTheEndCountWhoGoesBefore) {
   const auto add = [&](const std::string& tenant, double rest) {
     auto request = std::make_shared<Request>(tenant);

@@ -353,7 +353,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
   int threads = 0;
   EXPECT_TRUE(scheduler_
                   ->RunIdle(
-                      DeviceId{}, [&](Lane& lane) { threads = lane.threads; }, nullptr)
+                      DeviceId{}, [&](Lane& lane) { return (threads = lane.threads) > 0; }, nullptr)
                   .ok());
   EXPECT_EQ(threads, 2);
   Gate gate;
@@ -367,7 +367,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
   bool ran = false;
   EXPECT_EQ(scheduler_
                 ->RunIdle(
-                    DeviceId{}, [&](Lane&) { ran = true; }, &stop)
+                    DeviceId{}, [&](Lane&) { return ran = true; }, &stop)
                 .code(),
             absl::StatusCode::kCancelled);
   EXPECT_FALSE(ran);
@@ -388,8 +388,56 @@ TEST_F(SchedulerTest, IdleWorkGetsATurnBesideACallThatDoesNotEnd) {
   })->Submit();
   EXPECT_TRUE(scheduler_
                   ->RunIdle(
-                      DeviceId{}, [&](Lane&) { ran = true; }, nullptr)
+                      DeviceId{}, [&](Lane&) { return ran = true; }, nullptr)
                   .ok());
+  EXPECT_TRUE(busy->Wait().ok());
+}
+
+TEST_F(SchedulerTest, CallsGoBetweenThePiecesOfIdleWork) {
+  Open({.lanes = 1});
+  std::string order;  // one lane's
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  const absl::Status ran = scheduler_->RunIdle(
+      DeviceId{},
+      [&](Lane&) {
+        order += "p";
+        if (recorders.size() == 3) return true;
+        recorders.push_back(std::make_shared<Recorder>());
+        Make(recorders.back(), [&](TestJob&, absl::Status*) {
+          order += "c";
+          return Job::Next::kEnded;
+        })->Submit();
+        EXPECT_TRUE(scheduler_->wanted(DeviceId{})->load());
+        return false;
+      },
+      nullptr);
+  EXPECT_TRUE(ran.ok()) << ran;
+  for (const auto& recorder : recorders) EXPECT_TRUE(recorder->Wait().ok());
+  EXPECT_EQ(order, "pcpcpcp");
+}
+
+TEST_F(SchedulerTest, IdleWorkStopsBetweenItsPieces) {
+  Open({.lanes = 1});
+  std::atomic<bool> stop = false;
+  int pieces = 0;
+  Gate gate;
+  auto busy = std::make_shared<Recorder>();
+  const absl::Status ran = scheduler_->RunIdle(
+      DeviceId{},
+      [&](Lane&) {
+        ++pieces;
+        // What waits has the lane next, so that this has not.
+        Make(busy, [&](TestJob&, absl::Status*) {
+          gate.Pass();
+          return Job::Next::kEnded;
+        })->Submit();
+        stop = true;
+        return false;
+      },
+      &stop);
+  EXPECT_EQ(ran.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(pieces, 1);
+  gate.Open();
   EXPECT_TRUE(busy->Wait().ok());
 }
 
@@ -407,7 +455,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsUntilItsTimeIsUp) {
   for (const auto until : {now, now + 300ms}) {  // before and after its turn was due
     EXPECT_EQ(scheduler_
                   ->RunIdle(
-                      DeviceId{}, [&](Lane&) { idle_ran = true; }, nullptr, until)
+                      DeviceId{}, [&](Lane&) { return idle_ran = true; }, nullptr, until)
                   .code(),
               absl::StatusCode::kDeadlineExceeded);
   }

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/cpu/attention/rows.h"
 #include "kernels/cpu/partition.h"
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/formats/csr.h"
 
@@ -45,35 +45,41 @@ cpu::ScoreJob<T> MakeScoreJob(const EdgeScores& scores, const Layout& layout, co
   return job;
 }
 
+/// Elements of the pieces that RunParts leaves of rows that are cut.
+int64_t PiecesSize(const CsrView& csr, int64_t width, int64_t piece_size) {
+  return csr.rows == 0 ? 0 : 2 * cpu::PartCount(csr.rows, csr.nnz(), width) * piece_size;
+}
+
 /// Runs a job over the rows in parts of about equal work: run(begin, end, head, tail) of each,
-/// where head and tail have room for a piece of a row that is cut, and then finish(row, pieces) of
-/// the rows that were, in order. `width`: multiplications of a nonzero.
+/// where head and tail, in `pieces`, have room for a piece of a row that is cut, and then
+/// finish(row, pieces) of the rows that were, in order. `width`: multiplications of a nonzero.
+/// False: the run is to end.
 template <typename Wide, typename Run, typename Finish>
-void RunParts(const CsrView& csr, int64_t width, int64_t piece_size, int threads, const Run& run,
-              const Finish& finish) {
-  if (csr.rows == 0) return;
+bool RunParts(cpu::PartLoop& loop, const CsrView& csr, int64_t width, Wide* pieces,
+              int64_t piece_size, const Run& run, const Finish& finish) {
+  if (csr.rows == 0) return true;
   const int64_t parts = cpu::PartCount(csr.rows, csr.nnz(), width);
-  const auto pieces =
-      std::make_unique_for_overwrite<Wide[]>(static_cast<size_t>(2 * parts * piece_size));
   const auto begin_of = [&](int64_t part) { return cpu::PartBegin(csr.row_offsets, part, parts); };
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (parts > 1 && threads > 1)
-  for (int64_t part = 0; part < parts; ++part) {
-    Wide* const head = pieces.get() + 2 * part * piece_size;
+  const auto run_part = [&](int64_t part) {
+    Wide* const head = pieces + 2 * part * piece_size;
     run(begin_of(part), begin_of(part + 1), head, head + piece_size);
-  }
-  std::vector<const Wide*> of_row;
-  for (int64_t part = 0; part < parts; ++part) {
-    const cpu::Cut begin = begin_of(part), end = begin_of(part + 1);
-    const Wide* const head = pieces.get() + 2 * part * piece_size;
-    if (begin.nonzero > csr.row_offsets[begin.row]) {
-      of_row.push_back(head);
-      if (end.row == begin.row && end.nonzero < csr.row_offsets[end.row + 1]) continue;
-      finish(begin.row, std::span<const Wide* const>(of_row));
-      of_row.clear();
-      if (end.row == begin.row) continue;
+  };
+  const auto finish_rows = [&](int64_t) {
+    std::vector<const Wide*> of_row;
+    for (int64_t part = 0; part < parts; ++part) {
+      const cpu::Cut begin = begin_of(part), end = begin_of(part + 1);
+      const Wide* const head = pieces + 2 * part * piece_size;
+      if (begin.nonzero > csr.row_offsets[begin.row]) {
+        of_row.push_back(head);
+        if (end.row == begin.row && end.nonzero < csr.row_offsets[end.row + 1]) continue;
+        finish(begin.row, std::span<const Wide* const>(of_row));
+        of_row.clear();
+        if (end.row == begin.row) continue;
+      }
+      if (end.nonzero > csr.row_offsets[end.row]) of_row.push_back(head + piece_size);
     }
-    if (end.nonzero > csr.row_offsets[end.row]) of_row.push_back(head + piece_size);
-  }
+  };
+  return loop.Run(parts, run_part) && loop.Run(1, finish_rows);
 }
 
 /// Puts a row together from its pieces (cpu::PieceSize).
@@ -114,91 +120,137 @@ void AddPieces(std::span<const SumOf<T>* const> pieces, int64_t from, int64_t co
   }
 }
 
-template <typename T>
-void Attend(const EdgeAttention& a, int threads) {
-  const CsrView csr = ViewCsr(a.layout);
-  cpu::AttentionJob<T> job;
-  job.scores = MakeScoreJob<T>(a.scores, a.layout, csr, /*transposed=*/false);
-  const int64_t columns = a.scores.right.cols + a.values.cols;
-  job.scores.prefetch = cpu::ShouldPrefetch(csr, columns * static_cast<int64_t>(sizeof(T)));
-  job.values = Rows<T>(a.values, a.scores.heads);
-  job.out = static_cast<T*>(a.out.data);
-  job.out_stride = a.out.leading_dimension;
-  job.log_sums = static_cast<SumOf<T>*>(a.log_sums.data);
-  job.log_sums_stride = a.log_sums.leading_dimension;
-  RunParts<SumOf<T>>(
-      csr, columns, cpu::PieceSize(job), threads,
-      [&](auto... part) { cpu::AttendRows(job, part...); },
-      [&](int64_t row, auto pieces) { FinishRow(job, row, pieces); });
+/// Multiplications of a nonzero, about: columns that are gathered.
+int64_t WidthOf(const EdgeScores& scores, const ConstDense& values) {
+  return scores.right.cols + values.cols;
 }
 
+template <typename T>
+class Attention {
+ public:
+  using Wide = SumOf<T>;
+
+  explicit Attention(const EdgeAttention& a)
+      : csr_(ViewCsr(a.layout)), width_(WidthOf(a.scores, a.values)) {
+    job_.scores = MakeScoreJob<T>(a.scores, a.layout, csr_, /*transposed=*/false);
+    job_.values = Rows<T>(a.values, a.scores.heads);
+    job_.out = static_cast<T*>(a.out.data);
+    job_.out_stride = a.out.leading_dimension;
+    job_.log_sums = static_cast<Wide*>(a.log_sums.data);
+    job_.log_sums_stride = a.log_sums.leading_dimension;
+  }
+
+  size_t Workspace() const {
+    return static_cast<size_t>(PiecesSize(csr_, width_, cpu::PieceSize(job_))) * sizeof(Wide);
+  }
+  absl::Status Run(const Context& context) {
+    job_.scores.prefetch = cpu::ShouldPrefetch(csr_, width_ * static_cast<int64_t>(sizeof(T)));
+    cpu::PartLoop loop(context);
+    const bool all = RunParts(
+        loop, csr_, width_, reinterpret_cast<Wide*>(context.workspace.data()), cpu::PieceSize(job_),
+        [&](auto... part) { cpu::AttendRows(job_, part...); },
+        [&](int64_t row, auto pieces) { FinishRow(job_, row, pieces); });
+    return all ? loop.Finish() : loop.Cut();
+  }
+
+ private:
+  const CsrView csr_;
+  const int64_t width_;
+  cpu::AttentionJob<T> job_;
+};
+
+/// First what they need of each row of S, then those along its rows, then those along its columns.
 template <typename T>
 class Gradients {
  public:
   using Wide = SumOf<T>;
 
-  Gradients(const EdgeAttentionGradient& gradient, int threads)
+  explicit Gradients(const EdgeAttentionGradient& gradient)
       : g_(gradient),
-        threads_(threads),
         heads_(gradient.scores.heads),
-        terms_(std::make_unique_for_overwrite<Wide[]>(
-            static_cast<size_t>(gradient.gradient.rows * 2 * gradient.scores.heads))) {
+        of_rows_(gradient.left.data != nullptr || gradient.bias.data != nullptr),
+        of_columns_(gradient.right.data != nullptr || gradient.values_gradient.data != nullptr) {}
+
+  size_t Workspace() const {
+    int64_t pieces = 0;
+    if (of_rows_) {
+      const cpu::GradientJob<T> job = OfRows(nullptr);
+      pieces = PiecesSize(ViewCsr(g_.layout), 2 * Columns(), cpu::PieceSize(job));
+    }
+    if (of_columns_) {
+      const cpu::GradientJob<T> job = OfColumns(nullptr);
+      pieces =
+          std::max(pieces, PiecesSize(ViewCsr(g_.transposed), 2 * Columns(), cpu::PieceSize(job)));
+    }
+    return static_cast<size_t>(TermsSize() + pieces) * sizeof(Wide);
+  }
+  absl::Status Run(const Context& context) const {
+    auto* const terms = reinterpret_cast<Wide*>(context.workspace.data());
+    cpu::PartLoop loop(context);
+    const bool all =
+        MakeTerms(loop, terms) &&
+        (!of_rows_ || RunOver(loop, ViewCsr(g_.layout), OfRows(terms), terms)) &&
+        (!of_columns_ || RunOver(loop, ViewCsr(g_.transposed), OfColumns(terms), terms));
+    return all ? loop.Finish() : loop.Cut();
+  }
+
+ private:
+  int64_t TermsSize() const { return g_.gradient.rows * 2 * heads_; }
+
+  bool MakeTerms(cpu::PartLoop& loop, Wide* terms) const {
     cpu::TermsJob<T> job;
     job.heads = heads_;
     job.out = Rows<T>(g_.out, heads_);
     job.gradient = Rows<T>(g_.gradient, heads_);
     job.log_sums = static_cast<const Wide*>(g_.log_sums.data);
     job.log_sums_stride = g_.log_sums.leading_dimension;
-    job.terms = terms_.get();
+    job.terms = terms;
     constexpr int64_t kRowsAtOnce = 256;
     const int64_t rows = g_.gradient.rows;
-#pragma omp parallel for num_threads(threads_) schedule(static) if (threads_ > 1)
-    for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
+    return loop.Run((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](int64_t part) {
+      const int64_t first = part * kRowsAtOnce;
       cpu::MakeTerms(job, {first, std::min(first + kRowsAtOnce, rows)});
-    }
+    });
   }
-
   /// Those of the left operand and of the bias.
-  void OfRows() const {
-    const CsrView csr = ViewCsr(g_.layout);
-    cpu::GradientJob<T> job = MakeJob(g_.layout, csr, /*transposed=*/false);
+  cpu::GradientJob<T> OfRows(const Wide* terms) const {
+    cpu::GradientJob<T> job = MakeJob(g_.layout, terms, /*transposed=*/false);
     job.own = Rows<T>(g_.gradient, heads_);
     job.other = Rows<T>(g_.values, heads_);
     job.of_scores = static_cast<T*>(g_.left.data);
     job.of_scores_stride = g_.left.leading_dimension;
     job.of_bias = static_cast<T*>(g_.bias.data);
     job.of_bias_stride = g_.bias.leading_dimension;
-    Run(csr, job);
+    return job;
   }
   /// Those of the right operand and of the values.
-  void OfColumns() const {
-    const CsrView csr = ViewCsr(g_.transposed);
-    cpu::GradientJob<T> job = MakeJob(g_.transposed, csr, /*transposed=*/true);
+  cpu::GradientJob<T> OfColumns(const Wide* terms) const {
+    cpu::GradientJob<T> job = MakeJob(g_.transposed, terms, /*transposed=*/true);
     job.own = Rows<T>(g_.values, heads_);
     job.other = Rows<T>(g_.gradient, heads_);
     job.of_scores = static_cast<T*>(g_.right.data);
     job.of_scores_stride = g_.right.leading_dimension;
     job.of_values = static_cast<T*>(g_.values_gradient.data);
     job.of_values_stride = g_.values_gradient.leading_dimension;
-    Run(csr, job);
+    return job;
   }
-
- private:
-  cpu::GradientJob<T> MakeJob(const Layout& layout, const CsrView& csr, bool transposed) const {
+  cpu::GradientJob<T> MakeJob(const Layout& layout, const Wide* terms, bool transposed) const {
     cpu::GradientJob<T> job;
-    job.scores = MakeScoreJob<T>(g_.scores, layout, csr, transposed);
-    job.scores.prefetch = cpu::ShouldPrefetch(csr, Columns() * static_cast<int64_t>(sizeof(T)));
-    job.terms = terms_.get();
+    job.scores = MakeScoreJob<T>(g_.scores, layout, ViewCsr(layout), transposed);
+    job.terms = terms;
     job.terms_of_own = !transposed;
     return job;
   }
   /// That are gathered.
-  int64_t Columns() const { return g_.scores.right.cols + g_.values.cols; }
+  int64_t Columns() const { return WidthOf(g_.scores, g_.values); }
 
-  void Run(const CsrView& csr, const cpu::GradientJob<T>& job) const {
+  /// Its pieces are behind the terms; those of a job before it are not needed any more.
+  bool RunOver(cpu::PartLoop& loop, const CsrView& csr, cpu::GradientJob<T> job,
+               Wide* terms) const {
+    job.scores.prefetch = cpu::ShouldPrefetch(csr, Columns() * static_cast<int64_t>(sizeof(T)));
     const int64_t of_scores = heads_ * job.scores.own.width, of_values = heads_ * job.own.width;
-    RunParts<Wide>(
-        csr, 2 * Columns(), cpu::PieceSize(job), threads_,
+    return RunParts(
+        loop, csr, 2 * Columns(), terms + TermsSize(), cpu::PieceSize(job),
         [&](auto... part) { cpu::GradientRows(job, part...); },
         [&](int64_t row, std::span<const Wide* const> pieces) {
           if (job.of_scores != nullptr) {
@@ -211,26 +263,28 @@ class Gradients {
   }
 
   const EdgeAttentionGradient& g_;
-  const int threads_;
   const int64_t heads_;
-  const std::unique_ptr<Wide[]> terms_;
+  const bool of_rows_, of_columns_;
 };
 
 }  // namespace
 
-void ComputeEdgeAttention(const EdgeAttention& attention, ElementType type, int threads) {
-  VisitFloat(type, [&]<typename T>(T) { Attend<T>(attention, threads); });
+absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& attention,
+                                  ElementType type) {
+  return VisitFloat(type, [&]<typename T>(T) { return Attention<T>(attention).Run(context); });
 }
 
-void ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient, ElementType type,
-                                  int threads) {
-  VisitFloat(type, [&]<typename T>(T) {
-    const Gradients<T> gradients(gradient, threads);
-    if (gradient.left.data != nullptr || gradient.bias.data != nullptr) gradients.OfRows();
-    if (gradient.right.data != nullptr || gradient.values_gradient.data != nullptr) {
-      gradients.OfColumns();
-    }
-  });
+size_t EdgeAttentionWorkspace(const EdgeAttention& attention, ElementType type) {
+  return VisitFloat(type, [&]<typename T>(T) { return Attention<T>(attention).Workspace(); });
+}
+
+absl::Status ComputeEdgeAttentionGradient(const Context& context,
+                                          const EdgeAttentionGradient& gradient, ElementType type) {
+  return VisitFloat(type, [&]<typename T>(T) { return Gradients<T>(gradient).Run(context); });
+}
+
+size_t EdgeAttentionWorkspace(const EdgeAttentionGradient& gradient, ElementType type) {
+  return VisitFloat(type, [&]<typename T>(T) { return Gradients<T>(gradient).Workspace(); });
 }
 
 }  // namespace sparsed

@@ -109,6 +109,8 @@ absl::StatusOr<std::shared_ptr<void>> PrepareOf(const Context& context,
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
   absl::Status status = AnalyseProducts(context, arguments, row_bounds, products);
+  const bool cut = context.progress != nullptr && !context.progress->finished;
+  if (!status.ok() || cut) return status;
   const int64_t most = static_cast<const ProductDiagonals*>(context.prepared)->c_count;
   for (int64_t& bound : row_bounds) bound = std::min(bound, most);
   return status;

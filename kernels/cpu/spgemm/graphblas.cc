@@ -336,6 +336,8 @@ struct GraphblasPhases {
 absl::Status Analyse(const Context& context, const SpgemmArguments& arguments,
                      std::span<int64_t> row_bounds, int64_t* products) {
   absl::Status status = AnalyseProducts(context, arguments, row_bounds, products);
+  const bool cut = context.progress != nullptr && !context.progress->finished;
+  if (!status.ok() || cut) return status;
   for (size_t row = 0; row < row_bounds.size(); ++row) {
     row_bounds[row] = RowsOf(context).entries(static_cast<int64_t>(row));
   }

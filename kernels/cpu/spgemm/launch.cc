@@ -3,7 +3,9 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 
+#include "kernels/cpu/parts.h"
 #include "kernels/cpu/prefetch.h"
 
 namespace sparsed::cpu {
@@ -76,26 +78,27 @@ absl::Status AnalyseProducts(const Context& context, const SpgemmArguments& argu
     if (!arguments.mask) return arguments.right.cols;
     return arguments.mask->row_offsets[row + 1] - arguments.mask->row_offsets[row];
   };
-  constexpr int64_t kPieceRows = 4096;
-  int64_t total = 0;
-#pragma omp parallel for num_threads(context.threads) schedule(dynamic) \
-    reduction(+ : total) if (context.threads > 1)
-  for (int64_t piece = 0; piece < s.rows; piece += kPieceRows) {
-    if (context.stopped()) continue;
-    const int64_t end = std::min(piece + kPieceRows, s.rows);
-    for (int64_t row = piece; row < end; ++row) {
+  constexpr int64_t kPartRows = 512;
+  const int64_t parts = (s.rows + kPartRows - 1) / kPartRows;
+  PartLoop loop(context);
+  if (parts == 0 || loop.BeginsPhase(parts)) *products = 0;
+  std::atomic<int64_t> total = 0;
+  const bool all = loop.Run(parts, [&](int64_t part) {
+    const int64_t end = std::min((part + 1) * kPartRows, s.rows);
+    int64_t part_products = 0;
+    for (int64_t row = part * kPartRows; row < end; ++row) {
       int64_t row_products = 0;
       for (int64_t p = s.row_offsets[row]; p < s.row_offsets[row + 1]; ++p) {
         const int32_t k = s.column_indices[p];
         row_products += t_offsets[k + 1] - t_offsets[k];
       }
       row_bounds[row] = std::min(row_products, largest(row));
-      total += row_products;
+      part_products += row_products;
     }
-  }
-  if (context.stopped()) return Cancelled();
-  *products = total;
-  return absl::OkStatus();
+    total += part_products;
+  });
+  *products += total;
+  return all ? loop.Finish() : loop.Cut();
 }
 
 size_t WorkspaceOf(const SpgemmMethod& method, const Problem& problem, int threads) {

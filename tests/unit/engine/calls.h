@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -25,7 +26,10 @@ namespace sparsed::engine {
 /// A call's result and its end.
 class Result final : public ResultSink {
  public:
-  void OnBegin(CallBegin begin) override { plan = begin.plan; }
+  void OnBegin(CallBegin begin) override {
+    plan = begin.plan;
+    began = true;
+  }
   void OnArray(uint32_t, uint64_t offset, Array part) override {
     bytes.resize(offset + part.bytes());
     if (part.bytes() > 0) std::memcpy(bytes.data() + offset, part.buffer.data(), part.bytes());
@@ -62,6 +66,7 @@ class Result final : public ResultSink {
   }
 
   std::string plan;
+  std::atomic<bool> began = false;
   std::vector<std::byte> bytes;
   std::vector<int64_t> row_offsets = {0};  ///< of a sparse result
   std::vector<int32_t> column_indices;

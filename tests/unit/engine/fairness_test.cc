@@ -1,6 +1,7 @@
 // Two tenants on one lane of the CPU: long products give way, and their results stay what they are.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "engine/execution/executor.h"
+#include "engine/preparation/trial.h"
 #include "tests/unit/engine/calls.h"
 #include "tests/unit/engine/rooms.h"
 
@@ -22,8 +24,10 @@ class FairnessTest : public testing::Test {
   FairnessTest() {
     rooms_.catalog.on_published = [](auto&&...) {};
     rooms_.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
-    executor_ = std::make_unique<Executor>(ExecutorOptions{.lanes = 1, .threads_per_lane = 1},
-                                           rooms_.catalog, rooms_.dense, rooms_.budget, observer_);
+    // Nobody releases blocks here.
+    executor_ = std::make_unique<Executor>(
+        ExecutorOptions{.lanes = 1, .threads_per_lane = 1, .block_credit_bytes = int64_t{1} << 30},
+        rooms_.catalog, rooms_.dense, rooms_.budget, observer_);
     Upload("huge tenant", huge_, "m");
     Upload("tiny tenant", tiny_, "m");
   }
@@ -111,13 +115,50 @@ class FairnessTest : public testing::Test {
     waits.join();
     return ended;
   }
-  void ExpectTheSameBeside(const std::function<Begun()>& begin) {
+  /// Attention and the gradients of all that it has, of four heads.
+  Begun Attention(const std::string& tenant, const test::Pattern& pattern, int64_t k) {
+    ChainSpec spec;
+    spec.tenant = tenant;
+    spec.operands.resize(3);
+    for (uint32_t i = 0; i < 3; ++i) {
+      spec.operands[i].shape =
+          DenseShape{i == 0 ? pattern.rows : pattern.cols, k, 0, ElementType::kF32};
+      spec.operands[i].stream_array = i;
+    }
+    const AttentionScores scores = {.heads = 4, .scale = 0.01, .left = 0, .right = 1};
+    spec.steps = {AttentionStep{.matrix = "m", .scores = scores, .values = 2},
+                  AttentionGradientStep{.matrix = "m",
+                                        .scores = scores,
+                                        .values = 2,
+                                        .result = 3,
+                                        .log_sums = 4,
+                                        .gradient = 0,
+                                        .of_left = true,
+                                        .of_right = true,
+                                        .of_values = true}};
+    spec.results.resize(4);
+    for (size_t i = 0; i < 4; ++i) spec.results[i].value = i == 0 ? 3 : 4 + i;
+    Begun begun = Begin(spec);
+    for (uint32_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(FeedAndCommit(*begun.call, i, Operand(spec.operands[i].shape->rows * k)).ok());
+    }
+    return begun;
+  }
+  Begun Spgemm(const std::string& tenant) {
+    SpgemmSpec spec;
+    spec.tenant = tenant;
+    spec.left = spec.right = "factor";
+    spec.count_first = true;
+    return Begin(spec);
+  }
+  /// `least` tiny ones of another tenant went before its end.
+  void ExpectTheSameBeside(const std::function<Begun()>& begin, int least = 3) {
     const Begun alone = begin();
     alone.call->Submit();
     ASSERT_TRUE(alone.result->Wait().ok());
     const Begun beside = begin();
-    // Whole, it would let one of them before it.
-    EXPECT_GE(RunBeside(beside), 3);
+    // Whole, it would let one of them before it, or as many as it has steps.
+    EXPECT_GE(RunBeside(beside), least);
     EXPECT_TRUE(alone.result->bytes == beside.result->bytes) << "it has other bits";
     EXPECT_EQ(alone.result->plan, beside.result->plan);
   }
@@ -143,6 +184,81 @@ TEST_F(FairnessTest, AnSddmmThatGaveWayHasTheSameBits) {
 
 TEST_F(FairnessTest, AChainGivesWayWithinItsProducts) {
   ExpectTheSameBeside([&] { return Chain("huge tenant", huge_, kWide); });
+}
+
+TEST_F(FairnessTest, AttentionGivesWayWithinItsPasses) {
+  ExpectTheSameBeside([&] { return Attention("huge tenant", huge_, kWide); }, /*least=*/8);
+}
+
+TEST_F(FairnessTest, AttentionThatGaveWayCanBeCancelled) {
+  const Begun huge = Attention("huge tenant", huge_, 2 * kWide);
+  huge.call->Submit();
+  for (int i = 0; i < 3; ++i) {
+    const Begun tiny = Spmm("tiny tenant", tiny_, 1);
+    tiny.call->Submit();
+    EXPECT_TRUE(tiny.result->Wait().ok());
+  }
+  huge.call->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(huge.result->Wait()));
+  EXPECT_EQ(executor_->in_flight(), 0);
+}
+
+TEST_F(FairnessTest, AnSpgemmGivesWayWhileItIsCounted) {
+  Upload("huge tenant", test::Uniform(30'000, 30'000, 16, 5), "factor");
+  const Begun beside = Spgemm("huge tenant");
+  beside.call->Submit();
+  int ended = 0;
+  while (!beside.result->began) {
+    const Begun tiny = Spmm("tiny tenant", tiny_, 1);
+    tiny.call->Submit();
+    EXPECT_TRUE(tiny.result->Wait().ok());
+    if (!beside.result->began) ++ended;
+  }
+  // Whole, it would let one of them before it.
+  EXPECT_GE(ended, 3);
+  ASSERT_TRUE(beside.result->Wait().ok());
+  const Begun alone = Spgemm("huge tenant");
+  alone.call->Submit();
+  ASSERT_TRUE(alone.result->Wait().ok());
+  EXPECT_EQ(alone.result->row_offsets, beside.result->row_offsets);
+  EXPECT_EQ(alone.result->column_indices, beside.result->column_indices);
+  EXPECT_TRUE(alone.result->bytes == beside.result->bytes) << "it has other bits";
+}
+
+TEST_F(FairnessTest, ATrialGivesWayWithinItsRuns) {
+  const ProblemClass c = {.operation = Operation::kSpmm,
+                          .type = ElementType::kF32,
+                          .k_bucket = 256,
+                          .device = DeviceKind::kCpu};
+  auto trial = Trial::Begin(c, huge_.rows, huge_.cols, huge_.nnz(), executor_->backend(DeviceId{}),
+                            *executor_, nullptr);
+  ASSERT_TRUE(trial.ok()) << trial.status();
+  const auto matrix = rooms_.catalog.Find("huge tenant", "m");
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  const auto csr = (*matrix)->pattern()->Csr();
+  ASSERT_TRUE(csr.ok()) << csr.status();
+  Array values = executor_->backend(DeviceId{}).ValuesFor(**matrix, **csr, HeapMemory(), 1).value();
+  const auto kernels = LayoutKernels(Operation::kSpmm);
+  const auto kernel = std::ranges::find_if(
+      kernels, [&](const LayoutKernel& k) { return k.Serves(ProblemOf(c), **csr); });
+  (*trial)->set_baseline({*csr, std::move(values), std::string(kernel->name())});
+  std::atomic<bool> over = false;
+  std::thread tries([&] {
+    const auto times = (*trial)->BaselineAlone(/*budget_ms=*/0);
+    EXPECT_TRUE(times.ok()) << times.status();
+    EXPECT_TRUE(!times.ok() || times->median > 0);
+    over = true;
+  });
+  int ended = 0;
+  while (!over) {
+    const Begun tiny = Spmm("tiny tenant", tiny_, 1);
+    tiny.call->Submit();
+    EXPECT_TRUE(tiny.result->Wait().ok());
+    if (!over) ++ended;
+  }
+  tries.join();
+  // Four runs, which whole would let one before each.
+  EXPECT_GE(ended, 12);
 }
 
 TEST_F(FairnessTest, ALongOneThatGaveWayCanBeCancelled) {
