@@ -113,7 +113,7 @@ def test_measure(folder):
         run("measure", *FEW, f"--out={folder}/{part}.jsonl", f"--part={part}/3")
         parts += done_in(f"{folder}/{part}.jsonl")
     check(sorted(parts) == sorted(names), f"{parts} and {names}")
-    check("2 left" in run("measure", *FEW, f"--out={folder}/stopped.jsonl", "--stop-after=0.000001",
+    check("2 left" in run("measure", *FEW, f"--out={folder}/stopped.jsonl", "--stop-after=1e-9",
                           "--limit=2"), "it did not stop")
 
 
@@ -174,7 +174,7 @@ def test_bad_input(folder):
     out = f"--out={folder}/bad.jsonl"
     for arguments, code, said in (
             ((), 2, "subcommand"),
-            (("make",), 2, "make"),
+            (("make",), 2, "subcommand"),
             (("list", "--format=xml"), 2, "--format"),
             (("list", "--families=none"), 3, "there are: banded"),
             (("list", "--files=/nowhere"), 3, "/nowhere"),
