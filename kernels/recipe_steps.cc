@@ -423,4 +423,13 @@ void Draft::Note(std::string_view sentence) {
   notes += sentence;
 }
 
+Recipe Forced(Recipe recipe) {
+  for (RecipeStep& step : recipe.steps) {
+    const StepDefinition* const definition = FindStep(step);
+    if (definition == nullptr || std::ranges::count(definition->flags, "force") == 0) continue;
+    if (ValueOf(step, "force", 0) == 0) step.parameters.emplace_back("force", 1);
+  }
+  return recipe;
+}
+
 }  // namespace sparsed

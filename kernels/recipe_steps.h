@@ -64,4 +64,7 @@ const StepDefinition* FindStep(const RecipeStep& step);
 /// A parameter's value or a flag's 1; `fallback` if the step does not have it.
 int64_t ValueOf(const RecipeStep& step, std::string_view key, int64_t fallback);
 
+/// The recipe with the flag "force" at every step that knows it: no skip rule ends it.
+Recipe Forced(Recipe recipe);
+
 }  // namespace sparsed

@@ -5,6 +5,9 @@
 #include <numeric>
 #include <random>
 
+#include "tools/corpus/meshes.h"
+#include "tools/corpus/random.h"
+
 namespace sparsed::test {
 namespace {
 
@@ -20,13 +23,6 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-std::vector<int32_t> Shuffled(int64_t count, Random& random) {
-  std::vector<int32_t> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  for (int64_t i = count - 1; i > 0; --i) std::swap(order[i], order[random.Below(i + 1)]);
-  return order;
-}
-
 /// Appends a row; `columns` may be unsorted and have duplicates.
 void AppendRow(Pattern& pattern, std::vector<int32_t>& columns) {
   std::sort(columns.begin(), columns.end());
@@ -37,56 +33,8 @@ void AppendRow(Pattern& pattern, std::vector<int32_t>& columns) {
 
 }  // namespace
 
-Pattern FromCoordinates(int64_t rows, int64_t cols,
-                        std::vector<std::pair<int32_t, int32_t>> coordinates) {
-  std::sort(coordinates.begin(), coordinates.end());
-  coordinates.erase(std::unique(coordinates.begin(), coordinates.end()), coordinates.end());
-  Pattern pattern{rows, cols, std::vector<int64_t>(rows + 1, 0), {}};
-  pattern.column_indices.reserve(coordinates.size());
-  for (const auto& [row, column] : coordinates) {
-    ++pattern.row_offsets[row + 1];
-    pattern.column_indices.push_back(column);
-  }
-  std::partial_sum(pattern.row_offsets.begin(), pattern.row_offsets.end(),
-                   pattern.row_offsets.begin());
-  return pattern;
-}
-
-Pattern FromRows(int64_t cols, const std::vector<std::vector<int32_t>>& rows) {
-  std::vector<std::pair<int32_t, int32_t>> coordinates;
-  for (size_t row = 0; row < rows.size(); ++row) {
-    for (const int32_t column : rows[row]) coordinates.emplace_back(row, column);
-  }
-  return FromCoordinates(static_cast<int64_t>(rows.size()), cols, std::move(coordinates));
-}
-
-Pattern Band(int64_t rows, int64_t half_bandwidth) {
-  Pattern pattern{rows, rows, {0}, {}};
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t end = std::min(row + half_bandwidth + 1, rows);
-    for (int64_t column = std::max<int64_t>(row - half_bandwidth, 0); column < end; ++column) {
-      pattern.column_indices.push_back(static_cast<int32_t>(column));
-    }
-    pattern.row_offsets.push_back(pattern.nnz());
-  }
-  return pattern;
-}
-
 Pattern Stencil(int64_t width, int64_t height) {
-  Pattern pattern{width * height, width * height, {0}, {}};
-  for (int64_t y = 0; y < height; ++y) {
-    for (int64_t x = 0; x < width; ++x) {
-      const auto point = static_cast<int32_t>(y * width + x);
-      const auto step = static_cast<int32_t>(width);
-      if (y > 0) pattern.column_indices.push_back(point - step);
-      if (x > 0) pattern.column_indices.push_back(point - 1);
-      pattern.column_indices.push_back(point);
-      if (x + 1 < width) pattern.column_indices.push_back(point + 1);
-      if (y + 1 < height) pattern.column_indices.push_back(point + step);
-      pattern.row_offsets.push_back(pattern.nnz());
-    }
-  }
-  return pattern;
+  return corpus::Stencil({width, height}, corpus::Neighbours::kStar);
 }
 
 Pattern Uniform(int64_t rows, int64_t cols, int64_t row_nnz, uint64_t seed) {
@@ -110,7 +58,7 @@ Pattern Rmat(int scale, int64_t edge_factor, uint64_t seed) {
   constexpr double kA = 0.57, kB = 0.19, kC = 0.19;
   Random random(seed);
   const int64_t rows = int64_t{1} << scale;
-  const std::vector<int32_t> id = Shuffled(rows, random);
+  const std::vector<int32_t> id = corpus::Shuffled(rows, random);
   std::vector<std::pair<int32_t, int32_t>> edges(edge_factor * rows);
   for (auto& edge : edges) {
     int64_t row = 0, column = 0;
@@ -126,7 +74,7 @@ Pattern Rmat(int scale, int64_t edge_factor, uint64_t seed) {
 
 Pattern PowerLaw(int64_t rows, int64_t edges, double exponent, uint64_t seed) {
   Random random(seed);
-  const std::vector<int32_t> id = Shuffled(rows, random);
+  const std::vector<int32_t> id = corpus::Shuffled(rows, random);
   // Expected degrees i^(-1 / (exponent - 1)): their distribution function inverts in closed form.
   const double power = (exponent - 1) / (exponent - 2);
   auto draw = [&] {
@@ -151,7 +99,7 @@ Pattern ShuffledClusters(int64_t clusters, int64_t cluster_rows, int64_t cols, i
     }
   }
   const int64_t rows = clusters * cluster_rows;
-  const std::vector<int32_t> order = Shuffled(rows, random);
+  const std::vector<int32_t> order = corpus::Shuffled(rows, random);
   Pattern pattern{rows, cols, {0}, {}};
   std::vector<int32_t> columns;
   for (int64_t row = 0; row < rows; ++row) {
@@ -164,24 +112,6 @@ Pattern ShuffledClusters(int64_t clusters, int64_t cluster_rows, int64_t cols, i
     AppendRow(pattern, columns);
   }
   return pattern;
-}
-
-Pattern Transpose(const Pattern& pattern, std::vector<int64_t>* value_source) {
-  Pattern result{pattern.cols, pattern.rows, std::vector<int64_t>(pattern.cols + 1, 0),
-                 std::vector<int32_t>(pattern.nnz())};
-  for (int32_t column : pattern.column_indices) ++result.row_offsets[column + 1];
-  std::partial_sum(result.row_offsets.begin(), result.row_offsets.end(),
-                   result.row_offsets.begin());
-  std::vector<int64_t> next(result.row_offsets.begin(), result.row_offsets.end() - 1);
-  if (value_source != nullptr) value_source->resize(pattern.nnz());
-  for (int64_t row = 0; row < pattern.rows; ++row) {
-    for (int64_t p = pattern.row_offsets[row]; p < pattern.row_offsets[row + 1]; ++p) {
-      const int64_t slot = next[pattern.column_indices[p]]++;
-      result.column_indices[slot] = static_cast<int32_t>(row);
-      if (value_source != nullptr) (*value_source)[slot] = p;
-    }
-  }
-  return result;
 }
 
 Pattern Runs(int32_t rows, int32_t cols, int32_t longest, uint64_t seed) {
@@ -253,7 +183,7 @@ Layout PermutedLayout(const Pattern& pattern, const std::vector<int32_t>& row_or
 
 std::vector<int32_t> RandomOrder(int64_t count, uint64_t seed) {
   Random random(seed);
-  return Shuffled(count, random);
+  return corpus::Shuffled(count, random);
 }
 
 }  // namespace sparsed::test

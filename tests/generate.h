@@ -8,36 +8,22 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/formats/csr.h"
 #include "kernels/layout.h"
+#include "tools/corpus/pattern.h"
+#include "tools/corpus/systems.h"
 
 namespace sparsed::test {
 
-/// A canonical CSR pattern that owns its arrays.
-struct Pattern {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  std::vector<int64_t> row_offsets = {0};
-  std::vector<int32_t> column_indices;
-
-  int64_t nnz() const { return static_cast<int64_t>(column_indices.size()); }
-  CsrView view() const { return {rows, cols, row_offsets, column_indices, {}}; }
-};
+using corpus::Band;
+using corpus::FromCoordinates;
+using corpus::FromRows;
+using corpus::Pattern;
+using corpus::Transpose;
 
 struct NamedPattern {
   std::string name;
   Pattern pattern;
 };
-
-/// Sorts (row, column) pairs and merges duplicates.
-Pattern FromCoordinates(int64_t rows, int64_t cols,
-                        std::vector<std::pair<int32_t, int32_t>> coordinates);
-
-/// Rows of the given columns.
-Pattern FromRows(int64_t cols, const std::vector<std::vector<int32_t>>& rows);
-
-/// rows x rows, columns [r - half_bandwidth, r + half_bandwidth] where they exist.
-Pattern Band(int64_t rows, int64_t half_bandwidth);
 
 /// 2-D 5-point stencil on a width x height grid.
 Pattern Stencil(int64_t width, int64_t height);
@@ -61,9 +47,6 @@ Pattern PowerLaw(int64_t rows, int64_t edges, double exponent, uint64_t seed);
 /// anywhere.
 Pattern ShuffledClusters(int64_t clusters, int64_t cluster_rows, int64_t cols, int64_t pool,
                          int64_t row_nnz, int64_t noise, uint64_t seed);
-
-/// The pattern of S^T; `value_source`, if not null, receives for each nonzero where it was in S.
-Pattern Transpose(const Pattern& pattern, std::vector<int64_t>* value_source = nullptr);
 
 /// Factors S, T of products S * T: empty, of one row or column, with empty rows, of odd sizes.
 std::vector<std::pair<Pattern, Pattern>> OddFactors();

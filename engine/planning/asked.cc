@@ -30,14 +30,7 @@ bool IsKernel(std::string_view name) {
 
 /// What the recipe makes of a small pattern on which every step has something to do: kernels tell
 /// by it whether they take the recipe's layouts. A skip rule that cannot be overruled leaves none.
-absl::StatusOr<BuiltLayout> Sample(Recipe recipe) {
-  for (RecipeStep& step : recipe.steps) {
-    const StepDefinition* const definition = FindStep(step);
-    if (definition != nullptr && std::ranges::count(definition->flags, "force") > 0 &&
-        ValueOf(step, "force", 0) == 0) {
-      step.parameters.emplace_back("force", 1);
-    }
-  }
+absl::StatusOr<BuiltLayout> Sample(const Recipe& recipe) {
   // Two kinds of rows, in turn.
   constexpr int64_t kRows = 64, kLength = 32;
   std::vector<int64_t> row_offsets = {0};
@@ -50,7 +43,7 @@ absl::StatusOr<BuiltLayout> Sample(Recipe recipe) {
   }
   BuildContext context;
   context.memory = &HeapMemory();
-  return BuildLayout(recipe,
+  return BuildLayout(Forced(recipe),
                      {.rows = kRows,
                       .cols = 2 * kLength,
                       .row_offsets = row_offsets,

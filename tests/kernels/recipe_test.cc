@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "kernels/formats/aspt.h"
+#include "kernels/recipe_steps.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/layout_testing.h"
@@ -92,6 +93,16 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
     EXPECT_TRUE(absl::IsInvalidArgument(recipe.status())) << text;
     EXPECT_THAT(std::string(recipe.status().message()), HasSubstr(std::string(message))) << text;
   }
+}
+
+TEST(Recipe, ForcesTheStepsThatKnowOfIt) {
+  const auto forced = [](std::string_view text) {
+    return ToString(Forced(ParseRecipe(text).value()));
+  };
+  EXPECT_EQ(forced("transpose > row_panels"), Canonical("transpose > row_panels(force)"));
+  EXPECT_EQ(forced("lsh_cluster(force) > aspt > lsh_cluster(remainder)"),
+            Canonical("lsh_cluster(force) > aspt > lsh_cluster(remainder,force)"));
+  EXPECT_EQ(forced("plain_sort"), Canonical("plain_sort"));
 }
 
 TEST(Recipe, BuilderChecksRecipesMadeByHand) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/reorder/matrix_file.h"
+#include "tools/matrix_file.h"
 
 namespace sparsed::tools {
 

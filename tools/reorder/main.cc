@@ -14,8 +14,8 @@
 
 #include "kernels/data_movement/movement.h"
 #include "kernels/data_movement/product_hypergraph.h"
+#include "tools/matrix_file.h"
 #include "tools/reorder/dense_product.h"
-#include "tools/reorder/matrix_file.h"
 #include "tools/reorder/memory_counter.h"
 #include "tools/reorder/square.h"
 #include "tools/reorder/zoltan_partition.h"
@@ -257,7 +257,9 @@ int Main(int argc, char** argv) {
   CLI::App app(
       "Orders the rows and columns of a square matrix so that products with it move fewer bytes, "
       "and says what they move before and after.");
-  app.add_option("FILE", options.file, "A Matrix Market file, plain or .gz")->required();
+  app.add_option("FILE", options.file,
+                 "A file of any format that sparsectl uploads, by its content")
+      ->required();
   app.add_option("--out", options.order_out,
                  "Where the order goes, for sparsectl upload --permutation: line r says which row "
                  "becomes row r, both from 0");

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/formats/csr.h"
-#include "tools/reorder/matrix_file.h"
+#include "tools/matrix_file.h"
 
 namespace sparsed::tools {
 

@@ -1,0 +1,71 @@
+// Measures every candidate for given problem classes on a pattern, as the server's preparation does
+// it, in this process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "engine/observer.h"
+#include "kernels/device_id.h"
+#include "kernels/problem.h"
+#include "tools/corpus/pattern.h"
+
+namespace sparsed::corpus {
+
+/// "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm", as `sparsectl prepare --expect` has them, of
+/// values of a type ("f32", "f64", "f16", "bf16"). INVALID_ARGUMENT for anything else; widths are
+/// those of classes.
+absl::StatusOr<ProblemClass> ParseClass(std::string_view text, std::string_view type);
+
+struct MeasureOptions {
+  DeviceId device;
+  std::vector<ProblemClass> classes;  ///< of any types
+  bool explore = false;               ///< also what rules and earlier trials of a pattern rule out
+  int threads = 1;
+  int64_t memory_bytes = int64_t{16} << 30;  ///< of the host
+  double trial_budget_ms = 2000;             ///< for all trials of a class
+  double seconds = 0;  ///< of a pattern, after which no further layout is built; 0: no limit
+};
+
+struct Measured {
+  std::shared_ptr<const Features> features;  ///< null: there was no memory for them
+  std::vector<engine::Measurement> measurements;
+  double seconds = 0;  ///< of the preparations
+};
+
+/// Used by one thread.
+class Measurer {
+ public:
+  /// FAILED_PRECONDITION, NOT_FOUND or UNAVAILABLE where there is no such device.
+  static absl::StatusOr<std::unique_ptr<Measurer>> Open(const MeasureOptions& options);
+
+  /// The processor or the card, and with which driver and kernels it computes.
+  const std::string& device_model() const;
+  /// OK, or why the device computes no more.
+  absl::Status device_status() const;
+
+  /// Errors: RESOURCE_EXHAUSTED (memory); INTERNAL (a preparation failed, with its sentence).
+  absl::StatusOr<Measured> Measure(const Pattern& pattern);
+
+ private:
+  explicit Measurer(MeasureOptions options) : options_(std::move(options)) {}
+
+  absl::StatusOr<engine::MatrixLease> Upload(const Pattern& pattern, ElementType type);
+  /// Waits until nothing is to be prepared any more.
+  absl::Status Finish(const engine::Matrix& matrix);
+  /// Asks for what was not tried for the class.
+  absl::Status Explore(const engine::MatrixLease& matrix, const ProblemClass& c);
+
+  const MeasureOptions options_;
+  engine::Observer observer_;
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+}  // namespace sparsed::corpus
