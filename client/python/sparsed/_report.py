@@ -13,7 +13,7 @@ class Report(dict[str, Any]):
     """The server's answer as a dictionary, which prints as text and, in notebooks, as a table."""
 
     def __init__(self, content: dict[str, Any], title: str, text: str | None = None) -> None:
-        """`text`: what it prints; None: line by line what is in it."""
+        # `text` is what it prints; None: line by line what is in it.
         super().__init__(content)
         self.title = title
         self.text = text
