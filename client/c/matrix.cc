@@ -8,6 +8,7 @@
 #include "client/c/errors.h"
 #include "client/c/handles.h"
 #include "client/c/json.h"
+#include "client/cli/explain_report.h"
 
 using sparsed::c::Arguments;
 
@@ -134,7 +135,10 @@ sparsed_error* sparsed_matrix_explain(sparsed_matrix* matrix, int64_t k, const c
     const absl::StatusOr<sparsed::Explanation> explanation =
         matrix->matrix().Explain(explain, call);
     if (!explanation.ok()) return explanation.status();
-    return sparsed::c::SetText(sparsed::cli::ToJson(matrix->matrix().name(), *explanation), json);
+    const std::string name(matrix->matrix().name());
+    sparsed::cli::Json explained = sparsed::cli::ToJson(name, *explanation);
+    explained["text"] = sparsed::cli::ExplanationText(name, *explanation, /*assumed_cache=*/false);
+    return sparsed::c::SetText(explained, json);
   });
 }
 

@@ -64,6 +64,7 @@ void AddResult(const LoadResult& result, Json& json) {
                {"requests", result.latency.count()},
                {"seconds", result.seconds},
                {"warmup_seconds", result.warmup_seconds},
+               {"unsteady_seconds", result.unsteady_seconds},
                {"windows", result.windows},
                {"error", result.error},
                {"interval", result.interval},
@@ -145,6 +146,21 @@ std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
   return text;
 }
 
+/// What became of the time before that counts.
+std::string BeforeText(const BenchArguments& arguments, const LoadResult& result) {
+  const double left_out = result.warmup_seconds + result.unsteady_seconds;
+  const std::string steady =
+      result.steady ? fmt::format("steady within {:.2f}%", 100 * result.error) : "";
+  if (arguments.load.seconds == 0 && result.steady && result.unsteady_seconds > 0) {
+    return fmt::format("{}; it took {:.2f} s to become so", steady, left_out);
+  }
+  std::string text = fmt::format("after {:.2f} s of warm-up", result.warmup_seconds);
+  if (result.unsteady_seconds > 0) {
+    text += fmt::format(" and {:.2f} s that are left out", result.unsteady_seconds);
+  }
+  return steady.empty() ? text : fmt::format("{}, {}", text, steady);
+}
+
 /// What ran, in the first lines.
 std::string Heading(const BenchArguments& arguments, const Json& json, const LoadResult& result) {
   if (!arguments.load.schedule.empty()) {
@@ -160,14 +176,13 @@ std::string Heading(const BenchArguments& arguments, const Json& json, const Loa
   return fmt::format(
       "{}  {}{}{} {}, {}, operands and results: {}\n"
       "plan    {}\n"
-      "ran     {} requests in {:.2f} s after {:.2f} s of warm-up{}\n",
+      "ran     {} requests in {:.2f} s, {}\n",
       arguments.bench.name, arguments.operation, arguments.bench.transpose ? "^T" : "",
       sparse ? "" : fmt::format(" K={}", arguments.bench.k), json["type"].get<std::string>(),
       arguments.load.rate > 0 ? fmt::format("{} due each second", arguments.load.rate)
                               : fmt::format("{} at once", arguments.load.workers),
       Name(result.transport), json["plan"].get<std::string>(), Count(result.latency.count()),
-      result.seconds, result.warmup_seconds,
-      result.steady ? fmt::format(", steady within {:.2f}%", 100 * result.error) : "");
+      result.seconds, BeforeText(arguments, result));
 }
 
 std::string ToText(const BenchArguments& arguments, const Json& json, const LoadResult& result) {

@@ -198,7 +198,7 @@ class Load {
     if (steady_ || measured_ >= options_.most_seconds) return true;
     // The first may have been another time's: a clock that rose, a plan that was replaced.
     if (windows_.size() > 2 * kLeastWindows) {
-      warmup_ += windows_.front()->seconds;
+      unsteady_ += windows_.front()->seconds;
       windows_.erase(windows_.begin());
       numbers_.erase(numbers_.begin());
     }
@@ -208,6 +208,7 @@ class Load {
   absl::StatusOr<LoadResult> ResultLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     LoadResult result;
     result.warmup_seconds = warmup_;
+    result.unsteady_seconds = unsteady_;
     result.error = error_;
     result.interval = error_ * ConfidenceFactor(numbers_.size());
     result.steady = steady_;
@@ -238,7 +239,7 @@ class Load {
   std::vector<std::unique_ptr<Window>> windows_;  ///< those that count, or their sum
   std::vector<double> numbers_;                   ///< what says whether they are steady
   double measured_ = 0;                           ///< seconds, of those that were dropped, too
-  double warmup_ = 0;
+  double warmup_ = 0, unsteady_ = 0;
   double error_ = 0;
   bool steady_ = false;
 

@@ -54,7 +54,8 @@ struct LoadResult {
   LatencyHistogram latency;  ///< the caller's; at a rate from when a request was due
   std::array<LatencyHistogram, kLoadPhases.size()> phases;  ///< the server's
   double seconds = 0;                                       ///< that were measured
-  double warmup_seconds = 0;                                ///< left out before them
+  double warmup_seconds = 0;    ///< at the beginning, which are left out
+  double unsteady_seconds = 0;  ///< then, of windows that are left out as others were unlike them
   int windows = 0;
   double error = 0;  ///< standard error of the windows, as LoadOptions::precision
   double interval =

@@ -24,20 +24,45 @@ std::string_view Name(Finding::Status status);
 
 using Findings = std::vector<Finding>;
 
+/// A sparsed of this machine, as far as this user may see it.
+struct RunningServer {
+  std::string pid;
+  std::vector<int> ports;  ///< where it listens; empty: that is not to be seen
+};
+/// Those that run. `proc` is /proc.
+std::vector<RunningServer> RunningServers(const std::string& proc);
+/// The one that listens at "host:port", or the only one there is if none shows where it listens;
+/// null: it is none of them.
+const RunningServer* ServerAt(const std::string& address,
+                              const std::vector<RunningServer>& servers);
+/// Of those that are not the one which was asked for.
+void CheckOtherServers(const std::string& address, const std::vector<RunningServer>& servers,
+                       Findings& findings);
+
 /// The server at that address, or why there is none; what it says of its devices and its socket.
 /// Whether one answers there, if only to refuse.
 bool CheckServer(const std::string& address, const ClientOptions& options, Findings& findings);
 /// Whether a server could listen at "host:port"; `in_use` is whether one answers there.
-void CheckPort(const std::string& address, std::string_view what, bool in_use, Findings& findings);
+void CheckPort(const std::string& address, std::string_view what, bool in_use,
+               const std::vector<RunningServer>& servers, Findings& findings);
 /// The folder of --data-dir: that it is there, is the server's alone, is on a disk, and has room.
 void CheckDataFolder(const std::string& path, bool asked_for, Findings& findings);
 /// Of a running server, or of this shell where none runs. `proc` is /proc.
 void CheckLimits(const std::string& proc, Findings& findings);
 /// Memory and processors, and what of them this machine's cgroups leave.
 void CheckMachine(const std::string& proc, Findings& findings);
-/// The card, its driver, the libraries that are opened at run time, and who else uses it. `root`
-/// comes before /dev, /proc and /sys; nothing is opened there but by the driver's own library.
-void CheckGpus(const std::string& root, Findings& findings);
+/// The card, its driver, the libraries that are opened at run time, and who else uses it than
+/// `asked`, the server that was asked for. `root` comes before /dev, /proc and /sys; nothing is
+/// opened there but by the driver's own library.
+void CheckGpus(const std::string& root, const RunningServer* asked, Findings& findings);
+/// A process that computes on a GPU; no name: it is not to be seen from here.
+struct GpuProcess {
+  unsigned pid = 0;
+  std::string name;
+};
+/// `of` the GPU's memory, and whose the rest is.
+Finding DescribeGpuUse(const std::string& of, const std::vector<GpuProcess>& processes,
+                       const RunningServer* asked);
 
 Report Describe(const Findings& findings);
 

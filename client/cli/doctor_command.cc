@@ -74,10 +74,12 @@ void AddDoctor(CLI::App& app, Invocation& invocation) {
   doctor->callback([&invocation, folder, metrics, asked] {
     invocation.run_here = [&invocation, folder, metrics, asked]() -> absl::StatusOr<Report> {
       Findings findings;
+      const std::vector<RunningServer> servers = RunningServers("/proc");
       const bool answers = CheckServer(invocation.server, invocation.options, findings);
-      CheckPort(invocation.server, "the server", answers, findings);
-      if (!answers) CheckPort(*metrics, "metrics", false, findings);
-      CheckGpus("", findings);
+      CheckOtherServers(invocation.server, servers, findings);
+      CheckPort(invocation.server, "the server", answers, servers, findings);
+      if (!answers) CheckPort(*metrics, "metrics", false, servers, findings);
+      CheckGpus("", answers ? ServerAt(invocation.server, servers) : nullptr, findings);
       CheckMachine("/proc", findings);
       CheckLimits("/proc", findings);
       CheckDataFolder(*folder, asked->count() > 0, findings);

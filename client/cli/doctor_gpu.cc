@@ -188,7 +188,17 @@ std::string NameOf(unsigned pid) {
   return name;
 }
 
-void CheckOthers(Findings& findings) {
+/// The program's file name, as the driver has it; "" where it has none.
+std::string NameOf(const Library& nvml, unsigned pid) {
+  auto* const name_of = Find<int(unsigned, char*, unsigned)>(nvml, "nvmlSystemGetProcessName");
+  std::array<char, 1024> path{};
+  if (name_of == nullptr || name_of(pid, path.data(), path.size() - 1) != 0) return "";
+  const std::string_view whole = std::string_view(path.data()).substr(0, path.size());
+  const std::string_view program = whole.substr(0, whole.find(' '));
+  return std::string(program.substr(program.rfind('/') + 1));
+}
+
+void CheckOthers(const RunningServer* asked, Findings& findings) {
   const Library nvml(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL));
   if (nvml == nullptr) return;
   auto* const init = Find<int()>(nvml, "nvmlInit_v2");
@@ -211,31 +221,46 @@ void CheckOthers(Findings& findings) {
     auto running = static_cast<unsigned>(processes.size());
     if (handle_of(device, &handle) != 0 || memory_of(handle, &memory) != 0) continue;
     if (processes_of(handle, &running, processes.data()) != 0) running = 0;
-    std::string others;
+    std::vector<GpuProcess> named;
     for (unsigned i = 0; i < running; ++i) {
-      const std::string name = NameOf(processes[i].pid);
-      if (name == "sparsed") continue;
-      others += fmt::format("{}{} ({})", others.empty() ? "" : ", ",
-                            name.empty() ? "a process" : name, processes[i].pid);
+      std::string name = NameOf(processes[i].pid);
+      if (name.empty()) name = NameOf(nvml, processes[i].pid);
+      named.push_back({processes[i].pid, std::move(name)});
     }
-    const std::string of =
+    findings.push_back(DescribeGpuUse(
         fmt::format("GPU {}: {} of {} are free", device, Bytes(static_cast<int64_t>(memory.free)),
-                    Bytes(static_cast<int64_t>(memory.total)));
-    findings.push_back({"gpu", others.empty() ? Status::kOk : Status::kWarning,
-                        others.empty() ? of : fmt::format("{}; others use it: {}", of, others),
-                        others.empty() ? ""
-                                       : "measurements and latencies are theirs, too; "
-                                         "--device-memory= keeps room for them"});
+                    Bytes(static_cast<int64_t>(memory.total))),
+        named, asked));
   }
   end();
 }
 
 }  // namespace
 
-void CheckGpus(const std::string& root, Findings& findings) {
+Finding DescribeGpuUse(const std::string& of, const std::vector<GpuProcess>& processes,
+                       const RunningServer* asked) {
+  std::string others;
+  bool strangers = false;
+  for (const GpuProcess& process : processes) {
+    const bool server = process.name == "sparsed";
+    if (server && asked != nullptr && asked->pid == std::to_string(process.pid)) continue;
+    strangers = strangers || !server;
+    others += fmt::format("{}{} ({})", others.empty() ? "" : ", ",
+                          server                 ? "another sparsed"
+                          : process.name.empty() ? "a process of another container or user"
+                                                 : process.name,
+                          process.pid);
+  }
+  if (others.empty()) return {"gpu", Status::kOk, of};
+  return {"gpu", strangers ? Status::kWarning : Status::kNote,
+          fmt::format("{}; in use by {}", of, others),
+          "measurements and latencies are theirs, too; --device-memory= keeps room for them"};
+}
+
+void CheckGpus(const std::string& root, const RunningServer* asked, Findings& findings) {
   if (!CheckDriver(root, findings)) return;
   CheckCusparse(findings);
-  CheckOthers(findings);
+  CheckOthers(asked, findings);
 }
 
 }  // namespace sparsed::cli

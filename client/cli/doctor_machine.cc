@@ -1,6 +1,7 @@
 // What a server needs of the machine: a port, a folder, limits, memory.
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -9,13 +10,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -88,6 +93,61 @@ std::vector<std::string> Processes(const std::string& proc, std::string_view nam
     }
   }
   return pids;
+}
+
+/// Inodes of sockets that listen, with their ports, of /proc/PID/net/tcp.
+void AddListeners(const std::string& table, std::map<std::string, int>& ports) {
+  constexpr std::string_view kListens = "0A";
+  std::istringstream lines(table);
+  std::string line;
+  std::getline(lines, line);  // what the columns are
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    // sl, local address, remote address, state, queues, timer, retransmits, uid, timeout, inode
+    std::array<std::string, 10> word;
+    for (std::string& next : word) words >> next;
+    const size_t colon = word[1].rfind(':');
+    int port = 0;
+    if (word[3] != kListens || colon == std::string::npos) continue;
+    std::from_chars(word[1].data() + colon + 1, word[1].data() + word[1].size(), port, 16);
+    ports[word[9]] = port;
+  }
+}
+
+/// Ports at which a process listens; none if that is not for this user to see.
+std::vector<int> PortsOf(const std::string& process) {
+  std::map<std::string, int> listeners;
+  for (const char* table : {"/net/tcp", "/net/tcp6"}) {
+    AddListeners(ReadSmallFile(process + table).value_or(""), listeners);
+  }
+  std::set<int> ports;
+  for (const std::string& name : NamesIn(process + "/fd")) {
+    std::error_code error;
+    const std::string link = std::filesystem::read_symlink(process + "/fd/" + name, error).string();
+    constexpr std::string_view kSocket = "socket:[";
+    if (error || !link.starts_with(kSocket)) continue;
+    const auto found =
+        listeners.find(link.substr(kSocket.size(), link.size() - kSocket.size() - 1));
+    if (found != listeners.end()) ports.insert(found->second);
+  }
+  return {ports.begin(), ports.end()};
+}
+
+/// "process 17, at ports 7470 and 7471".
+std::string TextOf(const RunningServer& server) {
+  return server.ports.empty()
+             ? fmt::format("process {}", server.pid)
+             : fmt::format("process {}, at port{} {}", server.pid,
+                           server.ports.size() == 1 ? "" : "s", fmt::join(server.ports, ", "));
+}
+
+/// Of "host:port"; 0 of any other address.
+int PortOf(std::string_view address) {
+  int port = 0;
+  if (IsUnix(address)) return 0;
+  const std::string_view digits = address.substr(address.rfind(':') + 1);
+  std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  return port;
 }
 
 void CheckLimitsOf(const std::string& limits, const std::string& whose, Findings& findings) {
@@ -180,6 +240,35 @@ bool Refuses(const absl::Status& status) {
 
 }  // namespace
 
+std::vector<RunningServer> RunningServers(const std::string& proc) {
+  std::vector<RunningServer> servers;
+  for (const std::string& pid : Processes(proc, "sparsed")) {
+    servers.push_back({pid, PortsOf(proc + "/" + pid)});
+  }
+  return servers;
+}
+
+const RunningServer* ServerAt(const std::string& address,
+                              const std::vector<RunningServer>& servers) {
+  const int port = PortOf(address);
+  for (const RunningServer& server : servers) {
+    if (port > 0 && std::ranges::find(server.ports, port) != server.ports.end()) return &server;
+  }
+  return servers.size() == 1 && (port == 0 || servers.front().ports.empty()) ? &servers.front()
+                                                                             : nullptr;
+}
+
+void CheckOtherServers(const std::string& address, const std::vector<RunningServer>& servers,
+                       Findings& findings) {
+  const RunningServer* const asked = ServerAt(address, servers);
+  for (const RunningServer& server : servers) {
+    if (&server == asked) continue;
+    findings.push_back({"server", Status::kNote,
+                        fmt::format("another sparsed runs here: {}", TextOf(server)),
+                        "it shares processors, memory and GPUs with this one; --server= asks it"});
+  }
+}
+
 bool CheckServer(const std::string& address, const ClientOptions& options, Findings& findings) {
   ClientOptions soon = options;
   soon.connect_timeout = std::min(soon.connect_timeout, std::chrono::milliseconds(3000));
@@ -229,7 +318,8 @@ bool CheckServer(const std::string& address, const ClientOptions& options, Findi
   return true;
 }
 
-void CheckPort(const std::string& address, std::string_view what, bool in_use, Findings& findings) {
+void CheckPort(const std::string& address, std::string_view what, bool in_use,
+               const std::vector<RunningServer>& servers, Findings& findings) {
   if (in_use || IsUnix(address)) return;
   const std::optional<int> error = TryToListen(address);
   if (!error.has_value()) {
@@ -242,6 +332,14 @@ void CheckPort(const std::string& address, std::string_view what, bool in_use, F
       findings.push_back({"port", Status::kOk, fmt::format("{} is free for {}", address, what)});
       return;
     case EADDRINUSE:
+      for (const RunningServer& server : servers) {
+        if (std::ranges::find(server.ports, PortOf(address)) == server.ports.end()) continue;
+        findings.push_back({"port", Status::kProblem,
+                            fmt::format("{}, which is to be {}'s, is another sparsed's ({})",
+                                        address, what, TextOf(server)),
+                            "give this server another (--listen=, --metrics-listen=)"});
+        return;
+      }
       findings.push_back({"port", Status::kProblem,
                           fmt::format("{} is taken, and not by a sparsed that answers; it is to be "
                                       "{}'s",

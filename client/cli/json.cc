@@ -261,6 +261,9 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"measured", o.measured},
          {"roofline_share", o.roofline_share},
          {"roof", o.roof},
+         {"plan_k", o.plan_k},
+         {"trial_k", o.trial_k},
+         {"trial_ms", o.trial_ms},
          {"stored", ToJson(o.stored)},
          {"reordered", ToJson(o.reordered)}});
   }

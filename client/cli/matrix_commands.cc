@@ -1,4 +1,4 @@
-// update, list, show, prepare, wait.
+// update, list, show, explain, prepare, wait.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/cli/commands.h"
+#include "client/cli/explain_report.h"
 #include "client/cli/features_report.h"
 #include "client/cli/measurements_report.h"
 #include "client/cli/npy.h"
@@ -41,7 +42,8 @@ std::string PlanInUse(const MatrixInfo& info) {
 
 std::string PlansText(const MatrixInfo& info) {
   Table plans({"SIGNATURE", "USED/s", "PIPELINE", "KERNEL", "DEVICE", "BASELINE ms", "PLAN ms",
-               "SINCE", "WHY"});
+               "SINCE", "WHY"},
+              {"SINCE", "DEVICE", "WHY", "BASELINE ms", "USED/s"});
   for (const PlanInfo& plan : info.plans) {
     plans.Add({Text(plan.problem_class), UseText(plan), plan.recipe, plan.kernel, plan.device,
                plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",
@@ -93,8 +95,8 @@ std::string DetailsText(const MatrixInfo& info) {
       "CSR          {}\n"
       "preparation  {:.3f} s, for all plans\n",
       info.name, Summary(info), Name(info.state),
-      info.detail.empty() ? "" : fmt::format("note         {}\n", info.detail), info.version,
-      info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
+      info.detail.empty() ? "" : Wrapped("note         " + info.detail, std::string(13, ' ')),
+      info.version, info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
       Bytes(info.csr_bytes), info.preparation_seconds);
   text += fmt::format("owner        {}\n", info.owner);
   if (info.time_to_live.count() > 0) {
@@ -115,11 +117,11 @@ std::string DetailsText(const MatrixInfo& info) {
   text += DecisionsText(info);
   const Table measurements = MeasurementsTable(info.measurements);
   if (!measurements.empty()) {
-    text += fmt::format(
-        "\nMeasurements (BASELINE: plain CSR, turn by turn with the line's kernel; ROOFLINE: of "
-        "what "
-        "memory allows)\n{}",
-        measurements.Text());
+    const std::string heading = Wrapped(
+        "Measurements (BASELINE: plain CSR, turn by turn with the line's kernel; ROOFLINE: of what "
+        "memory allows)",
+        "");
+    text += fmt::format("\n{}{}", heading, measurements.Text());
   }
   return text;
 }
@@ -278,6 +280,18 @@ absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments
   if (!features.ok()) return features.status();
   AddFeatures(*info, *features, report);
   return report;
+}
+
+absl::StatusOr<Report> Explain(const Client& client, const ExplainArguments& arguments) {
+  ExplainOptions options;
+  options.k = arguments.k;
+  options.device = arguments.device;
+  options.cache_bytes = static_cast<int64_t>(arguments.cache_bytes);
+  const absl::StatusOr<Explanation> explanation =
+      client.MatrixNamed(arguments.name).Explain(options);
+  if (!explanation.ok()) return explanation.status();
+  return Report{ToJson(arguments.name, *explanation),
+                ExplanationText(arguments.name, *explanation, arguments.cache_bytes > 0)};
 }
 
 absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArguments& arguments) {

@@ -77,7 +77,8 @@ std::string RooflineShare(double share, std::string_view roof) {
 
 Table MeasurementsTable(const std::vector<Measurement>& measurements) {
   Table table({"SIGNATURE", "TYPE", "K", "MEDIAN ms", "BASELINE ms", "BUILD ms", "GFLOP/s",
-               "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"});
+               "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"},
+              {"RUNS", "TYPE", "K", "DEVICE", "BUILD ms", "GFLOP/s", "BASELINE ms", "ROOFLINE"});
   for (const Measurement& m : measurements) {
     table.Add(
         {Text(m.problem_class), Name(m.type), std::to_string(m.k), KnownMilliseconds(m.median_ms),

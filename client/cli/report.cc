@@ -39,6 +39,21 @@ std::string Cut(const std::string& text, size_t width) {
 /// Sentences may be cut to so many characters.
 constexpr size_t kLeastSentence = 12;
 
+/// The column of transform pipelines.
+constexpr std::string_view kPipeline = "PIPELINE";
+
+/// "aspt > lsh_cluster" of "aspt(panel=64) > lsh_cluster(siglen=128)".
+std::string WithoutParameters(std::string_view pipeline) {
+  std::string text;
+  bool inside = false;
+  for (const char c : pipeline) {
+    if (c == '(') inside = true;
+    if (!inside) text += c;
+    if (c == ')') inside = false;
+  }
+  return text;
+}
+
 bool IsSentence(std::string_view cell) {
   constexpr int kWords = 4;
   return std::ranges::count(cell, ' ') >= kWords - 1;
@@ -48,6 +63,7 @@ bool IsSentence(std::string_view cell) {
 struct Layout {
   std::vector<size_t> widths;   ///< 0: left out
   std::vector<bool> sentences;  ///< it may be cut
+  std::vector<bool> numeric;    ///< aligned to the right
 
   size_t Width(const std::function<size_t(size_t column)>& width_of) const {
     size_t taken = 0, shown = 0;
@@ -78,6 +94,22 @@ struct Layout {
     }
   }
 };
+
+/// Of a header and what is below it.
+Layout LayoutOf(const std::vector<std::vector<std::string>>& rows) {
+  const size_t columns = rows.front().size();
+  Layout layout{std::vector<size_t>(columns, 0), std::vector<bool>(columns, false),
+                std::vector<bool>(columns, rows.size() > 1)};
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      layout.widths[i] = std::max({layout.widths[i], Width(row[i]), size_t{1}});
+      if (&row == &rows.front()) continue;
+      if (!row[i].empty() && !IsNumber(row[i])) layout.numeric[i] = false;
+      if (i > 0 && IsSentence(row[i])) layout.sentences[i] = true;
+    }
+  }
+  return layout;
+}
 
 std::string Lower(std::string_view text) {
   std::string lower;
@@ -165,18 +197,17 @@ void Report::Failed(const absl::Status& status, std::string_view name) {
 
 std::string Table::Text() const {
   const size_t columns = rows_.front().size();
-  Layout layout{std::vector<size_t>(columns, 0), std::vector<bool>(columns, false)};
-  std::vector<bool> numeric(columns, rows_.size() > 1);
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      layout.widths[i] = std::max({layout.widths[i], Width(row[i]), size_t{1}});
-      if (&row == &rows_.front()) continue;
-      if (!row[i].empty() && !IsNumber(row[i])) numeric[i] = false;
-      if (i > 0 && IsSentence(row[i])) layout.sentences[i] = true;
-    }
-  }
+  std::vector<std::vector<std::string>> rows = rows_;
+  Layout layout = LayoutOf(rows);
   if (Style().width > 0 && !Style().wide) {
     const auto line = static_cast<size_t>(Style().width);
+    if (layout.Least() > line) {
+      for (size_t i = 0; i < columns; ++i) {
+        if (rows.front()[i] != kPipeline) continue;
+        for (auto& row : rows) row[i] = WithoutParameters(row[i]);
+      }
+      layout = LayoutOf(rows);
+    }
     for (const std::string& title : less_needed_) {
       if (layout.Least() <= line) break;
       const auto column = std::ranges::find(rows_.front(), title) - rows_.front().begin();
@@ -187,19 +218,37 @@ std::string Table::Text() const {
     layout.Shrink(line);
   }
   std::string text;
-  for (const auto& row : rows_) {
+  for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       if (layout.widths[i] == 0) continue;
       const std::string cell = Cut(row[i], layout.widths[i]);
       const std::string padding(layout.widths[i] - Width(cell), ' ');
       if (i > 0) line += "  ";
-      line += numeric[i] ? padding + cell : cell + padding;
+      line += layout.numeric[i] ? padding + cell : cell + padding;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + '\n';
   }
   return text;
+}
+
+std::string Wrapped(std::string_view line, std::string_view indent) {
+  const auto most = static_cast<size_t>(Style().width);
+  std::string text;
+  while (most > indent.size() && !Style().wide &&
+         Width(line) > most - (text.empty() ? 0 : indent.size())) {
+    const std::string_view start = text.empty() ? "" : indent;
+    const size_t room = most - start.size();
+    // The last space before the edge, behind what the line begins with; else the first behind it.
+    const size_t first = std::min(line.find_first_not_of(' '), line.size());
+    size_t space = line.rfind(' ', room);
+    if (space == line.npos || space <= first) space = line.find(' ', first);
+    if (space == line.npos) break;
+    text += fmt::format("{}{}\n", start, line.substr(0, space));
+    line.remove_prefix(std::min(line.find_first_not_of(' ', space), line.size()));
+  }
+  return text + fmt::format("{}{}\n", text.empty() ? "" : indent, line);
 }
 
 std::string Bytes(int64_t bytes) {
@@ -323,7 +372,8 @@ std::string ExitCodesText() {
          "   0  success\n"
          "   1  anything else\n"
          "   2  wrong use: a flag or a word of the command line\n"
-         "   3  bad input: what a file holds, or a value that the server refuses\n"
+         "   3  bad input: a file that is not there, what one holds, or a value that the server "
+         "refuses\n"
          "   4  there is no such matrix\n"
          "   5  no server answers\n"
          "   6  conflict: the name is taken, the version is another\n"

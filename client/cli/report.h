@@ -26,8 +26,8 @@ TextStyle& Style();
 
 /// Columns are as wide as their widest cell; columns of numbers are aligned to the right. Where the
 /// style has a width, sentences (cells of four words and more) are cut to fit; half a name, an id,
-/// a time or a kernel is of no use to anybody, so where that is not enough whole columns are left
-/// out.
+/// a time or a kernel is of no use to anybody, so where that is not enough pipelines are shown
+/// without their parameters, and then whole columns are left out.
 class Table {
  public:
   /// `less_needed`: titles of those that may be left out, in this order.
@@ -94,6 +94,10 @@ struct Report {
   int exit_code = 0;
 };
 
+/// `line` with its end, broken between words where the style has a width; further lines begin with
+/// `indent`.
+std::string Wrapped(std::string_view line, std::string_view indent);
+
 /// "1.5 MiB".
 std::string Bytes(int64_t bytes);
 /// "1234567" as "1,234,567"; without the separators where the style says so.
@@ -123,7 +127,7 @@ enum ExitCodes : int {
   kSuccess = 0,
   kOtherFailure = 1,
   kWrongUse = 2,
-  kBadInput = 3,     ///< INVALID_ARGUMENT, OUT_OF_RANGE: a file or a flag's value
+  kBadInput = 3,     ///< INVALID_ARGUMENT, OUT_OF_RANGE: a file, or none, or a flag's value
   kNotFound = 4,     ///< NOT_FOUND: on the server
   kNoServer = 5,     ///< UNAVAILABLE
   kWrongState = 6,   ///< ALREADY_EXISTS, FAILED_PRECONDITION, ABORTED

@@ -28,8 +28,8 @@ constexpr std::string_view kUnfinished = "catalog.sqlite.restoring";
 
 absl::Status FromErrno(int error, std::string sentence) {
   switch (error) {
-    case ENOENT:
-      return absl::NotFoundError(sentence);
+    case ENOENT:  // NOT_FOUND is a server's word
+      return absl::InvalidArgumentError(sentence);
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
@@ -138,7 +138,8 @@ absl::StatusOr<SnapshotSummary> ReadSnapshot(
   const bool input = path == "-";
   const Descriptor opened(input ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!input && !opened.open()) {
-    return FromErrno(errno, fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+    return absl::InvalidArgumentError(
+        fmt::format("cannot open {}: {}", path, std::strerror(errno)));
   }
   const int fd = input ? STDIN_FILENO : opened.fd();
   struct stat facts = {};
@@ -150,8 +151,10 @@ absl::StatusOr<SnapshotSummary> ReadSnapshot(
     if (stop) return absl::CancelledError("interrupted");
     const ssize_t n = read(fd, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      return FromErrno(errno, fmt::format("cannot read {}: {}", named, std::strerror(errno)));
+    if (n < 0) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} cannot be read: {}", named, std::strerror(errno)));
+    }
     if (n == 0) break;
     const absl::Status status = check.Add({buffer.data(), static_cast<size_t>(n)});
     if (absl::IsDataLoss(status) || absl::IsInvalidArgument(status)) {

@@ -50,7 +50,8 @@ std::string PageText(const Json& page, OutputFormat format, bool terminal, bool 
   if (format == OutputFormat::kYaml) return "---\n" + Formatted(page, format);
   if (!terminal) return (first ? "" : "\n") + TopText(page);
   Style().width = TerminalWidth(STDOUT_FILENO);
-  return (first ? "\033[2J" : "") + Redrawn(TopText(page), TerminalHeight(STDOUT_FILENO));
+  const int height = TerminalHeight(STDOUT_FILENO);
+  return (first ? "\033[2J" : "") + Redrawn(TopText(page, height - 1), height);
 }
 
 absl::StatusOr<Report> Top(const Client& client, const TopArguments& arguments,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "client/cli/commands.h"
@@ -125,6 +126,53 @@ Json TenantsOf(const Look& before, const Look& now, double seconds) {
 
 std::string Percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
 
+constexpr int kHeadingLines = 2;
+
+/// Of `room` each gets what it wants, or as much as the others that want more: at least two, a row
+/// and how many more there are.
+std::vector<int> Shares(const std::vector<int>& wanted, int room) {
+  std::vector<int> shares;
+  for (const int lines : wanted) shares.push_back(std::min(lines, 2));
+  int left = room - std::accumulate(shares.begin(), shares.end(), 0);
+  for (bool given = true; given && left > 0;) {
+    given = false;
+    for (size_t i = 0; i < wanted.size() && left > 0; ++i) {
+      if (shares[i] == wanted[i]) continue;
+      ++shares[i];
+      --left;
+      given = true;
+    }
+  }
+  return shares;
+}
+
+/// The first `rows` lines below the header, the last of which may say how many more there are.
+std::string Shortened(const std::string& table, int rows, int of) {
+  if (rows >= of) return table;
+  size_t end = table.find('\n');
+  for (int row = 1; row < rows; ++row) end = table.find('\n', end + 1);
+  return fmt::format("{}\nand {} more\n", table.substr(0, end), of - rows + 1);
+}
+
+/// Those that have rows, in at most so many lines; 0 or fewer: any number.
+std::string TablesText(const std::vector<Table>& tables, int lines) {
+  std::vector<std::string> texts;
+  std::vector<int> rows;
+  for (const Table& table : tables) {
+    if (table.empty()) continue;
+    texts.push_back(table.Text());
+    rows.push_back(static_cast<int>(std::ranges::count(texts.back(), '\n')) - 1);
+  }
+  // Each has a header, and an empty line before it.
+  const std::vector<int> shares =
+      lines > 0 ? Shares(rows, lines - 2 * static_cast<int>(rows.size())) : rows;
+  std::string text;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    text += fmt::format("\n{}", Shortened(texts[i], shares[i], rows[i]));
+  }
+  return text;
+}
+
 }  // namespace
 
 Json TopJson(const ServerInfo& server, const Look* before, const Look& now) {
@@ -145,9 +193,9 @@ Json TopJson(const ServerInfo& server, const Look* before, const Look& now) {
           {"memory_bytes", now.stats.memory_bytes}};
 }
 
-std::string TopText(const Json& page) {
+std::string TopText(const Json& page, int lines) {
   const auto uptime = std::chrono::duration<double>(page["uptime_seconds"].get<double>());
-  std::string text = fmt::format(
+  const std::string heading = fmt::format(
       "sparsed {}, up {}; {} matrices of {} patterns, {} buffers\n"
       "{} requests in flight, {} preparations; rates of the last {:.1f} s\n",
       page["version"].get<std::string>(),
@@ -162,7 +210,6 @@ std::string TopText(const Json& page) {
                  Count(device["waiting"]), Bytes(device["memory_bytes"]),
                  Bytes(device["memory_limit_bytes"])});
   }
-  if (!devices.empty()) text += fmt::format("\n{}", devices.Text());
 
   Table operations(
       {"OPERATION", "PER SECOND", "FAILED", "TOTAL", "IN FLIGHT", "OLDEST", "WAITS FOR"});
@@ -173,7 +220,6 @@ std::string TopText(const Json& page) {
                     Count(of["total"]), Count(of["in_flight"]),
                     oldest > 0 ? fmt::format("{:.1f} s", oldest) : "", of["waits_for"]});
   }
-  if (!operations.empty()) text += fmt::format("\n{}", operations.Text());
 
   Table tenants(
       {"TENANT", "WEIGHT", "DEVICE TIME", "REQUESTS", "QUEUED", "MATRICES", "HOST MEMORY"});
@@ -182,14 +228,12 @@ std::string TopText(const Json& page) {
                  Percent(tenant["device_share"]), Count(tenant["requests"]),
                  Count(tenant["queued"]), Count(tenant["matrices"]), Bytes(tenant["host_bytes"])});
   }
-  if (!tenants.empty()) text += fmt::format("\n{}", tenants.Text());
 
   Table memory({"HOST MEMORY FOR", "BYTES"});
   for (const auto& [use, bytes] : page["memory_bytes"].items()) {
     if (bytes.get<int64_t>() > 0) memory.Add({use, Bytes(bytes)});
   }
-  if (!memory.empty()) text += fmt::format("\n{}", memory.Text());
-  return text;
+  return heading + TablesText({devices, operations, tenants, memory}, lines - kHeadingLines);
 }
 
 }  // namespace sparsed::cli

@@ -17,6 +17,8 @@ struct Look {
 
 /// Rates are those between the two looks; of a single one, the averages since the server's start.
 Json TopJson(const ServerInfo& server, const Look* before, const Look& now);
-std::string TopText(const Json& page);
+/// In at most so many lines (0: any number): tables that are too long for that have about as many
+/// rows each, the first of them, and say how many more there are.
+std::string TopText(const Json& page, int lines = 0);
 
 }  // namespace sparsed::cli

@@ -19,8 +19,12 @@ Json ToJson(const std::string& name, const Progress& progress) {
           {"done", progress.done}, {"total", progress.total},       {"message", progress.message}};
 }
 
-/// Writes a line when a state, a stage or what is said of it changes, each message once; in between
-/// a bar moves, if standard error is a terminal.
+/// Columns of text: when, state, stage, and what came of it, each message once.
+constexpr int kStateWidth = 9, kStageWidth = 12;
+constexpr int kBeforeMessage = 8 + 2 + kStateWidth + 2 + kStageWidth + 2;
+
+/// Writes a line when a state, a stage or what is said of it changes; in between a bar moves, if
+/// standard error is a terminal.
 class Watcher {
  public:
   Watcher(std::string name, OutputFormat format) : name_(std::move(name)), format_(format) {}
@@ -32,11 +36,12 @@ class Watcher {
     const bool same = last_.has_value() && last_->state == progress.state &&
                       last_->stage == progress.stage && last_->message == progress.message;
     const bool news = !last_.has_value() || last_->message != progress.message;
+    // In text the end of a stage is told by what comes next.
+    const bool ends_stage = last_.has_value() && last_->state == progress.state && !news &&
+                            progress.stage.empty() && !ForPrograms(format_);
     last_ = progress;
-    if (!same) {
-      bar_.emplace();  // removes what was shown
-      written_ = WriteOut(Line(progress, news));
-    }
+    if (!same) bar_.emplace();  // removes what was shown
+    if (!same && !ends_stage) written_ = WriteOut(Line(progress, news));
     if (progress.total > 0) bar_->Show(what, progress.done, progress.total);
     return written_.ok();
   }
@@ -51,11 +56,11 @@ class Watcher {
       return (format_ == OutputFormat::kYaml ? "---\n" : "") +
              Formatted(ToJson(name_, progress), format_);
     }
-    std::string line =
-        fmt::format("{:%H:%M:%S}  {}", fmt::localtime(std::time(nullptr)), Name(progress.state));
-    if (!progress.stage.empty()) line += "  " + progress.stage;
-    if (news && !progress.message.empty()) line += ": " + progress.message;
-    return line + "\n";
+    std::string line = fmt::format(
+        "{:%H:%M:%S}  {:{}}  {:{}}  {}", fmt::localtime(std::time(nullptr)), Name(progress.state),
+        kStateWidth, progress.stage, kStageWidth, news ? progress.message : "");
+    line.erase(line.find_last_not_of(' ') + 1);
+    return Wrapped(line, std::string(kBeforeMessage, ' '));
   }
 
   const std::string name_;

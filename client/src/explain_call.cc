@@ -43,7 +43,10 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                                       .measured_ms = operation.measured_ms(),
                                       .measured = operation.measured(),
                                       .roofline_share = operation.roofline_share(),
-                                      .roof = operation.roof()});
+                                      .roof = operation.roof(),
+                                      .plan_k = operation.plan_k(),
+                                      .trial_k = operation.trial_k(),
+                                      .trial_ms = operation.trial_ms()});
   }
   return explanation;
 }

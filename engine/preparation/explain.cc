@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <limits>
+#include <map>
+#include <utility>
 
+#include "base/mutex.h"
 #include "engine/execution/gpu_backend.h"
 #include "engine/memory/processor.h"
 #include "kernels/cpu/multiply_add.h"
@@ -23,19 +27,50 @@ constexpr double kMisses = 1.2;
 /// The longest row keeps the others waiting.
 constexpr double kImbalance = 2;
 
-/// Operations a second that so many threads do in registers, the best of a few tries. Takes some
-/// 20 ms.
-double MeasureCpuFlops(ElementType type, int threads) {
-  constexpr int64_t kSteps = 1 << 20;
-  double best = 0;
-  for (int run = 0; run < 4; ++run) {
-    const auto begin = std::chrono::steady_clock::now();
-    const double operations = cpu::MultiplyAdd(type, kSteps, threads);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, operations / seconds.count());
+/// Operations a second that the threads of a worker slot do in registers, which stays what it is as
+/// long as the process runs. Thread-safe.
+class CpuFlops {
+ public:
+  static CpuFlops& OfThisProcess() {
+    static CpuFlops flops;
+    return flops;
   }
-  return best;
-}
+
+  /// 0: not known for certain, measure.
+  double Known(ElementType type, int threads) {
+    const MutexLock lock(mutex_);
+    const Rate& rate = rates_[{type, threads}];
+    return rate.certain ? rate.best : 0;
+  }
+  /// The best of a few tries, these and earlier ones, in some 20 ms. It is certain once those of
+  /// one measurement agree: nobody else had the processors.
+  double Measure(ElementType type, int threads) {
+    constexpr int64_t kSteps = 1 << 20;
+    constexpr double kAgree = 0.9;
+    double best = 0, worst = std::numeric_limits<double>::infinity();
+    for (int run = 0; run < 4; ++run) {
+      const auto begin = std::chrono::steady_clock::now();
+      const double operations = cpu::MultiplyAdd(type, kSteps, threads);
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      best = std::max(best, operations / seconds.count());
+      worst = std::min(worst, operations / seconds.count());
+    }
+    const MutexLock lock(mutex_);
+    Rate& rate = rates_[{type, threads}];
+    rate.best = std::max(rate.best, best);
+    rate.certain = rate.certain || worst >= kAgree * rate.best;
+    return rate.best;
+  }
+
+ private:
+  struct Rate {
+    double best = 0;
+    bool certain = false;
+  };
+
+  Mutex mutex_;
+  std::map<std::pair<ElementType, int>, Rate> rates_ ABSL_GUARDED_BY(mutex_);
+};
 
 /// f32 units of a multiprocessor; f64 units are half of them where sparse products matter.
 double GpuFlops(const cuda::DeviceInfo& info, ElementType type) {
@@ -69,12 +104,16 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.workers = executor.options().threads_per_lane;
     if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
     e.roofline.bytes_per_second = executor.backend({}).bytes_per_second();
-    // In a worker slot, where nothing else computes meanwhile.
-    const absl::Status measured = executor.RunIdle(
-        DeviceId{},
-        [&](Lane& /*lane*/) { e.roofline.flops_per_second = MeasureCpuFlops(type, e.workers); },
-        stop);
-    if (!measured.ok()) return measured;
+    CpuFlops& flops = CpuFlops::OfThisProcess();
+    e.roofline.flops_per_second = flops.Known(type, e.workers);
+    if (e.roofline.flops_per_second == 0) {
+      // In a worker slot, where nothing else computes meanwhile.
+      const absl::Status measured = executor.RunIdle(
+          DeviceId{},
+          [&](Lane& /*lane*/) { e.roofline.flops_per_second = flops.Measure(type, e.workers); },
+          stop);
+      if (!measured.ok()) return measured;
+    }
   }
   if (options.cache_bytes > 0) e.cache_bytes = options.cache_bytes;
   return e;
@@ -103,30 +142,32 @@ void Judge(const Explanation& e, ExplainedOperation& o) {
   o.known_gain = now / e.roofline.Seconds(stored.flops, known);
 }
 
-/// What the plan that serves it took in its trials.
-void FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& executor,
+/// What the plan that serves it took in its trials. `judge`: where that is below the roofline, too.
+void FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& executor, bool judge,
                   ExplainedOperation& o) {
   const ProblemClass wanted =
       ClassOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
   std::optional<PatternPair> with_itself;
   if (o.operation == Operation::kSpgemm) with_itself = {matrix.pattern()->hash()};
   const PlanTable::Found found = matrix.pattern()->plans().Find(wanted, with_itself);
-  if (!found.exact) return;
+  // Of products of other pairs none says anything of this one.
+  if (found.plan == nullptr || (with_itself && !found.exact)) return;
   const Plan& plan = found.plan->plan;
+  o.plan = fmt::format("{} on {}", plan.kernel,
+                       plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.recipe);
+  o.plan_k = plan.problem_class.k_bucket;
+  const std::vector<Measurement> measurements = matrix.pattern()->trials().measurements();
+  const auto trial = std::ranges::find_if(measurements, [&plan](const Measurement& m) {
+    return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
+           m.kernel == plan.kernel && m.pair == plan.pair;
+  });
+  if (trial == measurements.end()) return;
+  o.trial_k = trial->k;
+  o.trial_ms = plan.plan_ms;
   // Trials of a class may have been of a narrower product.
-  for (const Measurement& m : matrix.pattern()->trials().measurements()) {
-    if (m.problem_class != wanted || m.recipe != plan.recipe || m.kernel != plan.kernel ||
-        m.pair != plan.pair) {
-      continue;
-    }
-    if (m.k != o.k) return;
-    o.measured_ms = plan.plan_ms;
-    o.roofline = RooflineOf(plan, matrix.pattern()->trials().measurements(), executor);
-    o.measured =
-        fmt::format("{} on {}", plan.kernel,
-                    plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.recipe);
-    return;
-  }
+  if (!found.exact || trial->k != o.k) return;
+  o.measured_ms = plan.plan_ms;
+  if (judge) o.roofline = RooflineOf(plan, measurements, executor);
 }
 
 }  // namespace
@@ -181,7 +222,7 @@ absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& 
     modelled = ModelMovement(reordered, spec, context);
     if (!modelled.ok()) return modelled.status();
     o.reordered = *modelled;
-    FindMeasured(matrix, device, executor, o);
+    FindMeasured(matrix, device, executor, /*judge=*/options.cache_bytes == 0, o);
     Judge(*explanation, o);
     explanation->operations.push_back(std::move(o));
   }

@@ -43,10 +43,15 @@ struct ExplainedOperation {
   /// Times that the longer of the roofline's two times would shrink: at the most, if all was moved
   /// once; and by the best schedule known, of consecutive parts or row by row, in either order.
   double greatest_gain = 1, known_gain = 1;
-  double imbalance = 1;       ///< the longest row over a worker's fair share, at least 1
-  double measured_ms = 0;     ///< the fastest trial of just this problem; 0: none
-  std::string measured;       ///< its kernel and recipe
-  RooflinePosition roofline;  ///< where that is
+  double imbalance = 1;    ///< the longest row over a worker's fair share, at least 1
+  double measured_ms = 0;  ///< the fastest trial of just this problem; 0: none
+  /// Where that is; not judged under an assumed cache, as the trial had the device's own.
+  RooflinePosition roofline;
+  /// Kernel and recipe of the plan that serves it, which may be that of a neighbouring K.
+  std::string plan;
+  int64_t plan_k = 0;   ///< of the plan's class; 0: SpGEMM, or plain CSR serves without a trial
+  int64_t trial_k = 0;  ///< width that the plan's trial multiplied with
+  double trial_ms = 0;  ///< what it took; 0: there was none
 };
 
 struct Explanation {

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -16,6 +19,7 @@
 #include "server/config/access_flags.h"
 #include "server/config/complete.h"
 #include "server/config/config_file.h"
+#include "server/config/nearest_word.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/config/problems.h"
 #include "server/config/values.h"
@@ -328,16 +332,119 @@ void DefineActions(CLI::App& app, Flags& flags, bool& print_config, bool& check_
 }
 
 /// CLI11 would take the next word for the value.
-void CheckValuesAreThere(int argc, const char* const* argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word.starts_with("--") && word.find('=') == word.size() - 1) {
-      throw CLI::ArgumentMismatch(
-          fmt::format("{} lacks its value", word.substr(0, word.size() - 1)),
-          CLI::ExitCodes::ArgumentMismatch);
-    }
-  }
+bool LacksItsValue(std::string_view word) {
+  return word.starts_with("--") && word.find('=') == word.size() - 1;
 }
+
+/// The command line, and what it sets.
+struct CommandLine {
+  CLI::App app{
+      "sparsed holds sparse matrices and multiplies with them on request.\n"
+      "  sparsed --data-dir=/var/lib/sparsed\n"
+      "  sparsed --in-memory --listen=unix:/run/sparsed.sock"};
+  Flags flags;
+  bool print_config = false, check_config = false;
+  std::string file;
+
+  CommandLine() {
+    app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+    app.get_formatter()->column_width(34);
+    flags.config.threads = flags.config.preparation_threads = 0;
+    DefineActions(app, flags, print_config, check_config, file);
+    DefineFlags(app, flags);
+  }
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  void Parse(const std::vector<const char*>& words) {
+    for (const char* word : words) {
+      if (LacksItsValue(word)) throw CLI::ArgumentMismatch("a value is missing");
+    }
+    app.parse(static_cast<int>(words.size()), words.data());
+  }
+};
+
+/// Sorts out what is wrong with a command line, word by word: CLI11 ends at the first problem.
+class WrongWords {
+ public:
+  explicit WrongWords(Problems& problems) : problems_(problems) {}
+
+  /// The words that can be parsed. `words` begins with the program's name.
+  std::vector<const char*> Sort(const std::vector<const char*>& words) {
+    std::vector<const char*> right = {words.front()};
+    for (size_t i = 1; i < words.size();) {
+      const size_t end = EndOfFlag(words, i);
+      const std::vector<const char*> flag(words.begin() + static_cast<std::ptrdiff_t>(i),
+                                          words.begin() + static_cast<std::ptrdiff_t>(end));
+      if (Check(flag)) right.insert(right.end(), flag.begin(), flag.end());
+      i = end;
+    }
+    return right;
+  }
+
+ private:
+  /// Null if there is no such flag.
+  const CLI::Option* OptionOf(std::string_view word) const {
+    return known_.app.get_option_no_throw(std::string(word.substr(0, word.find('='))));
+  }
+
+  /// Behind the flag at `begin` and its values.
+  size_t EndOfFlag(const std::vector<const char*>& words, size_t begin) const {
+    const std::string_view word = words[begin];
+    const CLI::Option* const option = OptionOf(word);
+    size_t end = begin + 1;
+    if (option == nullptr || word.find('=') != word.npos) return end;
+    for (int left = option->get_items_expected_max();
+         left > 0 && end < words.size() && words[end][0] != '-'; --left) {
+      ++end;
+    }
+    return end;
+  }
+
+  /// Whether this flag alone is right; else says what is wrong.
+  bool Check(std::vector<const char*> words) {
+    const std::string_view word = words.front();
+    const CLI::Option* const option = OptionOf(word);
+    const std::string_view written = word.substr(0, word.find('='));
+    if (option == nullptr || !written.starts_with("-")) {
+      problems_.Add("", fmt::format("there is no flag {}{}", written, Hint(written)));
+      return false;
+    }
+    const std::string flag = option->get_single_name();
+    const auto wrong = [&](std::string_view what) {
+      const std::string name = fmt::format("--{}: ", flag);
+      if (what.starts_with(name)) what.remove_prefix(name.size());
+      problems_.Add(flag, std::string(what));
+      return false;
+    };
+    if (LacksItsValue(word)) return wrong("its value is missing");
+    if (!seen_.insert(flag).second && option->get_items_expected_max() <= 1) {
+      return wrong("it is there twice");
+    }
+    words.insert(words.begin(), "sparsed");
+    try {
+      CommandLine().Parse(words);
+    } catch (const CLI::Success&) {  // --help, --version
+    } catch (const CLI::Error& error) {
+      return wrong(error.what());
+    }
+    return true;
+  }
+
+  std::string Hint(std::string_view written) const {
+    std::vector<std::string> flags;
+    for (const CLI::Option* option : known_.app.get_options()) {
+      flags.push_back(option->get_single_name());
+    }
+    const size_t name = std::min(written.find_first_not_of('-'), written.size());
+    const std::string nearest = NearestWord(written.substr(name), flags);
+    return nearest.empty() ? "" : fmt::format("; did you mean --{}?", nearest);
+  }
+
+  const CommandLine known_;
+  std::set<std::string> seen_;
+  Problems& problems_;
+};
 
 /// ToYaml with the place where each value comes from behind it.
 std::string Annotated(const Config& config, const CLI::App& app, const Problems& problems) {
@@ -368,41 +475,40 @@ int Refuse(std::ostream& err, const std::vector<std::string>& sentences) {
 
 std::variant<Settings, int> ParseCommandLine(int argc, const char* const* argv, std::ostream& out,
                                              std::ostream& err) {
-  CLI::App app(
-      "sparsed holds sparse matrices and multiplies with them on request.\n"
-      "  sparsed --data-dir=/var/lib/sparsed\n"
-      "  sparsed --in-memory --listen=unix:/run/sparsed.sock");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
-  app.get_formatter()->column_width(34);
-  Flags flags;
-  flags.config.threads = flags.config.preparation_threads = 0;
-  bool print_config = false, check_config = false;
-  std::string file;
-  DefineActions(app, flags, print_config, check_config, file);
-  DefineFlags(app, flags);
+  Settings settings;
+  Problems& problems = settings.problems;
+  const std::vector<const char*> words(argv, argv + argc);
+  auto line = std::make_unique<CommandLine>();
   try {
-    CheckValuesAreThere(argc, argv);
-    app.parse(argc, argv);
+    line->Parse(words);
   } catch (const CLI::CallForHelp&) {
-    out << app.help();
+    out << line->app.help();
     return 0;
   } catch (const CLI::CallForVersion& version) {
     out << version.what() << "\n";
     return 0;
-  } catch (const CLI::Error& error) {
-    return Refuse(err, {error.what()});
+  } catch (const CLI::Error&) {
+    // What is right is looked at nevertheless, so that all is told at once.
+    line = std::make_unique<CommandLine>();
+    try {
+      line->Parse(WrongWords(problems).Sort(words));
+    } catch (const CLI::ExcludesError&) {  // Complete says so
+    } catch (const CLI::Error& error) {
+      problems.Add("", error.what());
+    }
   }
-  Settings settings;
-  Problems& problems = settings.problems;
-  if (!file.empty()) ReadConfigFile(app, file, problems);
-  settings.config = Complete(std::move(flags), problems);
-  settings.check = check_config;
-  if (!problems.empty() && !check_config) return Refuse(err, problems.Sentences());
-  if (print_config && problems.empty()) {
+  const bool wrong_words = !problems.empty();
+  if (!line->file.empty()) ReadConfigFile(line->app, line->file, problems);
+  settings.config = Complete(std::move(line->flags), problems);
+  settings.check = line->check_config;
+  if (wrong_words || (!problems.empty() && !settings.check)) {
+    return Refuse(err, problems.Sentences());
+  }
+  if (line->print_config && problems.empty()) {
     out << ToYaml(settings.config);
     return 0;
   }
-  settings.annotated = Annotated(settings.config, app, problems);
+  settings.annotated = Annotated(settings.config, line->app, problems);
   return settings;
 }
 

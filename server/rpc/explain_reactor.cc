@@ -73,9 +73,12 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
     message.set_known_gain(operation.known_gain);
     message.set_imbalance(operation.imbalance);
     message.set_measured_ms(operation.measured_ms);
-    message.set_measured(operation.measured);
+    message.set_measured(operation.plan);
     message.set_roofline_share(operation.roofline.share);
     message.set_roof(std::string(engine::Name(operation.roofline.roof)));
+    message.set_plan_k(operation.plan_k);
+    message.set_trial_k(operation.trial_k);
+    message.set_trial_ms(operation.trial_ms);
   }
 }
 

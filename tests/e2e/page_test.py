@@ -117,6 +117,8 @@ def check_matrix(page, url):
     check(1000 < dots < 256 * 256, f"the picture has {dots} dots")
     page.wait(shows(page, "spmm f32"), "what was measured is there")
     page.wait("document.querySelectorAll('.chosen').length > 0", "the chosen candidate is marked")
+    page.wait(f"{shows(page, 'spgemm f32 cpu')} && {shows(page, 'csr * csr')}",
+              "SpGEMM's signature, and the product")
     page.wait(shows(page, "in use"), "the plan in use is marked")
     check(page.js("document.querySelector('main').innerText.match(/Serves since/) !== null"),
           "since when a plan serves")
@@ -203,6 +205,13 @@ def check_colours(page, url):
     page.size(1280, 800)
 
 
+def check_idle(page, url):
+    """What was measured before nobody asked any more is not shown as what is now."""
+    page.go(url + "/#/")
+    page.wait("[...document.querySelectorAll('.tile')].some((tile) => tile.innerText.match("
+              "/Latency, median[^]*–[^]*(none for|no products)/))", "there is no latency now")
+
+
 def check_token(page, url):
     page.go(url + "/#/matrices")
     page.wait("document.getElementById('sign-in').open", "a token is asked for")
@@ -258,6 +267,7 @@ def make_traffic(sparsectl, listen, folder):
         write_ones(folder / "b.npy", 2000, k)
         operands = (f"--operand={folder}/b.npy", f"--out={folder}/c.npy")
         run(*ctl, "spmm", "graph", *operands)
+    run(*ctl, "spgemm", "graph", "graph", "--discard")
     run(*ctl, "spmm", ATTACK, *operands, fails=True)
     run(*ctl, "stats")
 
@@ -273,7 +283,7 @@ def main():
         with server(sparsed, folder) as (url, listen), browsers.Browser(program, SECONDS) as page:
             make_traffic(sparsectl, listen, folder)
             for part in (check_views, check_table, check_matrix, check_access, check_phone,
-                         check_colours):
+                         check_colours, check_idle):
                 part(page, url)
             check(not page.complaints, f"the page complains: {page.complaints}")
             check_escapes(page, url)

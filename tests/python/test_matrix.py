@@ -55,7 +55,12 @@ def test_show_and_explain(g):
     assert "<img" in shown._repr_html_()
     explained = g.explain(k=64)
     assert {one["k"] for one in explained["operations"]} >= {64}
-    assert "limit" in str(explained)
+    text = str(explained)
+    assert f"{g.name} on cpu: memory " in text
+    assert "MiB MOVED" in text and "SpMM K=64: " in text and "{" not in text
+    assert "text" not in explained
+    assert "<pre>" in explained._repr_html_() and "MiB MOVED" in explained._repr_html_()
+    assert str(pickle.loads(pickle.dumps(explained))) == text
     assert g.measurements()[0]["pattern_hash"] == g.info()["pattern_hash"]
     assert isinstance(g.client.measurements(), list)
     of_all = g.client.measurements(everybody=True)

@@ -191,6 +191,35 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--config=/no/such/file.yaml"}, "/no/such/file.yaml");
 }
 
+TEST(CommandLine, AllThatIsWrongIsToldAtOnce) {
+  const Parsed parsed =
+      Parse({"--lisen=127.0.0.1:0", "--in-memory", "--threads=many", "--lanes=", "word",
+             "--host-memory=1KiB", "--log-level", "loud", "--batch-wait=1", "--batch-wait=2",
+             "--devices", "cpu", "--no-such-flag", "--max-queued"});
+  EXPECT_EQ(parsed.exit_code(), 2);
+  for (const char* sentence :
+       {"sparsed: there is no flag --lisen; did you mean --listen?\n",
+        "sparsed: --threads: ", "sparsed: --lanes: its value is missing\n",
+        "sparsed: there is no flag word\n", "sparsed: --host-memory: 1KiB is too little",
+        "sparsed: --log-level: 'loud' is none of", "sparsed: --batch-wait: it is there twice\n",
+        "sparsed: there is no flag --no-such-flag\n", "sparsed: --max-queued: "}) {
+    EXPECT_NE(parsed.err.find(sentence), std::string::npos) << parsed.err << " lacks " << sentence;
+  }
+  EXPECT_EQ(std::ranges::count(parsed.err, '\n'), 10) << parsed.err;
+  // A flag that was meant to say so is not missed.
+  EXPECT_EQ(Parse({"--in-memori"}).err.find("nothing says where"), std::string::npos);
+  // With what is wrong in a file.
+  const std::string file = WriteFile("wrong-too.yaml", "in_memory: true\nlanes: none\n");
+  const std::string config = "--config=" + file;
+  const Parsed both = Parse({config.c_str(), "--max-queued=0"});
+  EXPECT_NE(both.err.find("wrong-too.yaml:2:8: lanes: "), std::string::npos) << both.err;
+  EXPECT_NE(both.err.find("--max-queued: "), std::string::npos) << both.err;
+  EXPECT_EQ(Parse({"--in-memory", "--listen=127.0.0.1:0", "--listen", "127.0.0.1:0", "--listen",
+                   "unix:/a", "--threads", "2"})
+                .exit_code(),
+            -1);
+}
+
 TEST(CommandLine, LimitsThatAreNoneAreRefused) {
   ExpectWrong({"--in-memory", "--host-memory=1000000GiB"}, "--host-memory");
   ExpectWrong({"--in-memory", "--staging-memory=1000000GiB"}, "--staging-memory");

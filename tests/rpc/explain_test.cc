@@ -118,6 +118,60 @@ TEST(Explain, LeavesOutWhatAMatrixCannotDo) {
   ASSERT_EQ(reply.operations_size(), 1);  // SpMM with k = 1 is SpMV, and it has no square
 }
 
+TEST(Explain, SaysWhichPlanServesAndWhatItTook) {
+  TestServer server([](server::Config& config) { config.preparation_workers = 1; });
+  const Pattern pattern = Band(2000, 4);
+  v1::UploadHeader header = HeaderOf("band", pattern);
+  header.add_expected()->set_operation(v1::ProblemClass::SPMM);
+  header.mutable_expected(0)->set_k(64);
+  ASSERT_TRUE(Upload(server.catalog(), header, pattern, FloatValues(pattern.nnz(), 1)).ok());
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::GetMatrixRequest request;
+    request.set_name("band");
+    v1::MatrixInfo info;
+    return server.catalog().Get(&context, request, &info).ok() &&
+           info.state() == v1::MATRIX_STATE_READY;
+  }));
+  v1::ExplainReply reply;
+  ASSERT_TRUE(Explain(server, RequestOf("band", 64, 0), &reply).ok());
+  const v1::ExplainedOperation measured = reply.operations(1);
+  EXPECT_GT(measured.measured_ms(), 0);
+  EXPECT_EQ(measured.trial_ms(), measured.measured_ms());
+  EXPECT_EQ(measured.trial_k(), 64);
+  EXPECT_EQ(measured.plan_k(), 64);
+  EXPECT_EQ(measured.roof(), "cache");
+  EXPECT_GT(measured.roofline_share(), 0);
+  // A K between two signatures is served by the nearest one's plan.
+  ASSERT_TRUE(Explain(server, RequestOf("band", 100, 0), &reply).ok());
+  const v1::ExplainedOperation& near = reply.operations(1);
+  EXPECT_EQ(near.measured_ms(), 0);
+  EXPECT_EQ(near.roofline_share(), 0);
+  EXPECT_EQ(near.measured(), measured.measured());
+  EXPECT_EQ(near.plan_k(), 64);
+  EXPECT_EQ(near.trial_k(), 64);
+  EXPECT_EQ(near.trial_ms(), measured.trial_ms());
+  // Of no pair of patterns is anything known.
+  EXPECT_EQ(reply.operations(2).measured(), "");
+  // What was measured had the device's cache, not this one.
+  ASSERT_TRUE(Explain(server, RequestOf("band", 64, 64 << 10), &reply).ok());
+  EXPECT_EQ(reply.operations(1).measured_ms(), measured.measured_ms());
+  EXPECT_EQ(reply.operations(1).roof(), "");
+  EXPECT_EQ(reply.operations(1).roofline_share(), 0);
+}
+
+TEST(Explain, KnowsTheArithmeticRoofFromThenOn) {
+  TestServer server;
+  MustUpload(server, "band", Band(1000, 2));
+  double last = 0;
+  for (int i = 0; i < 8; ++i) {
+    v1::ExplainReply reply;
+    ASSERT_TRUE(Explain(server, RequestOf("band", 8, 0), &reply).ok());
+    EXPECT_GE(reply.flops_per_second(), last) << "measured anew";
+    last = reply.flops_per_second();
+  }
+}
+
 TEST(Explain, RefusesWithASentence) {
   TestServer server;
   MakeGood(server);

@@ -23,7 +23,8 @@ Json ToJson(const engine::Measurement& m) {
           {"floor_ms", m.floor_ms},
           {"csr_ms", m.baseline_ms},
           {"runs", m.runs},
-          {"model", m.model}};
+          {"model", m.model},
+          {"censored", m.censored}};
 }
 
 Json ToJson(const Features& features, bool map) {

@@ -316,10 +316,14 @@ struct ExplainedOperation {
   double known_gain = 1;     ///< likewise, with the best schedule known
   double imbalance = 1;      ///< the longest row over a worker's fair share, at least 1
   double measured_ms = 0;    ///< of the plan that serves just this problem, in its trials; 0: none
-  std::string measured;      ///< its kernel and transform pipeline
-  /// Of that, as Measurement::floor_share and roof.
+  std::string measured;      ///< kernel and transform pipeline of the plan that serves it
+  /// Of measured_ms, as Measurement::floor_share and roof; 0 and empty under an assumed cache.
   double roofline_share = 0;
   std::string roof;
+  /// K of the signature that the plan is of, which may be a neighbouring one; 0: SpGEMM, or none.
+  int64_t plan_k = 0;
+  int64_t trial_k = 0;  ///< K that the plan's trial multiplied with, ...
+  double trial_ms = 0;  ///< ... and what it took; 0: it was not timed
 };
 
 struct Explanation {

@@ -321,12 +321,13 @@ class Matrix(Nonzeros, SparseProducts):
 
     def explain(self, k: int = 0, device: str | None = None) -> Report:
         """What limits products of width k (0: 128) on a device ("cpu", "cuda:0"; None: the one that
-        serves), and what another order of rows could gain. Seconds, if the matrix is large."""
+        serves), and what another order of rows could gain. Seconds, if the matrix is large. Prints
+        as `sparsectl explain` does."""
         k = _numbers.count(k, "k", least=0)
         name = None if device is None else c_name(device, "device")
-        return Report(
-            self._json("sparsed_matrix_explain", k, name), f"what limits products with {self.name}"
-        )
+        explained = self._json("sparsed_matrix_explain", k, name)
+        text = explained.pop("text")
+        return Report(explained, f"what limits products with {self.name}", text)
 
     def measurements(self) -> list[dict[str, Any]]:
         """Everything that was measured on its pattern."""

@@ -12,19 +12,25 @@ from typing import Any
 class Report(dict[str, Any]):
     """The server's answer as a dictionary, which prints as text and, in notebooks, as a table."""
 
-    def __init__(self, content: dict[str, Any], title: str) -> None:
+    def __init__(self, content: dict[str, Any], title: str, text: str | None = None) -> None:
+        # `text` is what it prints; None: line by line what is in it.
         super().__init__(content)
         self.title = title
+        self.text = text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Report, (dict(self), self.title)
+        return Report, (dict(self), self.title, self.text)
 
     def __repr__(self) -> str:
+        if self.text is not None:
+            return self.text.rstrip("\n")
         return self.title + "\n" + "\n".join(_lines(self, 1))
 
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
+        if self.text is not None:
+            return f"<b>{html.escape(self.title)}</b><pre>{html.escape(self.text)}</pre>"
         picture = density_image(self.get("density_map"))
         return f"<b>{html.escape(self.title)}</b>{picture}{_html_table(self)}"
 

@@ -445,19 +445,28 @@ function tiles(list) {
       h('dd', {}, value, small ? h('small', {}, ` ${small}`) : null)));
 }
 
+/** Since when there was no product, in the minutes that are known. */
+function sinceLast(live) {
+  const n = live.operations.length, points = live.points;
+  const index = points.findLastIndex((row) => row[n + 2] > 0);
+  return index < 0 ? 'no products lately' :
+      `none for ${seconds((points.length - 1 - index) * live.step_seconds)}`;
+}
+
 function recentRates(live) {
   const points = live.points, n = live.operations.length;
   const done = points.slice(0, -1);
   const lately = done.slice(-5);
   const sum = (rows, from, to) => rows.reduce((all, row) =>
     all + row.slice(from, to).reduce((a, b) => a + b, 0), 0);
-  const latest = [...done].reverse().find((row) => row[n + 2] > 0);
+  const latest = [...lately].reverse().find((row) => row[n + 2] > 0);
   return {
     perSecond: sum(lately, 0, n) / (lately.length * live.step_seconds),
     wrong: sum(done.slice(-30), n, n + 1),
     failed: sum(done.slice(-30), n + 1, n + 2),
     p50: latest ? latest[n + 2] : null,
     p99: latest ? latest[n + 3] : null,
+    before: latest ? '' : sinceLast(live),
   };
 }
 
@@ -484,8 +493,8 @@ function overview() {
       const cpu = status.devices.find((device) => device.memory);
       replace(numbers, tiles([
         ['Requests a second', digits(now.perSecond)],
-        ['Latency, median', seconds(now.p50)],
-        ['Latency, 99 %', seconds(now.p99)],
+        ['Latency, median', seconds(now.p50), now.before],
+        ['Latency, 99 %', seconds(now.p99), now.before],
         ['Failed in a minute', whole.format(now.failed),
             `callers’ ${whole.format(now.wrong)}`],
         ['Matrices', whole.format(totals.matrices),
@@ -530,9 +539,9 @@ function matrixColumns() {
     {title: 'Rate', sort: 'rate', right: true, brief: true,
      cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
     {title: 'Median', sort: 'p50', right: true, brief: true, class: 'middle',
-     cell: (row) => seconds(row.p50)},
+     cell: (row) => latencyOf(row, row.p50)},
     {title: '99 %', sort: 'p99', right: true, brief: true, class: 'wide',
-     cell: (row) => seconds(row.p99)},
+     cell: (row) => latencyOf(row, row.p99)},
     {title: 'Over CSR', sort: 'gain', right: true, brief: true, cell: (row) => gain(row.gain)},
     {title: 'Roofline', sort: 'roofline', right: true, brief: true, class: 'wide',
      cell: roofline},
@@ -542,6 +551,8 @@ function matrixColumns() {
       NONE},
   ];
 }
+/** Of what is used at all now: what was long ago is no latency of today's. */
+const latencyOf = (row, value) => row.rate < 0.005 ? NONE : seconds(value);
 /** Of memory's roof; what the last level cache holds is below another. */
 function roofline(row) {
   return row.roof === 'cache' ? h('span', {class: 'dim',
@@ -608,8 +619,11 @@ class Picture {
   }
 }
 
+/** The problem signature, and of SpGEMM which product and by which layouts. */
+const signature = (row) =>
+  [row.class, row.product ? h('div', {class: 'dim'}, row.product) : null].filter(Boolean);
 const PLAN_COLUMNS = [
-  {title: 'For', cell: (row) => [row.product || row.class, row.in_use ?
+  {title: 'For', cell: (row) => [...signature(row), row.in_use ?
     [' ', pill('in use', 'good')] : null].flat().filter(Boolean)},
   {title: 'Used', right: true, class: 'middle',
    cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
@@ -628,7 +642,7 @@ const PLAN_COLUMNS = [
 const CANDIDATE_COLUMNS = [
   {title: 'Recipe', class: 'plan', cell: (row) => row.recipe || 'all'},
   {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel || NONE},
-  {title: 'For', cell: (row) => row.product || row.class},
+  {title: 'For', cell: signature},
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
   {title: 'Over CSR', cell: (row) => row.gain === undefined ? NONE :
     [meter((row.gain || 0) / 4, 0.25), gain(row.gain)]},
@@ -705,7 +719,7 @@ function matrix(parameters) {
         ['Kept', row.durable ? 'on disk' : 'until the server ends'],
         ['Uploaded', new Date(row.created * 1000).toLocaleString('en-GB')],
         ['Rate', row.rate < 0.005 ? 'not used lately' : `${rate(row.rate)} a second`],
-        ['Latency', row.p50 === null ? NONE :
+        ['Latency', row.p50 === null || row.rate < 0.005 ? NONE :
             `${seconds(row.p50)} median, ${seconds(row.p99)} at 99 %`],
         ['Over plain CSR', gain(row.gain)], ['Share of the memory roofline', roofline(row)],
         features ? ['Density', percent(features.density)] : null,

@@ -109,27 +109,81 @@ TEST_F(Doctor, PortsThatOthersHave) {
   ASSERT_EQ(listen(listener, 1), 0);
   ASSERT_EQ(getsockname(listener, generic, &size), 0);
   const std::string taken = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  CheckPort(taken, "metrics", false, findings_);
+  CheckPort(taken, "metrics", false, {}, findings_);
   EXPECT_THAT(Worst(Status::kProblem).what, HasSubstr(taken + " is taken"));
   EXPECT_THAT(Worst(Status::kProblem).remedy, HasSubstr("ss -ltnp"));
   findings_.clear();
-  CheckPort(taken, "the server", /*in_use=*/true, findings_);
+  CheckPort(taken, "metrics", false, {{"17", {ntohs(address.sin_port)}}}, findings_);
+  EXPECT_THAT(Worst(Status::kProblem).what, HasSubstr("is another sparsed's (process 17, at port"));
+  findings_.clear();
+  CheckPort(taken, "the server", /*in_use=*/true, {}, findings_);
   EXPECT_TRUE(findings_.empty());
   close(listener);
-  CheckPort("127.0.0.1:0", "metrics", false, findings_);
+  CheckPort("127.0.0.1:0", "metrics", false, {}, findings_);
   EXPECT_EQ(findings_.front().status, Status::kOk);
   findings_.clear();
   for (const char* odd : {"nonsense", "127.0.0.1:many", "no-such-host.invalid:1"}) {
-    CheckPort(odd, "metrics", false, findings_);
+    CheckPort(odd, "metrics", false, {}, findings_);
     EXPECT_EQ(findings_.back().status, Status::kNote) << odd;
   }
+}
+
+TEST_F(Doctor, OtherServersAreNamedAsThat) {
+  Write("/17/comm", "sparsed\n");
+  Write(
+      "/17/net/tcp",
+      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout "
+      "inode\n"
+      "   0: 0100007F:1D2E 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 "
+      "4711 1 0 100 0 0 10 0\n"
+      "   1: 0100007F:1D38 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 "
+      "4712 1 0 100 0 0 10 0\n"
+      "   2: 0100007F:1D2E 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 "
+      "4713 1 0 100 0 0 10 0\n");
+  std::filesystem::create_directories(root_ + "/17/fd");
+  std::filesystem::create_symlink("socket:[4711]", root_ + "/17/fd/3");
+  std::filesystem::create_symlink("socket:[4713]", root_ + "/17/fd/4");
+  std::filesystem::create_symlink("/dev/null", root_ + "/17/fd/5");
+  Write("/18/comm", "sparsed\n");
+  Write("/19/comm", "bash\n");
+  const std::vector<RunningServer> servers = RunningServers(root_);
+  ASSERT_EQ(servers.size(), 2u);
+  EXPECT_THAT(servers[0].ports, testing::ElementsAre(7470)) << "4712 is another process's";
+  EXPECT_TRUE(servers[1].ports.empty());
+  EXPECT_EQ(ServerAt("127.0.0.1:7470", servers), &servers[0]);
+  EXPECT_EQ(ServerAt("127.0.0.1:7480", servers), nullptr);
+  EXPECT_EQ(ServerAt("127.0.0.1:7480", {servers[1]})->pid, "18") << "the only one";
+  EXPECT_EQ(ServerAt("127.0.0.1:7480", {servers[0]}), nullptr) << "it listens elsewhere";
+  CheckOtherServers("127.0.0.1:7480", servers, findings_);
+  ASSERT_EQ(findings_.size(), 2u);
+  EXPECT_EQ(findings_[0].status, Status::kNote);
+  EXPECT_EQ(findings_[0].what, "another sparsed runs here: process 17, at port 7470");
+  findings_.clear();
+  CheckOtherServers("127.0.0.1:7470", servers, findings_);
+  ASSERT_EQ(findings_.size(), 1u);
+  EXPECT_EQ(findings_[0].what, "another sparsed runs here: process 18");
+}
+
+TEST_F(Doctor, WhoUsesAGpu) {
+  const RunningServer asked = {"17", {7470}};
+  EXPECT_EQ(DescribeGpuUse("GPU 0", {}, nullptr).status, Status::kOk);
+  EXPECT_EQ(DescribeGpuUse("GPU 0", {{17, "sparsed"}}, &asked).what, "GPU 0");
+  const Finding other = DescribeGpuUse("GPU 0", {{17, "sparsed"}, {18, "sparsed"}}, &asked);
+  EXPECT_EQ(other.status, Status::kNote);
+  EXPECT_EQ(other.what, "GPU 0; in use by another sparsed (18)");
+  const Finding strangers =
+      DescribeGpuUse("GPU 0", {{18, "sparsed"}, {19, "python"}, {20, ""}}, &asked);
+  EXPECT_EQ(strangers.status, Status::kWarning);
+  EXPECT_EQ(strangers.what,
+            "GPU 0; in use by another sparsed (18), python (19), a process of another container or "
+            "user (20)");
 }
 
 TEST_F(Doctor, ACardWithoutItsDriver) {
   Write("/sys/bus/pci/devices/0000:65:00.0/vendor", "0x10de\n");
   Write("/sys/bus/pci/devices/0000:65:00.0/class", "0x030200\n");
   Write("/sys/bus/pci/devices/0000:00:1f.0/vendor", "0x8086\n");
-  CheckGpus(root_, findings_);
+  CheckGpus(root_, nullptr, findings_);
   const Finding& problem = Worst(Status::kProblem);
   EXPECT_EQ(problem.check, "driver");
   if (problem.what.find("libcuda.so.1 is not") == std::string::npos) {

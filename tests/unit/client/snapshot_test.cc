@@ -130,7 +130,13 @@ TEST_F(SnapshotTest, WhatIsRefusedSaysWhy) {
   ExpectSays("snapshot", 2, "snapshot lacks its COMMAND");
   ExpectSays("snapshot restore s", 2, "--data-dir is missing");
   ExpectSays("snapshot restore s --data-dir=data", 6, "is not empty");
-  ExpectSays("snapshot verify nothing", 4, "cannot read nothing: No such file");
+  // As upload has it.
+  ExpectSays("upload nothing", 3, "cannot open nothing: No such file");
+  ExpectSays("snapshot verify nothing", 3, "cannot open nothing: No such file");
+  ExpectSays("snapshot restore nothing --data-dir=new", 3, "cannot open nothing: No such file");
+  ExpectSays("snapshot restore s --data-dir=no/new", 3, "No such file");
+  ExpectSays("upload data", 3, "cannot be read: Is a directory");
+  ExpectSays("snapshot verify data", 3, "data cannot be read: Is a directory");
   ExpectSays("snapshot verify data/catalog.sqlite", 3, "it is no snapshot of sparsed's");
   ExpectSays("-s unix:/nowhere snapshot save s", 5, "/nowhere");
   std::string bytes = ContentsOf(Path("s"));

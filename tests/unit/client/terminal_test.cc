@@ -1,12 +1,15 @@
 // What people see: pictures, tables, bars.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "client/cli/commands.h"
+#include "client/cli/explain_report.h"
 #include "client/cli/features_report.h"
 #include "client/cli/matrix_market.h"
 #include "client/cli/measurements_report.h"
@@ -14,6 +17,7 @@
 #include "client/cli/progress_bar.h"
 #include "client/cli/report.h"
 #include "client/cli/spy_picture.h"
+#include "client/cli/top_page.h"
 
 namespace sparsed::cli {
 namespace {
@@ -256,6 +260,142 @@ TEST(Table, AlignsNumbersRightAndTextLeft) {
   table.Add({"a", "7"});
   table.Add({"größe", "1,234"});
   EXPECT_EQ(table.Text(), "NAME    ROWS\na          7\ngröße  1,234\n");
+}
+
+/// As on a terminal of that many columns.
+class Width {
+ public:
+  explicit Width(int columns) { Style().width = columns; }
+  Width(const Width&) = delete;
+  Width& operator=(const Width&) = delete;
+  ~Width() { Style() = TextStyle(); }
+};
+
+size_t WidestLine(const std::string& text) {
+  size_t widest = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    widest = std::max(widest, end - begin);
+    begin = end + 1;
+  }
+  return widest;
+}
+
+Measurement Tried(const std::string& recipe) {
+  Measurement m;
+  m.problem_class = {Operation::kSddmm, false, 128};
+  m.recipe = recipe;
+  m.kernel = "cpu.aspt.panel_dot";
+  m.device = "cuda:0";
+  m.median_ms = 1851.967;
+  m.baseline_ms = 3763.894;
+  m.preparation_ms = 12851.967;
+  m.gflops = 1012.5;
+  m.runs = 21;
+  m.k = 128;
+  m.floor_share = 0.5;
+  m.roof = "memory";
+  return m;
+}
+
+TEST(Table, LeavesOutParametersThenColumnsWhereTheTerminalIsNarrow) {
+  const std::string pipeline =
+      "lsh_cluster(siglen=128,bsize=2) > aspt(panel=64,min_dense=2) > lsh_cluster(remainder)";
+  const Table table = MeasurementsTable({Tried("csr"), Tried(pipeline)});
+  EXPECT_THAT(table.Text(), HasSubstr(pipeline));
+  {
+    const Width wide(500);
+    EXPECT_THAT(table.Text(), HasSubstr(pipeline));
+  }
+  const Width narrow(80);
+  EXPECT_LE(WidestLine(table.Text()), 80u) << table.Text();
+  EXPECT_THAT(table.Text(), HasSubstr("lsh_cluster > aspt > lsh_cluster"));
+  EXPECT_THAT(table.Text(), HasSubstr("MEDIAN ms"));
+  Style().wide = true;
+  EXPECT_THAT(table.Text(), HasSubstr(pipeline));
+}
+
+TEST(Wrapped, BreaksBetweenWords) {
+  EXPECT_EQ(Wrapped("one two three", "  "), "one two three\n");
+  const Width narrow(8);
+  EXPECT_EQ(Wrapped("one two three", "  "), "one two\n  three\n");
+  EXPECT_EQ(Wrapped("  one two", "    "), "  one\n    two\n");
+  EXPECT_EQ(Wrapped("undividedword x", "  "), "undividedword\n  x\n");
+  EXPECT_EQ(Wrapped("", "  "), "\n");
+  EXPECT_EQ(Wrapped("12345678", ""), "12345678\n");
+}
+
+Explanation Explained() {
+  Explanation e;
+  e.device = "cpu";
+  e.cache_bytes = 1 << 20;
+  e.line_bytes = 64;
+  e.bytes_per_second = 1e10;
+  e.flops_per_second = 1e11;
+  e.reordered_by = "breadth_first";
+  ExplainedOperation o;
+  o.k = 100;
+  o.limit = "cache_misses";
+  o.stored = {.flops = 1e9,
+              .footprint_bytes = 1e9,
+              .partition_bytes = 2e9,
+              .moved_bytes = 4e9,
+              .operand_footprint_bytes = 1e9,
+              .operand_moved_bytes = 3e9,
+              .estimate = true};
+  o.reordered = o.stored;
+  o.reordered.moved_bytes = 1.5e9;
+  o.greatest_gain = 4;
+  o.known_gain = 2.7;
+  o.measured = "cpu.csr.row_balanced on csr";
+  o.plan_k = o.trial_k = 128;
+  o.trial_ms = 5.5;
+  e.operations = {o};
+  return e;
+}
+
+TEST(Explanation, SaysWhatWasMeasuredAndOfWhichK) {
+  Explanation e = Explained();
+  std::string text = ExplanationText("m", e, false);
+  EXPECT_THAT(text, HasSubstr("5.5000 (K=128)\n"));
+  EXPECT_THAT(text, HasSubstr("  served by the plan of spmm K=128, cpu.csr.row_balanced on csr, "
+                              "which took 5.5000 ms for K=128; K=100 itself was not timed"));
+  e.operations[0].measured_ms = 5.5;
+  e.operations[0].roofline_share = 1.7;
+  e.operations[0].roof = "cache";
+  text = ExplanationText("m", e, false);
+  EXPECT_THAT(text, HasSubstr("measured: 5.5000 ms by cpu.csr.row_balanced on csr, where caches"));
+  EXPECT_THAT(text, HasSubstr(", cache of 1.0 MiB"));
+  text = ExplanationText("m", e, true);
+  EXPECT_THAT(text, HasSubstr(", assumed cache of 1.0 MiB"));
+  EXPECT_THAT(text, HasSubstr("row_balanced on csr, with the device's own cache and not the one"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("where caches bound it")));
+  e.operations[0].trial_ms = e.operations[0].measured_ms = 0;
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("on csr, which was not timed\n"));
+  const Width narrow(80);
+  EXPECT_LE(WidestLine(ExplanationText("m", Explained(), false)), 80u)
+      << ExplanationText("m", Explained(), false);
+}
+
+TEST(TopText, SharesItsLinesAmongItsTables) {
+  Look look;
+  look.stats.devices.emplace_back().name = "cpu";
+  for (int i = 0; i < 30; ++i) {
+    look.stats.requests.emplace_back().operation = fmt::format("op{}", i);
+  }
+  for (int i = 0; i < 8; ++i) look.tenants.emplace_back().name = fmt::format("tenant{}", i);
+  look.stats.memory_bytes = {{"layouts", 1}, {"matrices", 1}};
+  const Json page = TopJson({}, &look, look);
+  const auto lines = [](const std::string& text) { return std::ranges::count(text, '\n'); };
+  EXPECT_GT(lines(TopText(page)), 45);
+  const std::string text = TopText(page, 23);
+  EXPECT_EQ(lines(text), 23) << text;
+  for (const char* word : {"cpu", "op0", "tenant0", "tenant1", "layouts", "matrices"}) {
+    EXPECT_THAT(text, HasSubstr(word));
+  }
+  EXPECT_THAT(text, HasSubstr("and 26 more\n")) << "of the operations";
+  EXPECT_EQ(TopText(page, 100), TopText(page));
+  EXPECT_THAT(TopText(page, 1), HasSubstr("tenant0")) << "a row of each";
 }
 
 TEST(Text, NumbersForPeople) {

@@ -1,10 +1,12 @@
-// explain: what limits products with a matrix, to people and to programs.
+#include "client/cli/explain_report.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "client/cli/commands.h"
+#include "client/cli/json.h"
 #include "client/cli/measurements_report.h"
+#include "client/cli/report.h"
 
 namespace sparsed::cli {
 namespace {
@@ -35,22 +37,41 @@ std::string RoofOf(const Explanation& e, const ExplainedOperation& o) {
              : "memory";
 }
 
-/// Of the plan's trial, beside the roof that it was under.
-std::string MeasuredText(const ExplainedOperation& o) {
-  const std::string share = RooflineShare(o.roofline_share, o.roof);
-  const std::string where = share.empty()         ? ""
-                            : share == "in cache" ? ", where caches bound it and not memory"
-                            : o.limit == "cache"
-                                ? ""
-                                : fmt::format(", at {} of the memory roofline", share);
-  return fmt::format("  measured: {:.4f} ms by {}{}\n", o.measured_ms, o.measured, where);
+/// What the plan's trial says of this problem; of a neighbouring K it says so.
+std::string MeasuredCell(const ExplainedOperation& o) {
+  if (o.measured_ms > 0) return fmt::format("{:.4f}", o.measured_ms);
+  return o.trial_ms > 0 ? fmt::format("{:.4f} (K={})", o.trial_ms, o.trial_k) : "";
+}
+
+/// Of the plan's trial, beside the roof that it was under. `assumed`: the model has another cache.
+std::string MeasuredText(const ExplainedOperation& o, bool assumed) {
+  if (o.measured.empty()) return "";
+  if (o.measured_ms > 0) {
+    const std::string share = RooflineShare(o.roofline_share, o.roof);
+    const std::string where = assumed ? ", with the device's own cache and not the one assumed here"
+                              : share.empty()       ? ""
+                              : share == "in cache" ? ", where caches bound it and not memory"
+                              : o.limit == "cache"
+                                  ? ""
+                                  : fmt::format(", at {} of the memory roofline", share);
+    return fmt::format("measured: {:.4f} ms by {}{}", o.measured_ms, o.measured, where);
+  }
+  std::string text = o.operation == Operation::kSpgemm || o.plan_k == 0
+                         ? fmt::format("served by {}", o.measured)
+                         : fmt::format("served by the plan of spmm K={}, {}", o.plan_k, o.measured);
+  if (o.trial_ms <= 0) return text + ", which was not timed";
+  return text + fmt::format(
+                    ", which took {:.4f} ms for K={}; K={} itself was not timed (sparsectl prepare "
+                    "--tune-for=spmm:{})",
+                    o.trial_ms, o.trial_k, o.k, o.k);
 }
 
 std::string TablesText(const Explanation& e) {
   Table moved({"MiB MOVED", "AT LEAST", "BY ROWS", "IN PARTS", "REORDERED", "REORDERED PARTS"});
   // By rows, as stored, and if all was moved once, which no order of rows is better than.
   Table roofline({"ROOFLINE", "ROOF", "FLOP/BYTE", "GFLOP/s", "ms", "BEST FLOP/BYTE",
-                  "BEST GFLOP/s", "BEST ms", "MEASURED ms"});
+                  "BEST GFLOP/s", "BEST ms", "MEASURED ms"},
+                 {"BEST FLOP/BYTE", "BEST GFLOP/s", "FLOP/BYTE", "GFLOP/s"});
   for (const ExplainedOperation& o : e.operations) {
     const Movement& m = o.stored;
     moved.Add({Title(o), MiB(m.footprint_bytes), MiB(m.moved_bytes), MiB(m.partition_bytes),
@@ -64,8 +85,7 @@ std::string TablesText(const Explanation& e) {
                   by_memory(RooflineMs(e, m, m.moved_bytes), 4),
                   fmt::format("{:.3f}", Intensity(m.flops, m.footprint_bytes)),
                   by_memory(RooflineGflops(e, m.flops, m.footprint_bytes), 2),
-                  by_memory(RooflineMs(e, m, m.footprint_bytes), 4),
-                  o.measured_ms > 0 ? fmt::format("{:.4f}", o.measured_ms) : ""});
+                  by_memory(RooflineMs(e, m, m.footprint_bytes), 4), MeasuredCell(o)});
   }
   return fmt::format("{}\n{}", moved.Text(), roofline.Text());
 }
@@ -76,8 +96,7 @@ std::string LimitText(const Explanation& e, const ExplainedOperation& o) {
   if (o.limit == "cache") {
     return fmt::format(
         "all {} MiB fit the last level cache: memory's roofline is no limit, and an order of rows "
-        "can "
-        "only help the caches before it (--cache=)",
+        "can only help the caches before it (--cache=)",
         MiB(m.footprint_bytes));
   }
   if (o.limit == "arithmetic") {
@@ -109,30 +128,23 @@ std::string GainText(const Explanation& e, const ExplainedOperation& o) {
                                      : std::string("parts of the rows as they are"));
 }
 
-std::string Text(const std::string& name, const Explanation& e) {
-  std::string text = fmt::format(
-      "{} on {}: memory {:.1f} GB/s, {:.0f} GFLOP/s, cache of {} in lines of {} bytes\n\n{}\n",
-      name, e.device, 1e-9 * e.bytes_per_second, 1e-9 * e.flops_per_second, Bytes(e.cache_bytes),
-      e.line_bytes, TablesText(e));
-  for (const ExplainedOperation& o : e.operations) {
-    text += fmt::format("{}: {}\n", Title(o), LimitText(e, o));
-    if (const std::string gain = GainText(e, o); !gain.empty()) text += fmt::format("  {}\n", gain);
-    if (o.measured_ms > 0) text += MeasuredText(o);
-  }
-  return text;
-}
-
 }  // namespace
 
-absl::StatusOr<Report> Explain(const Client& client, const ExplainArguments& arguments) {
-  ExplainOptions options;
-  options.k = arguments.k;
-  options.device = arguments.device;
-  options.cache_bytes = static_cast<int64_t>(arguments.cache_bytes);
-  const absl::StatusOr<Explanation> explanation =
-      client.MatrixNamed(arguments.name).Explain(options);
-  if (!explanation.ok()) return explanation.status();
-  return Report{ToJson(arguments.name, *explanation), Text(arguments.name, *explanation)};
+std::string ExplanationText(const std::string& name, const Explanation& e, bool assumed_cache) {
+  std::string text = Wrapped(
+      fmt::format(
+          "{} on {}: memory {:.1f} GB/s, {:.0f} GFLOP/s, {}cache of {} in lines of {} bytes", name,
+          e.device, 1e-9 * e.bytes_per_second, 1e-9 * e.flops_per_second,
+          assumed_cache ? "assumed " : "", Bytes(e.cache_bytes), e.line_bytes),
+      "  ");
+  text += fmt::format("\n{}\n", TablesText(e));
+  for (const ExplainedOperation& o : e.operations) {
+    text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(e, o)), "  ");
+    for (const std::string& more : {GainText(e, o), MeasuredText(o, assumed_cache)}) {
+      if (!more.empty()) text += Wrapped("  " + more, "    ");
+    }
+  }
+  return text;
 }
 
 }  // namespace sparsed::cli
