@@ -32,6 +32,11 @@ std::string Differences(const Journal::Json& was, const Journal::Json& is) {
   return text.empty() ? "it knows more of its run" : text;
 }
 
+/// Names of files may be in any encoding.
+std::string LineOf(const Journal::Json& object) {
+  return object.dump(-1, ' ', false, Journal::Json::error_handler_t::replace) + '\n';
+}
+
 std::string TextOf(const Journal::Json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string()
              ? object[key].get<std::string>()
@@ -64,7 +69,11 @@ absl::StatusOr<size_t> Journal::Read(const Json& run) {
   std::ifstream in(path_, std::ios::binary);
   size_t end = 0, keep = 0, number = 0;
   for (std::string text; std::getline(in, text);) {
-    if (in.eof()) break;  // the process ended within the line
+    if (in.eof()) {  // the process ended within the line, if it is one of ours
+      if (number > 0 || LineOf(run).starts_with(text)) break;
+      return absl::InvalidArgumentError(
+          fmt::format("{} does not begin as a file of these measurements does", path_));
+    }
     ++number;
     end += text.size() + 1;
     const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -101,8 +110,7 @@ int Journal::attempts(std::string_view pattern) const {
 }
 
 absl::Status Journal::Append(const Json& object) {
-  // Names of files may be in any encoding.
-  const std::string text = object.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  const std::string text = LineOf(object);
   for (size_t written = 0; written < text.size();) {
     const ssize_t count = write(file_.fd(), text.data() + written, text.size() - written);
     if (count < 0 && errno == EINTR) continue;

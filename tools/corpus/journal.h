@@ -7,7 +7,7 @@
 //   "measurement"  one of that pattern
 //   "pattern"      the pattern is done, or "failed" says why it is not; its features
 // What stands behind the last "begin" or "pattern" when a file is opened is of a pattern that was
-// not finished, and goes.
+// not finished, and goes. So does an unfinished first line, if it is the beginning of this run's.
 #pragma once
 
 #include <map>

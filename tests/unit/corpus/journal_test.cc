@@ -123,7 +123,9 @@ TEST_F(JournalTest, RefusesOtherRuns) {
 
 TEST_F(JournalTest, RefusesOtherFiles) {
   for (const char* const text :
-       {"hello\n", "{}\n", "{\"line\":\"begin\",\"pattern\":\"a\"}\n", "[1]\n"}) {
+       {"hello\n", "{}\n", "{\"line\":\"begin\",\"pattern\":\"a\"}\n", "[1]\n",
+        // Without an end of line, which only the beginning of the run's own line may lack.
+        "hello", "{}", "{\"line\":\"run\",\"device\":\"cuda", " "}) {
     Write(text);
     EXPECT_TRUE(absl::IsInvalidArgument(Journal::Open(path_, run_).status())) << text;
     EXPECT_EQ(Content(), text) << "what is not ours stays";
