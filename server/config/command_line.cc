@@ -388,13 +388,14 @@ class WrongWords {
     return known_.app.get_option_no_throw(std::string(word.substr(0, word.find('='))));
   }
 
-  /// Behind the flag at `begin` and its values.
+  /// Behind the flag at `begin` and its values. One that is not known may have been meant to have
+  /// one.
   size_t EndOfFlag(const std::vector<const char*>& words, size_t begin) const {
     const std::string_view word = words[begin];
     const CLI::Option* const option = OptionOf(word);
     size_t end = begin + 1;
-    if (option == nullptr || word.find('=') != word.npos) return end;
-    for (int left = option->get_items_expected_max();
+    if (!word.starts_with("-") || word.find('=') != word.npos) return end;
+    for (int left = option == nullptr ? 1 : option->get_items_expected_max();
          left > 0 && end < words.size() && words[end][0] != '-'; --left) {
       ++end;
     }
@@ -480,22 +481,24 @@ std::variant<Settings, int> ParseCommandLine(int argc, const char* const* argv, 
   const std::vector<const char*> words(argv, argv + argc);
   auto line = std::make_unique<CommandLine>();
   try {
-    line->Parse(words);
-  } catch (const CLI::CallForHelp&) {
+    try {
+      line->Parse(words);
+    } catch (const CLI::Success&) {
+      throw;
+    } catch (const CLI::Error&) {
+      // What is right is looked at nevertheless, so that all is told at once.
+      line = std::make_unique<CommandLine>();
+      line->Parse(WrongWords(problems).Sort(words));
+    }
+  } catch (const CLI::CallForHelp&) {  // whatever is wrong beside it
     out << line->app.help();
     return 0;
   } catch (const CLI::CallForVersion& version) {
     out << version.what() << "\n";
     return 0;
-  } catch (const CLI::Error&) {
-    // What is right is looked at nevertheless, so that all is told at once.
-    line = std::make_unique<CommandLine>();
-    try {
-      line->Parse(WrongWords(problems).Sort(words));
-    } catch (const CLI::ExcludesError&) {  // Complete says so
-    } catch (const CLI::Error& error) {
-      problems.Add("", error.what());
-    }
+  } catch (const CLI::ExcludesError&) {  // Complete says so
+  } catch (const CLI::Error& error) {
+    problems.Add("", error.what());
   }
   const bool wrong_words = !problems.empty();
   if (!line->file.empty()) ReadConfigFile(line->app, line->file, problems);

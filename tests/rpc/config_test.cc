@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "base/byte_size.h"
@@ -206,6 +207,13 @@ TEST(CommandLine, AllThatIsWrongIsToldAtOnce) {
     EXPECT_NE(parsed.err.find(sentence), std::string::npos) << parsed.err << " lacks " << sentence;
   }
   EXPECT_EQ(std::ranges::count(parsed.err, '\n'), 10) << parsed.err;
+  // What stands behind a flag that is not there is its value.
+  const Parsed value = Parse({"--in-memory", "--lisen", "127.0.0.1:0", "word"});
+  EXPECT_EQ(value.exit_code(), 2);
+  EXPECT_EQ(value.err,
+            "sparsed: there is no flag --lisen; did you mean --listen?\n"
+            "sparsed: there is no flag word\n"
+            "sparsed --help lists the flags.\n");
   // A flag that was meant to say so is not missed.
   EXPECT_EQ(Parse({"--in-memori"}).err.find("nothing says where"), std::string::npos);
   // With what is wrong in a file.
@@ -700,6 +708,17 @@ TEST(CommandLine, HelpAndVersion) {
   EXPECT_NE(version.out.find(build.architectures.empty() ? "without CUDA" : build.architectures),
             std::string::npos)
       << version.out;
+  // Whatever is wrong beside them.
+  for (const char* wrong : {"--no-such-flag", "--threads=many", "--lanes=", "word"}) {
+    for (const auto& [flag, right] :
+         {std::pair("--help", &help), std::pair("--version", &version)}) {
+      for (const Parsed& beside : {Parse({wrong, flag}), Parse({flag, wrong})}) {
+        EXPECT_EQ(beside.exit_code(), 0) << wrong << ' ' << flag;
+        EXPECT_EQ(beside.out, right->out) << wrong << ' ' << flag;
+        EXPECT_EQ(beside.err, "") << wrong << ' ' << flag;
+      }
+    }
+  }
 }
 
 }  // namespace
