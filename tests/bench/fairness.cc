@@ -11,14 +11,13 @@
 //   beside     the same beside a tenant that has eight huge ones in flight
 //   own        the same, all of them one tenant's
 //   attention  on the CPU: beside a tenant that has two in flight of attention and its gradients
-//   spgemm     on the CPU: beside one that has two large SpGEMMs, each counted before it is
-//   computed equal      two tenants, tiny and huge, that always have work: their device seconds
+//   spgemm     on the CPU: beside one that has two large SpGEMMs, counted, then computed
+//   equal      two tenants, tiny and huge, that always have work: their device seconds
 //   weights    the same with weights 3 and 1
 //   sixteen    sixteen tenants of mixed sizes: each one's part, and how busy the lanes are
 //   cost       multiplications a second of two tenants with huge ones, which take turns, over those
 //              of one huge SpMM at a time, which nobody disturbs; five rounds of both, sorted
-//   filling    on a GPU: a tenant whose short SpMMs fill it and one with huge ones, that always
-//   have
+//   filling    on a GPU: a tenant whose short SpMMs fill it and one with huge ones, both always at
 //              work: what each computes, as a part of what it does alone
 //   trials     one tenant with a tiny SpMM at a time beside trials of a huge one: its latency, and
 //              what a trial's run takes
