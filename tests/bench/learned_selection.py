@@ -6,6 +6,7 @@ usage: learned_selection.py MATRIX.mtx[.gz]... OUT.jsonl
 Reads docs/results/h100/plans-f32.jsonl.gz, what the service's trials measured of the matrices, and extracts twelve features of each. For each
 matrix, extremely randomised trees learn from the others the logarithm of each contender's time over the fastest one's; relatives (FAMILIES) are left out
 with it. Only what was tried can be judged: contenders that rules left out count for nobody. Needs NumPy and scikit-learn; papers_tables.py reads the lines.
+A time is null where a choice was not tried.
 """
 
 import collections
@@ -88,9 +89,9 @@ def row_of(of_matrix, problem, name, names):
 
 
 def fixed(measured, problem, left_out):
-    """The contender that does best on the others, of those that were tried on all of them."""
+    """The contender that does best on the others, of those that were tried on all of these."""
     others = [c for matrix, c in measured[problem].items() if family(matrix) != left_out]
-    everywhere = set.intersection(*(set(c) for c in measured[problem].values()))
+    everywhere = set.intersection(*map(set, others))
     return max(everywhere, key=lambda name: geomean([min(c.values()) / c[name] for c in others]))
 
 
@@ -120,9 +121,9 @@ def main():
                     estimates = trees.predict(numpy.array([row_of(described[matrix], problem, n, names) for n in tried]))
                     order = [tried[i] for i in numpy.argsort(estimates, kind="stable")]
                     lines.append({"op": op, "transposed": transposed, "k": problem[2], "matrix": matrix, "contenders": len(tried),
-                                  "fastest_ms": min(contenders.values()), "fixed_ms": contenders[always],
+                                  "fastest_ms": min(contenders.values()), "fixed_ms": contenders.get(always),
                                   "first_ms": contenders[order[0]], "first_three_ms": min(contenders[n] for n in order[:3]),
-                                  "plan_ms": plans[problem, matrix]})
+                                  "plan_ms": plans.get((problem, matrix))})
     out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 

@@ -161,7 +161,8 @@ def learned_selection():
     for problem in ("S B", "S^T B", "SDDMM"):
         row = [problem, len(of[problem])]
         for choice in ("fixed", "first", "first_three", "plan"):
-            row.append(figure([geomean([line["fastest_ms"] / line[f"{choice}_ms"] for line in lines]) for lines in of[problem].values()]))
+            shares = ([line["fastest_ms"] / line[f"{choice}_ms"] for line in lines if line[f"{choice}_ms"]] for lines in of[problem].values())
+            row.append(figure([geomean(share) for share in shares if share]))
         rows.append(row)
     widths = ", ".join(str(k) for k in sorted({line["k"] for line in read_lines(H100 / "learned-selection.jsonl.gz")}))
     return ["Not their predictor and not their kernel, but the same question for ours: extremely randomised trees over twelve features, trained on what the service's trials "
