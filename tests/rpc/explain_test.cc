@@ -160,14 +160,16 @@ TEST(Explain, SaysWhichPlanServesAndWhatItTook) {
   EXPECT_EQ(reply.operations(1).roofline_share(), 0);
 }
 
-TEST(Explain, KnowsTheArithmeticRoofFromThenOn) {
+// What another process took from one measurement does not count against the best so far.
+TEST(Explain, TheArithmeticRoofNeverFalls) {
   TestServer server;
   MustUpload(server, "band", Band(1000, 2));
   double last = 0;
   for (int i = 0; i < 8; ++i) {
     v1::ExplainReply reply;
     ASSERT_TRUE(Explain(server, RequestOf("band", 8, 0), &reply).ok());
-    EXPECT_GE(reply.flops_per_second(), last) << "measured anew";
+    EXPECT_GT(reply.flops_per_second(), 0);
+    EXPECT_GE(reply.flops_per_second(), last);
     last = reply.flops_per_second();
   }
 }
