@@ -5,7 +5,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -41,6 +43,20 @@ std::string TextOf(const Journal::Json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string()
              ? object[key].get<std::string>()
              : std::string();
+}
+
+/// For the handler of signals: the file, and where the lines of the pattern under way begin in it,
+/// -1 between patterns.
+std::atomic<int> interrupted_file = -1;
+std::atomic<off_t> unfinished_begin = -1;
+static_assert(std::atomic<off_t>::is_always_lock_free);
+
+/// Linux runs it on the main thread, which writes the journal and does not go on.
+void ForgetUnfinished(int signal) {
+  const off_t begin = unfinished_begin;
+  // If it fails, the attempt counts.
+  [[maybe_unused]] const int cut = begin < 0 ? 0 : ftruncate(interrupted_file, begin);
+  raise(signal);  // ends the process once this returns, as SA_RESETHAND has it
 }
 
 }  // namespace
@@ -126,8 +142,25 @@ absl::Status Journal::Write(std::string_view line, const std::string& pattern, c
   return Append(object);
 }
 
+absl::Status Journal::ForgetWhenInterrupted() {
+  // A descriptor of its own, as a signal may come when the journal is closed.
+  interrupted_file = fcntl(file_.fd(), F_DUPFD_CLOEXEC, 0);
+  if (interrupted_file < 0) return Failed("preparing for signals", path_);
+  struct sigaction action = {};
+  action.sa_handler = ForgetUnfinished;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    // What whoever started the process has it ignore stays ignored.
+    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Journal::Begin(const std::string& pattern) {
   ++attempts_[pattern];
+  unfinished_begin = lseek(file_.fd(), 0, SEEK_END);
   return Write(kBegin, pattern, Json::object());
 }
 
@@ -137,7 +170,9 @@ absl::Status Journal::AddMeasurement(const std::string& pattern, const Json& fie
 
 absl::Status Journal::End(const std::string& pattern, const Json& fields) {
   done_.insert(pattern);
-  return Write(kPattern, pattern, fields);
+  const absl::Status status = Write(kPattern, pattern, fields);
+  unfinished_begin = -1;
+  return status;
 }
 
 }  // namespace sparsed::corpus

@@ -31,6 +31,11 @@ class Journal {
   /// something else, or another run's; FAILED_PRECONDITION: it is in use.
   static absl::StatusOr<Journal> Open(const std::string& path, Json run);
 
+  /// From now on SIGINT and SIGTERM, before they end the process, take out of the file what belongs
+  /// to a pattern that is not finished: that it was begun is no attempt then. Called once in a
+  /// process, which keeps the file locked until it ends. Errors: INTERNAL.
+  absl::Status ForgetWhenInterrupted();
+
   bool IsDone(std::string_view pattern) const { return done_.contains(pattern); }
   /// How often work on the pattern began without coming to an end.
   int attempts(std::string_view pattern) const;

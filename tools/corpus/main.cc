@@ -282,6 +282,7 @@ absl::Status Measure(MeasureArguments& arguments) {
   if (!measurer.ok()) return measurer.status();
   absl::StatusOr<Journal> journal = Journal::Open(arguments.out, RunOf(arguments, **measurer));
   if (!journal.ok()) return journal.status();
+  if (absl::Status status = journal->ForgetWhenInterrupted(); !status.ok()) return status;
   const auto begin = Clock::now();
   size_t failed = 0, measured = 0, known = 0;
   for (const CorpusPattern& pattern : *patterns) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -110,6 +111,40 @@ TEST_F(JournalTest, CountsAttempts) {
     Journal journal = Journal::Open(path_, run_).value();
     EXPECT_EQ(journal.attempts("a"), attempt);
     EXPECT_TRUE(journal.Begin("a").ok());
+  }
+}
+
+using JournalDeathTest = JournalTest;
+
+TEST_F(JournalDeathTest, AnInterruptedPatternIsNoAttempt) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::filesystem::remove(path_);
+    std::string before;
+    {
+      Journal journal = Journal::Open(path_, run_).value();
+      EXPECT_TRUE(journal.Begin("b").ok());  // this attempt counts
+      before = Content();
+    }
+    EXPECT_EXIT(
+        {
+          Journal journal = Journal::Open(path_, run_).value();
+          const bool ok = journal.ForgetWhenInterrupted().ok() && journal.Begin("b").ok() &&
+                          journal.AddMeasurement("b", {{"k", 32}}).ok();
+          if (ok) raise(signal);
+        },
+        testing::KilledBySignal(signal), "");
+    EXPECT_EQ(Content(), before);
+    EXPECT_EQ(Journal::Open(path_, run_)->attempts("b"), 1);
+    // What is done stays.
+    EXPECT_EXIT(
+        {
+          Journal journal = Journal::Open(path_, run_).value();
+          const bool ok = journal.ForgetWhenInterrupted().ok() && journal.Begin("b").ok() &&
+                          journal.End("b", Json::object()).ok();
+          if (ok) raise(signal);
+        },
+        testing::KilledBySignal(signal), "");
+    EXPECT_TRUE(Journal::Open(path_, run_)->IsDone("b"));
   }
 }
 
