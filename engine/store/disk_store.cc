@@ -147,6 +147,7 @@ absl::StatusOr<std::vector<DiskStore::BlobPtr>> DiskStore::TryWriteBlobs(
 Database::Outcome DiskStore::Transact(const std::function<absl::Status(BlobChanges&)>& body,
                                       BlobChanges& changes) {
   changes = {};
+  next_past_bytes_.reset();
   return database_->Transact([&] { return body(changes); });
 }
 
@@ -169,7 +170,9 @@ absl::Status DiskStore::Apply(const std::function<absl::Status(BlobChanges&)>& b
   BlobChanges changes;
   Database::Outcome outcome = Transact(body, changes);
   if (absl::IsResourceExhausted(outcome.status) && when_full == WhenFull::kUseReserve) {
+    disk_is_full_ = true;
     outcome = TransactWhenFull(body, changes);
+    disk_is_full_ = false;
   }
   if (!outcome.status.ok()) {
     if (outcome.undecided) {
@@ -177,6 +180,7 @@ absl::Status DiskStore::Apply(const std::function<absl::Status(BlobChanges&)>& b
     }
     return outcome.status;
   }
+  if (next_past_bytes_) past_bytes_ = *next_past_bytes_;
   for (const BlobPtr& blob : changes.added) {
     blob->set_forsaken(false);
     blobs_[blob->number()] = blob;

@@ -196,6 +196,9 @@ class DiskStore final : public Store {
   std::set<std::string> damaged_patterns_ ABSL_GUARDED_BY(mutex_);
   int64_t most_past_bytes_ = 0;  ///< since it was opened
   std::atomic<int64_t> past_bytes_ = 0;
+  /// What that is once the change under way is done, if it is another.
+  std::optional<int64_t> next_past_bytes_ ABSL_GUARDED_BY(mutex_);
+  bool disk_is_full_ ABSL_GUARDED_BY(mutex_) = false;  ///< while a change frees more than it takes
 };
 
 }  // namespace sparsed::engine

@@ -233,36 +233,52 @@ absl::StatusOr<std::optional<Features>> DiskStore::ReadFeatures(const std::strin
 }
 
 absl::Status DiskStore::KeepAsPast(int64_t pattern) {
-  if (most_past_bytes_ <= 0) return absl::OkStatus();
+  if (most_past_bytes_ <= 0 || disk_is_full_) return absl::OkStatus();
+  const absl::StatusOr<std::optional<int64_t>> measured =
+      database_->QueryInteger("SELECT 1 FROM measurements WHERE pattern = ? LIMIT 1", {pattern});
+  if (!measured.ok() || !*measured) return measured.status();
   // A deletion is to leave a full disk emptier, and what rows leave free stays the catalog's.
   absl::Status status = folder_->CheckRoom(kMostOfPast * kMeasurementBytes);
   if (!status.ok()) return absl::IsResourceExhausted(status) ? absl::OkStatus() : status;
-  // What was measured before on the same pattern was measured again.
-  status = database_->Query(
-      "DELETE FROM past_patterns WHERE hash = (SELECT hash FROM patterns WHERE id = ?)", {pattern});
-  if (!status.ok()) return status;
-  const absl::StatusOr<std::optional<int64_t>> past = database_->QueryInteger(
-      fmt::format(
-          "INSERT INTO past_patterns(hash, bytes)"
-          " SELECT hash, (SELECT COALESCE(sum(length(name) + length(value)), 0) FROM features"
-          "                WHERE pattern = p.id)"
-          "            + {} * (SELECT min(count(*), {}) FROM measurements WHERE pattern = p.id)"
-          "   FROM patterns p WHERE id = ? AND EXISTS"
-          "   (SELECT 1 FROM measurements WHERE pattern = p.id) RETURNING id",
-          kMeasurementBytes, kMostOfPast),
+  const absl::StatusOr<std::optional<int64_t>> found = database_->QueryInteger(
+      "INSERT INTO past_patterns(hash, gone, bytes)"
+      " SELECT hash, (SELECT COALESCE(max(gone), 0) + 1 FROM past_patterns), 0"
+      "   FROM patterns WHERE id = ?"
+      " ON CONFLICT(hash) DO UPDATE SET gone = excluded.gone RETURNING id",
       {pattern});
-  if (!past.ok() || !*past) return past.status();
-  status = database_->Query(
-      "INSERT INTO past_features(pattern, name, value)"
+  if (!found.ok()) return found.status();
+  const int64_t past = found->value_or(0);
+  const auto change = [&](const std::string& sql, std::initializer_list<Database::Value> values)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                            if (status.ok()) status = database_->Query(sql, values);
+                          };
+  change(
+      "INSERT OR REPLACE INTO past_features(pattern, name, value)"
       " SELECT ?, name, value FROM features WHERE pattern = ?",
-      {**past, pattern});
-  if (!status.ok()) return status;
-  status = database_->Query(
-      fmt::format("INSERT INTO past_measurements(pattern, {0})"
-                  " SELECT ?, {0} FROM measurements WHERE id IN (SELECT id FROM measurements"
-                  " WHERE pattern = ? ORDER BY id DESC LIMIT {1}) ORDER BY id",
-                  kMeasurementColumns, kMostOfPast),
-      {**past, pattern});
+      {past, pattern});
+  // What was measured again takes the place of what was known of it before.
+  change(
+      "DELETE FROM past_measurements WHERE pattern = ? AND"
+      " (class, recipe, kernel, device, k, model, right_pattern, transposed) IN"
+      " (SELECT class, recipe, kernel, device, k, model, right_pattern, transposed"
+      "    FROM measurements WHERE pattern = ?)",
+      {past, pattern});
+  change(fmt::format("INSERT INTO past_measurements(pattern, {0})"
+                     " SELECT ?, {0} FROM measurements WHERE pattern = ? ORDER BY id",
+                     kMeasurementColumns),
+         {past, pattern});
+  change(fmt::format("DELETE FROM past_measurements WHERE pattern = ?1 AND id NOT IN"
+                     " (SELECT id FROM past_measurements WHERE pattern = ?1"
+                     "   ORDER BY id DESC LIMIT {})",
+                     kMostOfPast),
+         {past});
+  change(fmt::format(
+             "UPDATE past_patterns SET bytes ="
+             " (SELECT COALESCE(sum(length(name) + length(value)), 0) FROM past_features"
+             "   WHERE pattern = ?1)"
+             " + {} * (SELECT count(*) FROM past_measurements WHERE pattern = ?1) WHERE id = ?1",
+             kMeasurementBytes),
+         {past});
   return status.ok() ? BoundPast() : status;
 }
 
@@ -277,14 +293,14 @@ absl::Status DiskStore::BoundPast() {
   if (taken.ok() && taken->value_or(0) > most_past_bytes_) {
     const absl::Status status = database_->Query(
         "DELETE FROM past_patterns WHERE id IN (SELECT id FROM"
-        " (SELECT id, sum(bytes) OVER (ORDER BY id DESC) AS with_later FROM past_patterns)"
+        " (SELECT id, sum(bytes) OVER (ORDER BY gone DESC) AS with_later FROM past_patterns)"
         " WHERE with_later > ?)",
         {most_past_bytes_});
     if (!status.ok()) return status;
     taken = bytes();
   }
   if (!taken.ok()) return taken.status();
-  past_bytes_ = taken->value_or(0);
+  next_past_bytes_ = taken->value_or(0);
   return absl::OkStatus();
 }
 

@@ -308,13 +308,14 @@ ALTER TABLE measurements ADD COLUMN compulsory_bytes REAL NOT NULL DEFAULT 0;
 )sql";
 
 // Contenders that were stopped early; and what was measured on patterns that are stored no more,
-// the last of them last.
+// which `gone` puts in the order in which they went.
 constexpr const char* kVersion14 = R"sql(
 ALTER TABLE measurements ADD COLUMN censored INTEGER NOT NULL DEFAULT 0
   CHECK(censored IN (0, 1));
 CREATE TABLE past_patterns(
   id INTEGER PRIMARY KEY,
   hash TEXT NOT NULL UNIQUE,
+  gone INTEGER NOT NULL,
   bytes INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE past_features(

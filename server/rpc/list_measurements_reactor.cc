@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -89,6 +90,7 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
     if (!patterns_.empty()) {
       const std::shared_ptr<engine::Pattern> pattern =
           patterns_.extract(patterns_.begin()).mapped();
+      if (past_) sent_patterns_.insert(pattern->hash());
       return Begin({pattern->hash(), pattern->features(), pattern->trials().measurements()});
     }
     if (!past_) return Conclude(absl::OkStatus());
@@ -99,6 +101,10 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
   /// On a worker.
   void ReadPast() {
     auto past = service_.engine.ReadNextPast(of_.past ? of_.pattern_hash : "");
+    // What is kept of one that has come back joins the others when it goes again.
+    while (past.ok() && *past && sent_patterns_.contains((*past)->pattern_hash)) {
+      past = service_.engine.ReadNextPast((*past)->pattern_hash);
+    }
     if (!past.ok() || !*past) return Conclude(past.status());
     Begin(**std::move(past));
   }
@@ -132,6 +138,7 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
   const bool past_;  ///< past patterns, too
   StageRecord record_;
   std::map<std::string, std::shared_ptr<engine::Pattern>> patterns_;  ///< by hash, to be sent
+  std::set<std::string> sent_patterns_;                               ///< if past ones follow
   engine::PatternMeasurements of_;                                    ///< the one under way
   size_t sent_ = 0;                                                   ///< of its measurements
   grpc::ByteBuffer out_;

@@ -363,6 +363,11 @@ TEST(Catalog, OperatorsSeeWhatWasMeasuredOnPatternsThatAreGone) {
   all.clear();
   ASSERT_TRUE(list(false, false, "", all).ok());
   EXPECT_EQ(all.size(), 1u);
+  MustUpload(server, "back", Uniform(200, 300, 60, 2));
+  all.clear();
+  ASSERT_TRUE(list(true, false, "", all).ok());
+  ASSERT_EQ(all.size(), 2u) << "it is there again";
+  EXPECT_FALSE(all[0].past() || all[1].past());
   EXPECT_EQ(list(true, false, "stays", all).error_code(), grpc::INVALID_ARGUMENT);
   EXPECT_NE(server.Page("/metrics").find("sparsed_past_measurements_bytes "), std::string::npos);
   std::filesystem::remove_all(folder);

@@ -429,16 +429,24 @@ TEST_F(StoreTest, WhatWasMeasuredOutlivesThePattern) {
     EXPECT_TRUE(m.censored);
     EXPECT_FALSE((*past)->measurements[0].censored);
   }
-  // Measured again and deleted again: the later counts.
-  ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
-  measured[0].median_ms = 3.25;
-  ASSERT_TRUE(store_->PutMeasurements({measured.data(), 1}).ok());
-  ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
-  const auto past = store_->ReadNextPast("", HeapMemory());
-  ASSERT_TRUE(past.ok() && *past) << past.status();
-  EXPECT_FALSE((*past)->features) << "they were not found this time";
-  ASSERT_EQ((*past)->measurements.size(), 1U);
-  EXPECT_EQ((*past)->measurements[0].median_ms, 3.25);
+  // Deleted again before anything was measured, and once more afterwards.
+  for (const bool again : {false, true}) {
+    ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
+    measured[0].median_ms = 3.25;
+    if (again) {
+      ASSERT_TRUE(store_->PutMeasurements({measured.data(), 1}).ok());
+    }
+    ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
+    const auto past = store_->ReadNextPast("", HeapMemory());
+    ASSERT_TRUE(past.ok() && *past) << past.status();
+    EXPECT_TRUE((*past)->features);
+    ASSERT_EQ((*past)->measurements.size(), 2U);
+    const MeasurementRecord& first = (*past)->measurements[0];
+    const MeasurementRecord& last = (*past)->measurements[1];
+    EXPECT_EQ(first.kernel, again ? "y" : "x");
+    EXPECT_EQ(last.kernel, again ? "x" : "y");
+    EXPECT_EQ((again ? last : first).median_ms, again ? 3.25 : 1.5);
+  }
 }
 
 TEST_F(StoreTest, OfPastPatternsTheOldestGo) {
