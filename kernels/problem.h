@@ -75,6 +75,9 @@ struct Progress {
   int phase = 0;     ///< of a kernel that runs others; `done` is of this one
   bool finished = false;
   int64_t least = 1;  ///< parts that a run computes before it looks at `pause`
+  /// A run sets it where the parts to come are others than those that it computed: how many of
+  /// these fit a piece says nothing of them.
+  bool other_parts = false;
   const std::atomic<bool>* pause = nullptr;  ///< while it is true the run stops; null: never
 
   /// A run that has computed so many parts is to stop.

@@ -17,13 +17,16 @@ absl::Status PieceRun::Run(const std::function<absl::Status(sparsed::Progress&)>
   do {
     const int phase = progress_.phase;
     const int64_t done = progress_.done;
+    progress_.other_parts = false;
     const Clock::time_point begin = Clock::now();
     absl::Status status = run(progress_);
     const double taken = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
     *milliseconds += taken;
     if (!status.ok() || progress_.finished) return status;
-    const int64_t parts = progress_.done - (progress_.phase == phase ? done : 0);
-    if (parts > 0 && taken > 0) {
+    const int64_t parts = progress_.done - done;
+    if (progress_.phase != phase || progress_.other_parts) {
+      progress_.least = 1;
+    } else if (parts > 0 && taken > 0) {
       const double fit = 1e3 * kPieceSeconds / taken * static_cast<double>(parts);
       progress_.least = static_cast<int64_t>(std::clamp(fit, 1.0, 1e9));
     }

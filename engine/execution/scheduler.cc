@@ -383,7 +383,9 @@ void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, bool done, Turns::Ti
     // it takes that is a matter of their part of the time.
     if (!idle.due) idle.asked = end;
     idle.due = idle.started = false;
-    lanes.idle.push_front(&idle);
+    // Not before one whose turn has come meanwhile: only the first is looked at.
+    const bool other_is_due = !lanes.idle.empty() && lanes.idle.front()->due;
+    lanes.idle.insert(lanes.idle.begin() + (other_is_due ? 1 : 0), &idle);
     CountLocked(lanes);
   }
   idle_done_.NotifyAll();

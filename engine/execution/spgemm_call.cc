@@ -103,14 +103,7 @@ Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {
     }
     *end = Begin(lane);
     AddTimes();
-    if (!end->ok()) {
-      blocks_.reset();
-      const bool elsewhere = absl::IsResourceExhausted(*end) || absl::IsUnimplemented(*end);
-      if (lane.gpu == nullptr || token().stopped() || !elsewhere) return Next::kEnded;
-      backend_ = &impl_->cpu;
-      MoveTo(backend_->id());
-      return Next::kAgain;
-    }
+    if (!end->ok()) return TryElsewhere(lane, *end);
   }
   if (!begun_) return FindSizes(lane, end);
   if (blocks_->next_row() == blocks_->rows()) return End(end);
@@ -123,12 +116,21 @@ Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {
   return block->has_value() ? TakeBlock(**std::move(block), end) : Next::kAgain;
 }
 
+Job::Next SpgemmCall::TryElsewhere(const Lane& lane, const absl::Status& why) {
+  blocks_.reset();
+  const bool elsewhere = absl::IsResourceExhausted(why) || absl::IsUnimplemented(why);
+  if (lane.gpu == nullptr || token().stopped() || !elsewhere) return Next::kEnded;
+  backend_ = &impl_->cpu;
+  MoveTo(backend_->id());
+  return Next::kAgain;
+}
+
 Job::Next SpgemmCall::FindSizes(Lane& lane, absl::Status* end) {
   const absl::StatusOr<bool> found = blocks_->FindSizes(lane);
   AddTimes();
   if (!found.ok()) {
     *end = CheckedOn(*lane.backend, token(), found.status());
-    return Next::kEnded;
+    return TryElsewhere(lane, *end);
   }
   if (!*found) return Next::kAgain;
   begun_ = true;

@@ -42,6 +42,8 @@ class SpgemmCall final : public Job {
   absl::Status Begin(Lane& lane);
   /// Until somebody else's turn; begins to send when they are found.
   Next FindSizes(Lane& lane, absl::Status* end);
+  /// On the CPU, if a GPU has no room or no kernel for it; nothing was sent yet. Else it ends.
+  Next TryElsewhere(const Lane& lane, const absl::Status& why);
   /// Of the result, once the sizes of its rows are exact.
   int64_t ExactNonzeros() const;
   /// Both factors in plain CSR, those that are to be transposed if this is a lane of the CPU: a

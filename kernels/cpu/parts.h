@@ -40,7 +40,10 @@ class PartLoop {
     if (context_.stopped()) return false;
     const int64_t end = std::min(next.load(), count);
     computed_ += end - first;
-    if (context_.progress != nullptr) context_.progress->done = passed_ - count + end;
+    if (context_.progress != nullptr) {
+      context_.progress->done = passed_ - count + end;
+      context_.progress->other_parts |= end == count;
+    }
     return end == count;
   }
 
@@ -57,8 +60,10 @@ class PartLoop {
   }
 
  private:
+  /// After `here` parts of a phase. One that did some of an earlier phase looks at once.
   bool Pauses(int64_t here) const {
-    return context_.progress != nullptr && context_.progress->pauses(computed_ + here);
+    return context_.progress != nullptr &&
+           context_.progress->pauses(computed_ > 0 ? context_.progress->least : here);
   }
 
   const Context& context_;

@@ -211,7 +211,7 @@ TEST_F(Restore, RefusesWhatIsNotEmpty) {
   EXPECT_TRUE(Into(directory, Archive(SomeFiles())).ok());
   EXPECT_EQ(Into(directory, Archive(SomeFiles())).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Into(directory + "/catalog.sqlite", "").code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Into(folder_ + "/no/where", "").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Into(folder_ + "/no/where", "").code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(Restore, OfADamagedOneNothingStays) {
@@ -290,7 +290,7 @@ TEST_F(Restore, CanBeInterrupted) {
                 folder_ + "/nothing", nullptr, [](int64_t, int64_t) {}, go_on)
                 .status()
                 .code(),
-            absl::StatusCode::kNotFound);
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

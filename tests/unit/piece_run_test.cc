@@ -1,0 +1,50 @@
+// Work of several phases, cut into pieces.
+#include "engine/execution/piece_run.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <vector>
+
+#include "kernels/cpu/parts.h"
+
+namespace sparsed::engine {
+namespace {
+
+// How many tiny parts fit a piece says nothing of the large ones that come after them.
+TEST(PieceRun, BeginsWithOnePartOfTheNextPhase) {
+  constexpr int kFirst = 5, kSecond = 40;
+  for (const int threads : {1, 3}) {
+    const std::atomic<bool> wanted = true;
+    PieceRun pieces(&wanted);
+    std::vector<int> seconds;  // parts of the second phase, of the runs that had any
+    std::atomic<int> first_parts = 0, second_parts = 0;
+    while (!pieces.finished()) {
+      const int first_before = first_parts, second_before = second_parts;
+      double milliseconds = 0;
+      const absl::Status status = pieces.RunPiece(
+          [&](Progress& progress) {
+            Context context;
+            context.threads = threads;
+            context.progress = &progress;
+            cpu::PartLoop loop(context);
+            const bool all = loop.Run(kFirst, [&](int64_t) { ++first_parts; }) &&
+                             loop.Run(kSecond, [&](int64_t) { ++second_parts; });
+            return all ? loop.Finish() : loop.Cut();
+          },
+          &milliseconds);
+      ASSERT_TRUE(status.ok()) << status;
+      const int first = first_parts - first_before, second = second_parts - second_before;
+      EXPECT_GT(first + second, 0);
+      EXPECT_TRUE(first == 0 || second == 0) << first << " and " << second;
+      if (second > 0) seconds.push_back(second);
+    }
+    EXPECT_EQ(first_parts, kFirst);
+    EXPECT_EQ(second_parts, kSecond);
+    ASSERT_FALSE(seconds.empty());
+    EXPECT_LE(seconds.front(), threads);  // each may have taken one
+  }
+}
+
+}  // namespace
+}  // namespace sparsed::engine
