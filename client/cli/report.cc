@@ -105,7 +105,7 @@ Layout LayoutOf(const std::vector<std::vector<std::string>>& rows) {
       layout.widths[i] = std::max({layout.widths[i], Width(row[i]), size_t{1}});
       if (&row == &rows.front()) continue;
       if (!row[i].empty() && !IsNumber(row[i])) layout.numeric[i] = false;
-      if (i > 0 && IsSentence(row[i])) layout.sentences[i] = true;
+      if (i > 0 && rows.front()[i] != kPipeline && IsSentence(row[i])) layout.sentences[i] = true;
     }
   }
   return layout;
