@@ -275,15 +275,21 @@ TEST(Catalog, AMatrixTellsOfThePlansOfItsOwnType) {
 }
 
 /// What ListMeasurements sends.
-grpc::Status ListMeasurements(TestServer& server, const std::string& name,
+grpc::Status ListMeasurements(TestServer& server, const v1::ListMeasurementsRequest& request,
                               std::vector<v1::PatternMeasurements>* patterns) {
   grpc::ClientContext context;
-  v1::ListMeasurementsRequest request;
-  request.set_name(name);
   auto reader = server.catalog().ListMeasurements(&context, request);
   v1::PatternMeasurements pattern;
   while (reader->Read(&pattern)) patterns->push_back(pattern);
   return reader->Finish();
+}
+
+/// Of one matrix, or with an empty name of all.
+grpc::Status ListMeasurements(TestServer& server, const std::string& name,
+                              std::vector<v1::PatternMeasurements>* patterns) {
+  v1::ListMeasurementsRequest request;
+  request.set_name(name);
+  return ListMeasurements(server, request, patterns);
 }
 
 TEST(Catalog, EverythingThatWasMeasuredIsListed) {
@@ -331,20 +337,11 @@ TEST(Catalog, OperatorsSeeWhatWasMeasuredOnPatternsThatAreGone) {
   ASSERT_TRUE(Get(server, "stays", &stays).ok());
   ASSERT_TRUE(Get(server, "goes", &goes).ok());
   ASSERT_TRUE(server.engine().catalog().Delete("default", "goes").ok());
-  const auto list = [&](bool all, bool maps, const std::string& name,
-                        std::vector<v1::PatternMeasurements>& patterns) {
-    grpc::ClientContext context;
-    v1::ListMeasurementsRequest request;
-    request.set_name(name);
-    request.set_all(all);
-    request.set_density_maps(maps);
-    auto reader = server.catalog().ListMeasurements(&context, request);
-    v1::PatternMeasurements pattern;
-    while (reader->Read(&pattern)) patterns.push_back(pattern);
-    return reader->Finish();
-  };
+  v1::ListMeasurementsRequest of_all;
+  of_all.set_all(true);
+  of_all.set_density_maps(true);
   std::vector<v1::PatternMeasurements> all;
-  ASSERT_TRUE(list(true, true, "", all).ok());
+  ASSERT_TRUE(ListMeasurements(server, of_all, &all).ok());
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].pattern_hash(), stays.pattern_hash());
   EXPECT_FALSE(all[0].past());
@@ -361,14 +358,16 @@ TEST(Catalog, OperatorsSeeWhatWasMeasuredOnPatternsThatAreGone) {
   EXPECT_EQ(all[1].measurements(0).median_ms(), goes.measurements(0).median_ms());
   EXPECT_EQ(all[1].measurements(0).gflops(), goes.measurements(0).gflops());
   all.clear();
-  ASSERT_TRUE(list(false, false, "", all).ok());
+  ASSERT_TRUE(ListMeasurements(server, "", &all).ok());
   EXPECT_EQ(all.size(), 1u);
   MustUpload(server, "back", Uniform(200, 300, 60, 2));
   all.clear();
-  ASSERT_TRUE(list(true, false, "", all).ok());
+  of_all.set_density_maps(false);
+  ASSERT_TRUE(ListMeasurements(server, of_all, &all).ok());
   ASSERT_EQ(all.size(), 2u) << "it is there again";
   EXPECT_FALSE(all[0].past() || all[1].past());
-  EXPECT_EQ(list(true, false, "stays", all).error_code(), grpc::INVALID_ARGUMENT);
+  of_all.set_name("stays");
+  EXPECT_EQ(ListMeasurements(server, of_all, &all).error_code(), grpc::INVALID_ARGUMENT);
   EXPECT_NE(server.Page("/metrics").find("sparsed_past_measurements_bytes "), std::string::npos);
   std::filesystem::remove_all(folder);
 }

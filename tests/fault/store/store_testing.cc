@@ -118,6 +118,16 @@ Features RandomFeatures(uint32_t seed) {
   return features;
 }
 
+absl::StatusOr<std::vector<PastPattern>> PastPatterns(Store& store) {
+  std::vector<PastPattern> all;
+  while (true) {
+    auto next = store.ReadNextPast(all.empty() ? "" : all.back().hash, HeapMemory());
+    if (!next.ok()) return next.status();
+    if (!*next) return all;
+    all.push_back(**std::move(next));
+  }
+}
+
 absl::StatusOr<std::string> Dump(Store& store) {
   const absl::StatusOr<StoreContents> contents = store.Load();
   if (!contents.ok()) return contents.status();
@@ -171,16 +181,14 @@ absl::StatusOr<std::string> Dump(Store& store) {
                             b.time_to_live_ns));
     dumper.Line(b.array);
   }
-  std::string after;
-  for (;;) {
-    const absl::StatusOr<std::optional<PastPattern>> past = store.ReadNextPast(after, HeapMemory());
-    if (!past.ok()) return past.status();
-    if (!*past) return dumper.Result();
-    after = (*past)->hash;
-    dumper.Line("past pattern " + after);
-    if ((*past)->features) dumper.Line(*(*past)->features);
-    for (const MeasurementRecord& m : (*past)->measurements) dumper.Line("past " + TextOf(m));
+  const auto all_past = PastPatterns(store);
+  if (!all_past.ok()) return all_past.status();
+  for (const PastPattern& past : *all_past) {
+    dumper.Line("past pattern " + past.hash);
+    if (past.features) dumper.Line(*past.features);
+    for (const MeasurementRecord& m : past.measurements) dumper.Line("past " + TextOf(m));
   }
+  return dumper.Result();
 }
 
 std::vector<Step> AllSteps() {

@@ -26,6 +26,8 @@ NewBuffer RandomBuffer(const std::string& name, uint32_t seed);
 /// Features of numbers that `seed` determines.
 Features RandomFeatures(uint32_t seed);
 
+/// All past patterns, in the order of their hashes.
+absl::StatusOr<std::vector<PastPattern>> PastPatterns(Store& store);
 /// Everything in the store, contents of all arrays included, as text.
 absl::StatusOr<std::string> Dump(Store& store);
 

@@ -380,16 +380,13 @@ TEST_F(StoreTest, NewDecisionsReplaceThoseOfTheirClass) {
 }
 
 /// Hashes of the past patterns, in order.
-std::vector<std::string> PastPatterns(Store& store) {
+std::vector<std::string> PastHashes(Store& store) {
   std::vector<std::string> hashes;
-  std::string after;
-  for (;;) {
-    const auto past = store.ReadNextPast(after, HeapMemory());
-    EXPECT_TRUE(past.ok()) << past.status();
-    if (!past.ok() || !*past) return hashes;
-    after = (*past)->hash;
-    hashes.push_back(after);
-  }
+  const auto all = PastPatterns(store);
+  EXPECT_TRUE(all.ok()) << all.status();
+  if (!all.ok()) return hashes;
+  for (const PastPattern& past : *all) hashes.push_back(past.hash);
+  return hashes;
 }
 
 TEST_F(StoreTest, WhatWasMeasuredOutlivesThePattern) {
@@ -404,13 +401,13 @@ TEST_F(StoreTest, WhatWasMeasuredOutlivesThePattern) {
        PatternPair{"R", false, true}, 512, true}};
   ASSERT_TRUE(store_->PutMeasurements(measured).ok());
   ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
-  EXPECT_THAT(PastPatterns(*store_), IsEmpty()) << "b has the pattern";
+  EXPECT_THAT(PastHashes(*store_), IsEmpty()) << "b has the pattern";
   ASSERT_TRUE(store_->DeleteMatrix("tenant", "unmeasured").ok());
   ASSERT_TRUE(store_->DeleteMatrix("tenant", "b").ok());
   for (const bool reopened : {false, true}) {
     if (reopened) Reopen();
     EXPECT_THAT(store_->Load()->measurements, IsEmpty());
-    EXPECT_THAT(PastPatterns(*store_), ElementsAre("P"));
+    EXPECT_THAT(PastHashes(*store_), ElementsAre("P"));
     EXPECT_GT(store_->past_measurement_bytes(), 0);
     const auto past = store_->ReadNextPast("", HeapMemory());
     ASSERT_TRUE(past.ok() && *past && (*past)->features) << past.status();
@@ -462,22 +459,22 @@ TEST_F(StoreTest, OfPastPatternsTheOldestGo) {
   constexpr int64_t kRoom = 100 * 1024;
   Reopen(kRoom);
   for (const char* hash : {"C", "A", "D", "B"}) come_and_go(hash, 100);
-  EXPECT_THAT(PastPatterns(*store_), ElementsAre("A", "B", "C", "D"));
+  EXPECT_THAT(PastHashes(*store_), ElementsAre("A", "B", "C", "D"));
   come_and_go("E", 100);
-  EXPECT_THAT(PastPatterns(*store_), ElementsAre("A", "B", "D", "E"));
+  EXPECT_THAT(PastHashes(*store_), ElementsAre("A", "B", "D", "E"));
   EXPECT_LE(store_->past_measurement_bytes(), kRoom);
   come_and_go("F", 2000);
   const auto past = store_->ReadNextPast("E", HeapMemory());
   ASSERT_TRUE(past.ok());
   EXPECT_FALSE(*past) << "it would take more than there is by itself";
-  EXPECT_THAT(PastPatterns(*store_), IsEmpty());
+  EXPECT_THAT(PastHashes(*store_), IsEmpty());
   for (const char* hash : {"C", "A"}) come_and_go(hash, 100);
   Reopen(kRoom / 4 + 1024);
-  EXPECT_THAT(PastPatterns(*store_), ElementsAre("A"));
+  EXPECT_THAT(PastHashes(*store_), ElementsAre("A"));
   Reopen(0);
-  EXPECT_THAT(PastPatterns(*store_), IsEmpty());
+  EXPECT_THAT(PastHashes(*store_), IsEmpty());
   come_and_go("A", 1);
-  EXPECT_THAT(PastPatterns(*store_), IsEmpty());
+  EXPECT_THAT(PastHashes(*store_), IsEmpty());
   EXPECT_EQ(store_->past_measurement_bytes(), 0);
 }
 
