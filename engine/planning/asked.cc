@@ -163,10 +163,16 @@ absl::Status CheckAsked(const Asked& asked, const ProblemClass& c, int64_t rows,
   return NoSuchKernel(asked.kernel, c, asked.recipe, layout.kind, kernels);
 }
 
+std::string WithoutSkipRules(const std::string& recipe) {
+  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
+  return parsed.ok() ? ToString(Forced(*parsed)) : recipe;
+}
+
 void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candidate>& candidates) {
   if (asked.contains(Asked())) {
     for (Candidate& candidate : candidates) {
       candidate.asked = true;
+      candidate.recipe = WithoutSkipRules(candidate.recipe);
       if (!candidate.worth_trying) WantAnyway(candidate, candidate.reason);
     }
   } else if (nothing_else) {

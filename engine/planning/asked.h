@@ -17,7 +17,7 @@ namespace sparsed::engine {
 
 /// A recipe, with one of the kernels for its layout or with all of them. Of SpGEMM it is that of
 /// the layout that factors are read from; "csr" leaves that to the kernel. As it is made: every
-/// candidate that there is.
+/// candidate that there is, without the skip rules of its steps.
 struct Asked {
   std::string recipe;  ///< canonical; empty: all
   std::string kernel;  ///< empty: all
@@ -32,6 +32,9 @@ absl::StatusOr<Asked> ParseAsked(std::string_view recipe, std::string_view kerne
 /// `cols`; INVALID_ARGUMENT says what can.
 absl::Status CheckAsked(const Asked& asked, const ProblemClass& problem_class, int64_t rows,
                         int64_t cols, int64_t nnz);
+
+/// The recipe with the flag "force" at every step that knows it.
+std::string WithoutSkipRules(const std::string& recipe);
 
 /// Has the candidates tried that are asked for. `nothing_else`: and no others.
 void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candidate>& candidates);

@@ -410,7 +410,10 @@ void PatternJob::KeepEarlierDecisions(ClassSearch& search) const {
     const std::set<Asked>& asked_for = AskedFor(earlier.problem_class);
     const bool is_new =
         asked_for.contains(Asked())
-            ? std::ranges::count(search.decisions, earlier.recipe, &Decision::recipe) > 0
+            ? std::ranges::any_of(search.decisions,
+                                  [&](const Decision& decision) {
+                                    return decision.recipe == WithoutSkipRules(earlier.recipe);
+                                  })
             : std::ranges::any_of(
                   asked_for, [&](const Asked& asked) { return asked.recipe == earlier.recipe; });
     if (is_new) continue;

@@ -14,9 +14,6 @@
 
 #include "engine/execution/gpu_backend.h"
 #include "engine/planning/asked.h"
-#include "engine/planning/candidates.h"
-#include "kernels/recipe.h"
-#include "kernels/recipe_steps.h"
 
 namespace sparsed::corpus {
 namespace {
@@ -30,13 +27,6 @@ absl::Status Send(engine::Upload& upload, uint32_t array, const std::vector<T>& 
   if (!to.ok()) return to.status();
   if (bytes > 0) std::memcpy(*to, data.data(), bytes);
   return absl::OkStatus();
-}
-
-/// The recipe, whatever the skip rules of its steps say.
-absl::StatusOr<engine::Asked> Overruling(const std::string& text) {
-  const absl::StatusOr<Recipe> recipe = ParseRecipe(text);
-  if (!recipe.ok()) return recipe.status();
-  return engine::ParseAsked(ToString(Forced(*recipe)), "");
 }
 
 }  // namespace
@@ -76,8 +66,8 @@ absl::StatusOr<std::unique_ptr<Measurer>> Measurer::Open(const MeasureOptions& o
   engine.preparation.trial_budget_ms = options.trial_budget_ms;
   std::set<ElementType> types;
   for (const ProblemClass& c : options.classes) types.insert(c.type);
-  const size_t preparations = std::max<size_t>(types.size(), 1) * (options.explore ? 2 : 1);
-  engine.preparation.seconds = options.seconds / static_cast<double>(preparations);
+  engine.preparation.seconds =
+      options.seconds / static_cast<double>(std::max<size_t>(types.size(), 1));
   if (options.device.kind == DeviceKind::kCuda) {
     engine.gpu.emplace();
     engine.gpu_ordinals = {options.device.ordinal};
@@ -100,6 +90,13 @@ absl::Status Measurer::device_status() const {
                                                                   : gpus.front().status();
 }
 
+std::vector<ProblemClass> Measurer::ClassesOf(ElementType type) const {
+  std::vector<ProblemClass> classes;
+  std::ranges::copy_if(options_.classes, std::back_inserter(classes),
+                       [&](const ProblemClass& c) { return c.type == type; });
+  return classes;
+}
+
 absl::StatusOr<engine::MatrixLease> Measurer::Upload(const Pattern& pattern, ElementType type) {
   engine::UploadHeader header;
   header.tenant = kTenant;
@@ -110,8 +107,8 @@ absl::StatusOr<engine::MatrixLease> Measurer::Upload(const Pattern& pattern, Ele
   header.type = type;
   header.replace = true;
   header.values_are_ones = true;
-  std::ranges::copy_if(options_.classes, std::back_inserter(header.expected),
-                       [&](const ProblemClass& c) { return c.type == type; });
+  header.expected =
+      options_.explore ? std::vector{ClassOf({Operation::kSpgemm, false, type})} : ClassesOf(type);
   absl::StatusOr<std::unique_ptr<engine::Upload>> upload =
       engine_->catalog().BeginUpload(std::move(header));
   if (!upload.ok()) return upload.status();
@@ -132,33 +129,6 @@ absl::Status Measurer::Finish(const engine::Matrix& matrix) {
                                                            : absl::OkStatus();
 }
 
-absl::Status Measurer::Explore(const engine::MatrixLease& matrix, const ProblemClass& c) {
-  const engine::Pattern& pattern = *matrix->pattern();
-  const std::shared_ptr<const Features> features = pattern.features();
-  if (features == nullptr) return absl::OkStatus();
-  const std::vector<engine::Measurement> measured = pattern.trials().measurements();
-  const bool spgemm = c.operation == Operation::kSpgemm;
-  const std::vector<engine::Candidate> candidates =
-      spgemm ? engine::SpgemmCandidatesFor(ProblemOf(c), features.get(), features.get())
-             : engine::CandidatesFor(c, *features);
-  for (const engine::Candidate& candidate : candidates) {
-    const bool known = std::ranges::any_of(measured, [&](const engine::Measurement& m) {
-      return m.problem_class == c &&
-             (spgemm ? m.kernel == candidate.kernel : m.recipe == candidate.recipe);
-    });
-    if (known) continue;
-    const absl::StatusOr<engine::Asked> asked =
-        spgemm ? engine::Asked{std::string(kCsr), candidate.kernel} : Overruling(candidate.recipe);
-    if (!asked.ok()) return asked.status();
-    const absl::Status status =
-        engine_->preparation().Request(matrix, {c}, /*again=*/false, *asked);
-    // No kernel serves it, or there is no square.
-    if (absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status)) continue;
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Measured> Measurer::Measure(const Pattern& pattern) {
   std::set<ElementType> types;
   for (const ProblemClass& c : options_.classes) types.insert(c.type);
@@ -170,13 +140,10 @@ absl::StatusOr<Measured> Measurer::Measure(const Pattern& pattern) {
     status = matrix.ok() ? Finish(**matrix) : matrix.status();
     if (!status.ok()) break;
     matrices.push_back(*matrix);
-    for (const ProblemClass& c : options_.classes) {
-      if (!options_.explore || c.type != type) continue;
-      Problem problem = ProblemOf(c);
-      problem.device = options_.device.kind;
-      status = Explore(*matrix, ClassOf(problem));
-      if (!status.ok()) break;
-    }
+    if (!options_.explore) continue;
+    // All classes in one preparation, which builds each layout once.
+    status =
+        engine_->preparation().Request(*matrix, ClassesOf(type), /*again=*/false, engine::Asked());
     if (status.ok()) status = Finish(**matrix);
     if (!status.ok()) break;
   }

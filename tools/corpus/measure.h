@@ -57,11 +57,10 @@ class Measurer {
  private:
   explicit Measurer(MeasureOptions options) : options_(std::move(options)) {}
 
+  std::vector<ProblemClass> ClassesOf(ElementType type) const;
   absl::StatusOr<engine::MatrixLease> Upload(const Pattern& pattern, ElementType type);
   /// Waits until nothing is to be prepared any more.
   absl::Status Finish(const engine::Matrix& matrix);
-  /// Asks for what was not tried for the class.
-  absl::Status Explore(const engine::MatrixLease& matrix, const ProblemClass& c);
 
   const MeasureOptions options_;
   engine::Observer observer_;
