@@ -64,6 +64,10 @@ class Observer {
   virtual void OnSoftLimit(const Tenant& /*tenant*/, Quota /*quota*/, int64_t /*times*/) {}
   /// What became of a recipe for a class: "tried", "ruled_out", "no_memory", "no_time".
   virtual void OnRecipe(std::string_view /*outcome*/) {}
+  /// A model that serves ("used"), or is only watched ("watched"), estimated for a class what was
+  /// then measured: its first choice had this share of the best speed that was measured.
+  virtual void OnModelChoice(std::string_view /*model*/, std::string_view /*role*/,
+                             double /*share*/) {}
   /// "ready", "failed", "cancelled".
   virtual void OnPreparationEnd(std::string_view /*state*/) {}
   /// Likewise, after it, with all that there is to say.

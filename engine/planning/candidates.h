@@ -19,6 +19,15 @@
 
 namespace sparsed::engine {
 
+/// What a trained model expects of a candidate.
+struct Promise {
+  std::string model;
+  double log2_ratio = 0;             ///< of its time over the default's
+  double deviation = 0;              ///< of that
+  double build_seconds = 0;          ///< until there is the layout
+  std::vector<std::string> kernels;  ///< that are worth a trial then, the most promising first
+};
+
 struct Candidate {
   std::string recipe;  ///< canonical; empty, of SpGEMM: the kernel's own (FormatRecipe)
   bool worth_trying = false;
@@ -27,6 +36,8 @@ struct Candidate {
   bool needs_clustered_tiles = false;
   bool asked = false;  ///< a client wants it: what was measured for others does not rule it out
   std::string kernel = {};  ///< the only one that is tried; empty: all of the recipe's
+  /// None: a rule judged it, or a client asked for it.
+  std::optional<Promise> promise = std::nullopt;
 };
 
 /// Every recipe that there is a rule for, besides plain CSR, cheapest to build first; none for

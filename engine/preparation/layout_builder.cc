@@ -100,7 +100,8 @@ LayoutBuilder::LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layou
 absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candidate,
                                                         const ProblemClass& problem_class,
                                                         bool again) {
-  if (!candidate.asked && !built_.contains(candidate.recipe) && !deadline_.passed()) {
+  if (!candidate.asked && !candidate.promise && !built_.contains(candidate.recipe) &&
+      !deadline_.passed()) {
     absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class, again);
     if (!futile.ok()) return futile.status();
     if (futile->has_value()) return Built{nullptr, 0, **futile};
@@ -168,6 +169,11 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& tex
     progress_.Built(built.layout->kind, Name(on_gpu ? gpu_ : DeviceId{}), built.seconds);
   }
   return built;
+}
+
+bool LayoutBuilder::Has(const std::string& recipe) const {
+  const auto found = built_.find(recipe);
+  return found != built_.end() && found->second.layout != nullptr;
 }
 
 LayoutBuilder::Built LayoutBuilder::Take(const std::string& recipe) {

@@ -75,6 +75,8 @@ class LayoutBuilder {
   /// The layout of a recipe, whatever the rules and the clock say. Errors: RESOURCE_EXHAUSTED,
   /// CANCELLED.
   absl::StatusOr<Built> Build(const std::string& recipe);
+  /// There is a layout of the recipe that Get or GetInTime returned.
+  bool Has(const std::string& recipe) const;
   /// Hands a layout over that Get or GetInTime returned.
   Built Take(const std::string& recipe);
   /// Forgets the layouts, all but those of these recipes.

@@ -275,13 +275,22 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   }
   // Without features rules may leave out what is worth a trial.
   bool for_now = left->short_of_memory || right->short_of_memory;
+  const bool square = pair.right == pattern_ && !pair.transpose_left && !pair.transpose_right;
+  const bool explored = asked.contains(Asked());
   std::vector<Candidate> candidates =
-      SpgemmCandidatesFor(problem, left->features.get(), right->features.get());
+      explored ? SpgemmCandidatesFor(problem, left->features.get(), right->features.get())
+               : modules_.selector.SpgemmCandidatesFor(problem, square, left->features.get(),
+                                                       right->features.get());
   if (!asked.empty()) AddAskedKernels(asked, only_asked, candidates);
   const absl::Status tried = TryKernels(plan, *left, *right, candidates, **trial, for_now);
   if (EndsJob(tried)) return tried;
   if (!tried.ok()) return keep_default(Sentence(tried), IsForNow(tried));
   trial->reset();  // What it holds makes room for what follows.
+  if (square) {
+    std::vector<Measurement> of_pair = pattern_->trials().measurements();
+    std::erase_if(of_pair, [&](const Measurement& m) { return m.pair != plan.pair; });
+    JudgeModels(c, left->features.get(), of_pair);
+  }
   if (only_asked && for_now) {
     notes_.push_back(
         fmt::format("{}, {}: not all that was asked for could be tried", ToString(c), recipe));
@@ -314,9 +323,16 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     measurement.model = BackendOf(c).model();
     pattern_->trials().Add(std::move(measurement));
   };
-  const auto worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);
+  const bool estimated = std::ranges::any_of(
+      candidates, [](const Candidate& candidate) { return candidate.promise.has_value(); });
+  int64_t worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);
+  // A model has few of its candidates tried.
+  if (estimated) worth_trying = std::min(worth_trying, kEstimatedShares);
   const double share_ms =
       modules_.options.trial_budget_ms / static_cast<double>(std::max<int64_t>(worth_trying, 1));
+  if (estimated) {
+    if (absl::Status s = trial.BaselineAlone(share_ms).status(); !s.ok()) return s;
+  }
   std::vector<Decision> decisions;
   std::string best_recipe;
   double best_speedup = 0;
@@ -326,7 +342,16 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
         candidate.recipe.empty() ? std::string(kernel.layout_kind) : candidate.recipe;
     Decision decision = {c, recipe, false, candidate.reason, candidate.kernel, plan.pair};
     std::string_view outcome = "ruled_out";
-    if (candidate.worth_trying) {
+    bool worth_a_trial = candidate.worth_trying;
+    if (worth_a_trial && candidate.promise) {
+      const double default_ms = trial.baseline_median();
+      Worth worth = Weigh(*candidate.promise, {.default_ms = default_ms,
+                                               .best_ms = default_ms / std::max(best_speedup, 1.0),
+                                               .requests = modules_.options.expected_requests});
+      worth_a_trial = worth.worth_trying;
+      decision.reason = std::move(worth.reason);
+    }
+    if (worth_a_trial) {
       double seconds = 0;
       const absl::StatusOr<TrialTimes> times =
           TryKernel(c, candidate, left, right, trial, share_ms, recipe, seconds);

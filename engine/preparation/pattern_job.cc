@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/planning/candidates.h"
@@ -171,6 +172,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   if (search.only_asked) KeepEarlierDecisions(search);
   pattern_->trials().SetDecisions(c, search.decisions);
   search.trial.reset();  // Its operands make room for what follows.
+  JudgeModels(c, pattern_->features().get(), pattern_->trials().measurements());
   Decide(search);
   return absl::OkStatus();
 }
@@ -178,21 +180,36 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
 absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
   std::vector<Candidate> candidates;
   if (const std::shared_ptr<const Features> features = pattern_->features()) {
-    candidates = CandidatesFor(search.plain.problem_class, *features);
+    // All that there are, where a client explores.
+    const ProblemClass& c = search.plain.problem_class;
+    candidates = AskedFor(c).contains(Asked()) ? CandidatesFor(c, *features)
+                                               : modules_.selector.CandidatesFor(c, *features);
   } else {
     AddNote(search, "only plain CSR: there was no memory for the pattern's features");
     search.short_of_memory = true;
   }
   AddAsked(AskedFor(search.plain.problem_class), search.only_asked, candidates);
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
-  search.share_ms =
-      modules_.options.trial_budget_ms /
-      static_cast<double>(existing.size() + 1 +
-                          std::ranges::count(candidates, true, &Candidate::worth_trying));
-
+  // A model has few of its candidates tried.
+  const bool estimated = std::ranges::any_of(
+      candidates, [](const Candidate& candidate) { return candidate.promise.has_value(); });
+  const auto shares = static_cast<int64_t>(existing.size()) + 1 +
+                      std::ranges::count(candidates, true, &Candidate::worth_trying);
+  search.share_ms = modules_.options.trial_budget_ms /
+                    static_cast<double>(estimated ? std::min(shares, kEstimatedShares) : shares);
+  if (estimated) {
+    if (absl::Status s = TryBaseline(search); !s.ok()) return s;
+    for (Candidate& candidate : candidates) {
+      const absl::Status s = candidate.promise ? TryPromising(search, candidate, existing, last)
+                                               : TryCandidate(search, candidate, last);
+      if (!s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
   if (absl::Status s = TryLayout(search, csr_, 0, ""); !s.ok()) return s;
   for (const Pattern::BuiltEntry& entry : existing) {
-    if (absl::Status s = TryExisting(search, entry); !s.ok()) return s;
+    absl::Status s = TryExisting(search, entry, "it was there already");
+    if (!s.ok()) return s;
   }
   for (const Candidate& candidate : candidates) {
     if (pattern_->FindLayout(candidate.recipe) != nullptr) continue;
@@ -201,12 +218,51 @@ absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
   return search.baseline_ms > 0 ? absl::OkStatus() : TryBaseline(search);
 }
 
-absl::Status PatternJob::TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry) {
+absl::Status PatternJob::TryPromising(ClassSearch& search, Candidate& candidate,
+                                      const std::vector<Pattern::BuiltEntry>& existing, bool last) {
+  const std::string& recipe = candidate.recipe;
+  const bool plain = recipe == kCsr;
+  // Built by rules it has the skip rules of its steps.
+  const auto there = std::ranges::find_if(existing, [&](const Pattern::BuiltEntry& entry) {
+    return WithoutSkipRules(entry.description->recipe) == recipe;
+  });
+  if (search.baseline_ms <= 0) {
+    candidate.worth_trying = false;
+    candidate.reason = "plain CSR was not timed";
+  } else if (candidate.worth_trying) {
+    const double speedup = search.best ? search.best->times.speedup() : 1;
+    const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
+    Worth worth = Weigh(*candidate.promise,
+                        {.default_ms = search.baseline_ms,
+                         .best_ms = search.baseline_ms / speedup,
+                         .is_built = plain || there != existing.end() || builder_->Has(recipe),
+                         .least_speedup = more_memory ? kLeastSpeedup : 1,
+                         .requests = modules_.options.expected_requests});
+    candidate.worth_trying = worth.worth_trying;
+    candidate.reason = std::move(worth.reason);
+  }
+  const std::vector<std::string>& kernels = candidate.promise->kernels;
+  // Plain CSR itself is what others are measured by, and no decision.
+  if (plain) {
+    if (!candidate.worth_trying) return absl::OkStatus();
+    return TryLayout(search, csr_, 0, "", kernels, &*candidate.promise);
+  }
+  if (candidate.worth_trying && there != existing.end()) {
+    return TryExisting(search, *there, candidate.reason, kernels, &*candidate.promise);
+  }
+  return TryCandidate(search, candidate, last);
+}
+
+absl::Status PatternJob::TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry,
+                                     const std::string& reason,
+                                     const std::vector<std::string>& only, const Promise* promise) {
   const std::string& recipe = entry.description->recipe;
   // What only products are read from.
   if (ReadsLayouts(Operation::kSpgemm, entry.description->kind)) return absl::OkStatus();
   const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
-  if (layout.ok()) return TryLayout(search, *layout, entry.build_seconds, "it was there already");
+  if (layout.ok()) {
+    return TryLayout(search, *layout, entry.build_seconds, reason, only, promise);
+  }
   if (absl::IsDataLoss(layout.status())) {
     // What is not there is built again.
     modules_.observer.OnDamage(Sentence(layout.status()));
@@ -237,8 +293,11 @@ absl::Status PatternJob::TryCandidate(ClassSearch& search, const Candidate& cand
     search.short_of_time |= built->out_of_time;
     return absl::OkStatus();
   }
-  absl::Status tried =
-      TryLayout(search, built->layout, built->seconds, candidate.reason, candidate.kernel);
+  std::vector<std::string> kernels;
+  if (candidate.promise) kernels = candidate.promise->kernels;
+  if (!candidate.kernel.empty()) kernels = {candidate.kernel};
+  absl::Status tried = TryLayout(search, built->layout, built->seconds, candidate.reason, kernels,
+                                 candidate.promise ? &*candidate.promise : nullptr);
   // Losers make room for the next candidate.
   if (last) {
     builder_->DropAllBut(search.best ? std::set<std::string>{search.best->layout->recipe}
@@ -249,11 +308,13 @@ absl::Status PatternJob::TryCandidate(ClassSearch& search, const Candidate& cand
 
 absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
                                    double build_seconds, const std::string& reason,
-                                   std::string_view only) {
+                                   const std::vector<std::string>& only, const Promise* promise) {
   const ProblemClass& c = search.plain.problem_class;
   std::vector<std::string_view> kernels = KernelsFor(search.trial->problem(), *layout);
-  if (!only.empty())
-    std::erase_if(kernels, [&](std::string_view kernel) { return kernel != only; });
+  if (!only.empty()) {
+    std::erase_if(kernels,
+                  [&](std::string_view kernel) { return std::ranges::count(only, kernel) == 0; });
+  }
   const bool plain = layout == csr_;
   if (plain) kernels.erase(kernels.begin());
   std::string why_not = kernels.empty() ? "there is no kernel for it" : "";
@@ -302,7 +363,8 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     const double best = search.best ? search.best->times.speedup() : 1;
     const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
     if (times->speedup() > best * (more_memory ? kLeastSpeedup : 1)) {
-      search.best = {layout, kernel, *times};
+      search.best = {layout, kernel, *times, promise != nullptr ? promise->model : "",
+                     promise != nullptr ? std::exp2(-promise->log2_ratio) : 0};
     }
   }
   if (!plain) RecordDecision(search, layout->recipe, outcome, outcome == kTried ? reason : why_not);
@@ -450,6 +512,10 @@ void PatternJob::Decide(ClassSearch& search) {
     plan.baseline_ms = search.best->times.baseline_median;
     plan.plan_ms = search.best->times.median;
     plan.reason = fmt::format("{:.2f}x over plain CSR", search.best->times.speedup());
+    if (!search.best->model.empty()) {
+      plan.reason += fmt::format(", {:.2f}x expected by model {}", search.best->expected_speedup,
+                                 search.best->model);
+    }
   }
   plan.provisional = plan.recipe == kCsr && (search.short_of_memory || search.short_of_time);
   if (search.only_asked && plan.provisional) {
@@ -458,6 +524,18 @@ void PatternJob::Decide(ClassSearch& search) {
     return;
   }
   Activate(plan);
+}
+
+void PatternJob::JudgeModels(const ProblemClass& c, const Features* features,
+                             const std::vector<Measurement>& measured) {
+  if (features == nullptr) return;
+  const auto judge = [&](const std::shared_ptr<const Model>& model, std::string_view role) {
+    if (model == nullptr) return;
+    const std::optional<Choice> choice = Selector::ChoiceOf(*model, c, *features, measured);
+    if (choice) modules_.observer.OnModelChoice(model->name(), role, choice->share);
+  };
+  judge(modules_.selector.used(c.device), "used");
+  judge(modules_.selector.watched(c.device), "watched");
 }
 
 std::string PatternJob::WhyPlain(const ClassSearch& search) const {

@@ -23,6 +23,7 @@
 #include "engine/observer.h"
 #include "engine/planning/asked.h"
 #include "engine/planning/candidates.h"
+#include "engine/planning/selector.h"
 #include "engine/preparation/layout_builder.h"
 #include "engine/preparation/preparation.h"
 #include "engine/preparation/progress.h"
@@ -40,6 +41,7 @@ struct JobModules {
   Budget& budget;
   Executor& executor;
   Observer& observer;
+  const Selector& selector;
   const PreparationOptions& options;
   /// Held while a layout that products read is published (added, stored, named by a plan) and while
   /// one is found to be unused and dropped: jobs of several patterns do so with one pattern's.
@@ -83,6 +85,9 @@ void RestoreProductLayouts(const JobModules& modules, Pattern& pattern,
 /// Below this many nonzeros of both operands together all of SpGEMM's kernels end before a trial
 /// would pay.
 inline constexpr int64_t kLeastPairNonzeros = 10'000;
+
+/// Where a model estimates, so many contenders at the most share the budget of trials.
+inline constexpr int64_t kEstimatedShares = 8;
 
 /// A gain below this is not told from noise, nor worth the memory of a layout.
 inline constexpr double kLeastSpeedup = 1.03;
@@ -143,6 +148,8 @@ class PatternJob {
     std::shared_ptr<const Layout> layout;
     std::string kernel;
     TrialTimes times;
+    std::string model = {};  ///< that had it tried; empty: none
+    double expected_speedup = 0;
   };
   /// The search for the plan of one class: its trials, and what became of the candidates.
   struct ClassSearch {
@@ -176,15 +183,21 @@ class PatternJob {
   /// `last`: no later class will want the layouts that lose.
   absl::Status TryClass(const ProblemClass& problem_class, bool last);
   absl::Status TryCandidates(ClassSearch& search, bool last);
-  /// Runs one that the pattern has.
-  absl::Status TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry);
+  /// Runs one that the pattern has, or those kernels of it (empty: all).
+  absl::Status TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry,
+                           const std::string& reason, const std::vector<std::string>& only = {},
+                           const Promise* promise = nullptr);
+  /// Runs one that a model estimated, if that pays, after building it unless it is there.
+  absl::Status TryPromising(ClassSearch& search, Candidate& candidate,
+                            const std::vector<Pattern::BuiltEntry>& existing, bool last);
   /// Builds and runs one that the rules do not rule out.
   absl::Status TryCandidate(ClassSearch& search, const Candidate& candidate, bool last);
   /// Runs the layout's kernels; those of plain CSR except the baseline's own. `reason` is why, for
-  /// the decision, `only` the one kernel that is run; empty: all.
+  /// the decision, `only` the kernels that are run; empty: all.
   absl::Status TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
                          double build_seconds, const std::string& reason,
-                         std::string_view only = "");
+                         const std::vector<std::string>& only = {},
+                         const Promise* promise = nullptr);
   absl::Status TryBaseline(ClassSearch& search);
   using PairKey = Pairs::key_type;
   /// Those whose plans read layouts that are gone: however the job ends, the default serves until
@@ -260,6 +273,9 @@ class PatternJob {
   void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(ClassSearch& search);
+  /// Says how near the first choices of models came to the best that was measured for the class.
+  void JudgeModels(const ProblemClass& problem_class, const Features* features,
+                   const std::vector<Measurement>& measured);
   /// How near the others came, of all that were measured for the class.
   std::string WhyPlain(const ClassSearch& search) const;
 

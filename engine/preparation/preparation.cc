@@ -52,8 +52,9 @@ class Preparation::Impl {
        Executor& executor, Observer& observer)
       : options_(options),
         light_options_(options),
-        modules_{catalog, store, budget, executor, observer, options_, publishing_},
-        light_modules_{catalog, store, budget, executor, observer, light_options_, publishing_} {
+        modules_{catalog, store, budget, executor, observer, selector_, options_, publishing_},
+        light_modules_{catalog,  store,     budget,         executor,
+                       observer, selector_, light_options_, publishing_} {
     if (!options_.enabled) return;
     for (int i = 0; i < std::max(options_.workers, 1); ++i) {
       workers_.emplace_back([this] { Work(modules_, /*light=*/false); });
@@ -156,6 +157,8 @@ class Preparation::Impl {
     }
     Tell(*waited, "cancelled", "its last matrix was deleted", 0);
   }
+
+  Selector& selector() { return selector_; }
 
   int64_t pending() const {
     const MutexLock lock(mutex_);
@@ -307,6 +310,7 @@ class Preparation::Impl {
   const PreparationOptions options_;
   PreparationOptions light_options_;
   Mutex publishing_;
+  Selector selector_;
   const JobModules modules_, light_modules_;
   mutable Mutex mutex_;
   CondVar changed_;
@@ -654,5 +658,7 @@ void Preparation::RequestTrial(const PatternProduct& product, const Problem& pro
 void Preparation::Forget(const std::shared_ptr<Pattern>& pattern) { impl_->Forget(pattern); }
 
 int64_t Preparation::pending() const { return impl_->pending(); }
+
+Selector& Preparation::selector() { return impl_->selector(); }
 
 }  // namespace sparsed::engine

@@ -12,6 +12,7 @@
 #include "engine/memory/budget.h"
 #include "engine/observer.h"
 #include "engine/planning/asked.h"
+#include "engine/planning/selector.h"
 #include "engine/requester.h"
 #include "engine/store/store.h"
 #include "kernels/problem.h"
@@ -31,6 +32,9 @@ struct PreparationOptions {
   double trial_budget_ms = 2000;              ///< for all trials of one class
   /// Of one preparation, after which no further layout is built or tried; 0: no limit.
   double seconds = 0;
+  /// That a class is expected to serve: what a model's candidate is to gain over all of them must
+  /// be more than building and trying it takes.
+  double expected_requests = 100'000;
 };
 
 /// Tenants have equal seconds of the workers, or as their weights say. Of a tenant's jobs go those
@@ -74,6 +78,8 @@ class Preparation {
   void Forget(const std::shared_ptr<Pattern>& pattern);
 
   int64_t pending() const;  ///< waiting or under way
+  /// Which models choose what is tried, from now on.
+  Selector& selector();
 
   class Impl;
 

@@ -1,0 +1,319 @@
+#include "engine/planning/model.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+
+#include "kernels/kernel_table.h"
+#include "kernels/kernels_version.h"
+#include "kernels/recipe.h"
+
+namespace sparsed::engine {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr char kManifest[] = "manifest.json";
+/// A model of a few megabytes is a large one.
+constexpr size_t kMostFileBytes = size_t{64} << 20;
+constexpr size_t kMostNameLength = 64;
+constexpr size_t kMostInputs = 1000, kMostCandidates = 1000;
+constexpr std::string_view kDistance = "distance_";
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::NotFoundError(fmt::format("{} cannot be read", path));
+  const auto size = static_cast<int64_t>(file.tellg());
+  if (size < 0 || static_cast<size_t>(size) > kMostFileBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is no file of at most {} bytes", path, kMostFileBytes));
+  }
+  std::string bytes(static_cast<size_t>(size), '\0');
+  file.seekg(0);
+  if (!file.read(bytes.data(), size)) {
+    return absl::NotFoundError(fmt::format("{} cannot be read", path));
+  }
+  return bytes;
+}
+
+/// Letters, digits, '-', '_' and '.', none hidden.
+bool IsName(std::string_view text) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  return !text.empty() && text.size() <= kMostNameLength && text.front() != '.' &&
+         std::ranges::all_of(text, allowed);
+}
+
+std::string Digest(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+/// The number of a distance's bin; none if the input is none.
+std::optional<int> DistanceBin(std::string_view input) {
+  if (!input.starts_with(kDistance)) return std::nullopt;
+  const std::string_view digits = input.substr(kDistance.size());
+  int bin = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bin);
+  const bool whole = error == std::errc() && end == digits.data() + digits.size();
+  return whole && bin >= 0 && bin < kDistanceBins ? std::optional(bin) : std::nullopt;
+}
+
+/// None if there is no such input.
+std::optional<double> InputOf(std::string_view input, const ProblemClass& c,
+                              const Features& features) {
+  if (input == "k") return c.operation == Operation::kSpgemm ? 0 : c.k_bucket;
+  if (input == "value_bytes") return static_cast<double>(SizeOf(c.type));
+  if (input == "tf32") return c.allow_tf32 ? 1 : 0;
+  if (const std::optional<int> bin = DistanceBin(input)) {
+    const auto& counts = features.distance_histogram;
+    const auto all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    return static_cast<double>(counts[static_cast<size_t>(*bin)]) /
+           static_cast<double>(std::max<int64_t>(all, 1));
+  }
+  const auto field = std::ranges::find(kFeatureFields, input, &FeatureField::name);
+  if (field == kFeatureFields.end()) return std::nullopt;
+  return features.*(field->value);
+}
+
+/// "f32", or "tf32" where that is allowed.
+std::string_view TypeOf(const ProblemClass& c) {
+  return c.allow_tf32 && c.type == ElementType::kF32 ? "tf32" : Name(c.type);
+}
+
+absl::StatusOr<Operation> ParseOperation(const std::string& text) {
+  for (const Operation operation : {Operation::kSpmm, Operation::kSddmm, Operation::kSpgemm}) {
+    if (Name(operation) == text) return operation;
+  }
+  return absl::InvalidArgumentError(fmt::format("there is no operation \"{}\"", text));
+}
+
+template <typename Kernel>
+bool IsOn(const Kernel* kernel, DeviceKind device) {
+  return kernel != nullptr && kernel->device == device;
+}
+
+bool IsKernel(Operation operation, const std::string& name, DeviceKind device) {
+  switch (operation) {
+    case Operation::kSpmm:
+      return IsOn(FindSpmmKernel(name), device);
+    case Operation::kSddmm:
+      return IsOn(FindSddmmKernel(name), device);
+    case Operation::kSpgemm:
+      break;
+  }
+  return IsOn(FindSpgemmKernel(name), device);
+}
+
+absl::Status CheckCandidate(const Estimate& candidate, Operation operation, DeviceKind device) {
+  if (!IsKernel(operation, candidate.kernel, device)) {
+    return absl::FailedPreconditionError(
+        fmt::format("it knows a kernel that there is none of here: \"{}\"", candidate.kernel));
+  }
+  const absl::StatusOr<Recipe> recipe = ParseRecipe(candidate.recipe);
+  if (operation != Operation::kSpgemm && (!recipe.ok() || ToString(*recipe) != candidate.recipe)) {
+    return absl::FailedPreconditionError(fmt::format(
+        "it knows a transform pipeline that there is none of here: \"{}\"", candidate.recipe));
+  }
+  if (!std::isfinite(candidate.deviation) || candidate.deviation < 0) {
+    return absl::InvalidArgumentError("a deviation is none");
+  }
+  return absl::OkStatus();
+}
+
+/// Reads the manifest, with the files' bytes.
+class Reader {
+ public:
+  Reader(const Json& manifest, const Model::Files& files, int inputs)
+      : manifest_(manifest), files_(files), inputs_(inputs) {}
+
+  absl::StatusOr<std::unique_ptr<Booster>> LoadBooster(const std::string& name,
+                                                       size_t outputs) const {
+    const auto bytes = files_.find(name);
+    if (bytes == files_.end()) {
+      return absl::InvalidArgumentError(fmt::format("its file {} is missing", name));
+    }
+    if (manifest_.at("files").at(name).get<std::string>() != Digest(bytes->second)) {
+      return absl::InvalidArgumentError(fmt::format("its file {} is damaged", name));
+    }
+    if (outputs == 0 || outputs > kMostCandidates) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} has {} candidates, not 1 to {}", name, outputs, kMostCandidates));
+    }
+    absl::StatusOr<std::unique_ptr<Booster>> booster =
+        Booster::Load(bytes->second, inputs_, static_cast<int>(outputs));
+    if (booster.ok()) return booster;
+    return absl::Status(booster.status().code(),
+                        fmt::format("{}: {}", name, std::string(booster.status().message())));
+  }
+
+ private:
+  const Json& manifest_;
+  const Model::Files& files_;
+  const int inputs_;
+};
+
+}  // namespace
+
+absl::StatusOr<Model::Files> Model::ReadFiles(const std::string& directory) {
+  Files files;
+  const auto read = [&](const std::string& name) {
+    absl::StatusOr<std::string> bytes = ReadFile(fmt::format("{}/{}", directory, name));
+    if (bytes.ok()) files.emplace(name, *std::move(bytes));
+    return bytes.status();
+  };
+  if (absl::Status s = read(kManifest); !s.ok()) return s;
+  const Json manifest = Json::parse(files.at(kManifest), nullptr, /*allow_exceptions=*/false);
+  if (!manifest.is_object() || !manifest.contains("files") || !manifest.at("files").is_object()) {
+    return absl::InvalidArgumentError(fmt::format("{}/{} names no files", directory, kManifest));
+  }
+  for (const auto& [name, digest] : manifest.at("files").items()) {
+    if (!IsName(name)) {
+      return absl::InvalidArgumentError(fmt::format("\"{}\" is no name for a file", name));
+    }
+    if (absl::Status s = read(name); !s.ok()) return s;
+  }
+  return files;
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory) {
+  const absl::StatusOr<Files> files = ReadFiles(directory);
+  if (!files.ok()) return files.status();
+  return FromFiles(*files);
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files) {
+  const auto text = files.find(kManifest);
+  if (text == files.end()) return absl::NotFoundError("it has no manifest.json");
+  const Json manifest = Json::parse(text->second, nullptr, /*allow_exceptions=*/false);
+  if (manifest.is_discarded()) return absl::InvalidArgumentError("manifest.json is no JSON");
+  std::shared_ptr<Model> model(new Model());
+  // What is missing or of another type throws; nothing is used of what was read until then.
+  try {
+    if (manifest.at("format").get<int>() != kFormat) {
+      return absl::FailedPreconditionError(
+          fmt::format("it is of format {}, not {}", manifest.at("format").get<int>(), kFormat));
+    }
+    if (const int kernels = manifest.at("kernels").get<int>(); kernels != kKernelsVersion) {
+      return absl::FailedPreconditionError(fmt::format(
+          "it was trained for version {} of the kernels, not {}", kernels, kKernelsVersion));
+    }
+    model->name_ = manifest.at("name").get<std::string>();
+    if (!IsName(model->name_)) return absl::InvalidArgumentError("its name is none");
+    model->created_ = manifest.at("created").get<std::string>();
+    const auto kind = manifest.at("device").at("kind").get<std::string>();
+    if (kind != "cpu" && kind != "cuda") {
+      return absl::InvalidArgumentError(fmt::format("there is no kind of device \"{}\"", kind));
+    }
+    model->device_ = kind == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
+    model->device_model_ = manifest.at("device").at("model").get<std::string>();
+    model->patterns_ = manifest.at("data").at("patterns").get<int64_t>();
+    if (manifest.contains("held_out")) model->held_out_ = manifest.at("held_out").dump();
+    model->inputs_ = manifest.at("inputs").get<std::vector<std::string>>();
+    if (model->inputs_.empty() || model->inputs_.size() > kMostInputs) {
+      return absl::InvalidArgumentError("it has no inputs, or too many");
+    }
+    for (const std::string& input : model->inputs_) {
+      if (InputOf(input, {}, {})) continue;
+      return absl::FailedPreconditionError(
+          fmt::format("it wants a feature that there is none of here: \"{}\"", input));
+    }
+    const Reader reader(manifest, files, static_cast<int>(model->inputs_.size()));
+    for (const Json& described : manifest.at("groups")) {
+      Group group;
+      const absl::StatusOr<Operation> operation =
+          ParseOperation(described.at("operation").get<std::string>());
+      if (!operation.ok()) return operation.status();
+      group.operation = *operation;
+      group.transposed = described.at("transposed").get<bool>();
+      group.types = described.at("types").get<std::vector<std::string>>();
+      group.least_k = described.at("least_k").get<int64_t>();
+      group.most_k = described.at("most_k").get<int64_t>();
+      for (const Json& candidate : described.at("candidates")) {
+        group.candidates.push_back({candidate.at("recipe").get<std::string>(),
+                                    candidate.at("kernel").get<std::string>(), 0,
+                                    candidate.at("deviation").get<double>()});
+        absl::Status known =
+            CheckCandidate(group.candidates.back(), group.operation, model->device_);
+        if (!known.ok()) return known;
+      }
+      absl::StatusOr<std::unique_ptr<Booster>> booster =
+          reader.LoadBooster(described.at("file").get<std::string>(), group.candidates.size());
+      if (!booster.ok()) return booster.status();
+      group.booster = *std::move(booster);
+      model->groups_.push_back(std::move(group));
+    }
+    const Json& building = manifest.at("building");
+    for (const Json& recipe : building.at("recipes")) {
+      model->built_.push_back(recipe.at("recipe").get<std::string>());
+    }
+    absl::StatusOr<std::unique_ptr<Booster>> booster =
+        reader.LoadBooster(building.at("file").get<std::string>(), model->built_.size());
+    if (!booster.ok()) return booster.status();
+    model->building_ = *std::move(booster);
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(fmt::format("manifest.json: {}", error.what()));
+  }
+  return model;
+}
+
+const Model::Group* Model::GroupOf(const ProblemClass& c) const {
+  if (c.device != device_) return nullptr;
+  const std::string_view type = TypeOf(c);
+  for (const Group& group : groups_) {
+    if (group.operation != c.operation || group.transposed != c.transposed ||
+        std::ranges::find(group.types, type) == group.types.end()) {
+      continue;
+    }
+    const bool spgemm = c.operation == Operation::kSpgemm;
+    if (spgemm || (c.k_bucket >= group.least_k && c.k_bucket <= group.most_k)) return &group;
+  }
+  return nullptr;
+}
+
+bool Model::Covers(const ProblemClass& problem_class) const {
+  return GroupOf(problem_class) != nullptr;
+}
+
+std::vector<float> Model::InputsOf(const ProblemClass& c, const Features& features) const {
+  std::vector<float> row;
+  row.reserve(inputs_.size());
+  for (const std::string& input : inputs_) {
+    row.push_back(static_cast<float>(InputOf(input, c, features).value_or(0)));
+  }
+  return row;
+}
+
+absl::StatusOr<std::vector<Estimate>> Model::EstimateTimes(const ProblemClass& problem_class,
+                                                           const Features& features) const {
+  const Group* const group = GroupOf(problem_class);
+  if (group == nullptr) return absl::InternalError("the model does not cover the class");
+  const absl::StatusOr<std::vector<double>> ratios =
+      group->booster->Predict(InputsOf(problem_class, features));
+  if (!ratios.ok()) return ratios.status();
+  std::vector<Estimate> estimates = group->candidates;
+  for (size_t i = 0; i < estimates.size(); ++i) estimates[i].log2_ratio = (*ratios)[i];
+  return estimates;
+}
+
+absl::StatusOr<std::map<std::string, double>> Model::EstimateBuilding(
+    const ProblemClass& problem_class, const Features& features) const {
+  const absl::StatusOr<std::vector<double>> seconds =
+      building_->Predict(InputsOf(problem_class, features));
+  if (!seconds.ok()) return seconds.status();
+  std::map<std::string, double> building;
+  for (size_t i = 0; i < built_.size(); ++i) building[built_[i]] = std::exp2((*seconds)[i]);
+  return building;
+}
+
+}  // namespace sparsed::engine

@@ -1,0 +1,87 @@
+// A trained model: for a class of problems on a pattern, how long each candidate takes over the
+// default, and how long its layout takes to build. A directory of a manifest and boosters, made by
+// tools/train.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/planning/booster.h"
+#include "kernels/device_id.h"
+#include "kernels/features/features.h"
+#include "kernels/problem.h"
+
+namespace sparsed::engine {
+
+/// What a model expects of a candidate.
+struct Estimate {
+  std::string recipe;  ///< canonical, without "force"
+  std::string kernel;
+  double log2_ratio = 0;  ///< of its time over that of the default
+  double deviation = 0;   ///< of that, as cross-validation found it
+};
+
+/// Immutable. Thread-safe.
+class Model {
+ public:
+  /// File names and their bytes: "manifest.json" and what it names.
+  using Files = std::map<std::string, std::string>;
+
+  /// Reads the directory's manifest and the files that it names. NOT_FOUND: there is no manifest;
+  /// INVALID_ARGUMENT: a file is too large, or what FromFiles says.
+  static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory);
+  /// INVALID_ARGUMENT: something is damaged, or is not as the manifest says; FAILED_PRECONDITION:
+  /// it was trained for other kernels or features than there are here; UNIMPLEMENTED: there is no
+  /// library to run it.
+  static absl::StatusOr<std::shared_ptr<const Model>> FromFiles(const Files& files);
+  static absl::StatusOr<Files> ReadFiles(const std::string& directory);
+
+  const std::string& name() const { return name_; }
+  DeviceKind device() const { return device_; }
+  /// What it was measured on, for people: "NVIDIA H100 80GB HBM3".
+  const std::string& device_model() const { return device_model_; }
+  const std::string& created() const { return created_; }
+  /// How many patterns it was trained on.
+  int64_t patterns() const { return patterns_; }
+  /// What cross-validation found, as JSON, for people.
+  const std::string& held_out() const { return held_out_; }
+
+  /// It was trained for such a class. Of products it knows squares alone.
+  bool Covers(const ProblemClass& problem_class) const;
+  /// Of every candidate that it knows, for a class that it covers. INTERNAL.
+  absl::StatusOr<std::vector<Estimate>> EstimateTimes(const ProblemClass& problem_class,
+                                                      const Features& features) const;
+  /// Seconds to build each recipe that it knows. INTERNAL.
+  absl::StatusOr<std::map<std::string, double>> EstimateBuilding(const ProblemClass& problem_class,
+                                                                 const Features& features) const;
+
+ private:
+  struct Group {
+    Operation operation = Operation::kSpmm;
+    bool transposed = false;
+    std::vector<std::string> types;  ///< "f32", "tf32", ...
+    int64_t least_k = 0, most_k = 0;
+    std::vector<Estimate> candidates;  ///< without a ratio
+    std::unique_ptr<Booster> booster;
+  };
+
+  Model() = default;
+  const Group* GroupOf(const ProblemClass& problem_class) const;
+  std::vector<float> InputsOf(const ProblemClass& problem_class, const Features& features) const;
+
+  std::string name_, device_model_, created_, held_out_;
+  DeviceKind device_ = DeviceKind::kCpu;
+  int64_t patterns_ = 0;
+  std::vector<std::string> inputs_;
+  std::vector<Group> groups_;
+  std::vector<std::string> built_;  ///< recipes
+  std::unique_ptr<Booster> building_;
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,205 @@
+#include "engine/planning/selector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numbers>
+#include <utility>
+
+#include "engine/planning/asked.h"
+#include "kernels/recipe.h"
+
+namespace sparsed::engine {
+namespace {
+
+/// Of a trial: so many turns of default and candidate, and what starting them takes.
+constexpr double kTurns = 8, kTrialStartMs = 1;
+/// Kernels of one layout are tried that are not likely slower than its most promising one: by more
+/// than so many standard deviations of the difference.
+constexpr double kUnlikely = 1.0;
+constexpr size_t kMostKernels = 3;
+
+double NormalCdf(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+
+/// The recipe as models know it.
+std::string WithoutForce(const std::string& text) {
+  absl::StatusOr<Recipe> recipe = ParseRecipe(text);
+  if (!recipe.ok()) return text;
+  for (RecipeStep& step : recipe->steps) {
+    std::erase_if(step.parameters, [](const auto& p) { return p.first == "force"; });
+  }
+  return ToString(*recipe);
+}
+
+/// Keeps the most promising estimate first, and behind it those that may well beat it.
+void KeepLikely(std::vector<Estimate>& kernels) {
+  std::ranges::sort(kernels, {}, &Estimate::log2_ratio);
+  const Estimate& first = kernels.front();
+  const auto unlikely = [&](const Estimate& e) {
+    return e.log2_ratio - first.log2_ratio > kUnlikely * std::hypot(e.deviation, first.deviation);
+  };
+  kernels.erase(std::find_if(kernels.begin() + 1, kernels.end(), unlikely), kernels.end());
+  if (kernels.size() > kMostKernels) kernels.resize(kMostKernels);
+}
+
+std::string LeftOut(const Model& model) {
+  return fmt::format("model {} leaves it out: it was hardly ever among the fastest", model.name());
+}
+
+/// The best first.
+void SortByPromise(std::vector<Candidate>& candidates) {
+  std::ranges::stable_sort(candidates, {}, [](const Candidate& c) {
+    return c.promise ? c.promise->log2_ratio - c.promise->deviation
+                     : std::numeric_limits<double>::infinity();
+  });
+}
+
+}  // namespace
+
+double ExpectedGain(const Promise& promise, double default_ms, double best_ms) {
+  const double mean = std::log(default_ms) + promise.log2_ratio * std::numbers::ln2;
+  const double deviation = promise.deviation * std::numbers::ln2;
+  if (deviation <= 0) return std::max(0.0, best_ms - std::exp(mean));
+  const double z = (std::log(best_ms) - mean) / deviation;
+  return std::max(0.0, best_ms * NormalCdf(z) -
+                           std::exp(mean + deviation * deviation / 2) * NormalCdf(z - deviation));
+}
+
+Worth Weigh(const Promise& promise, const Stakes& stakes) {
+  const double gain =
+      ExpectedGain(promise, stakes.default_ms, stakes.best_ms / stakes.least_speedup);
+  const double expected_ms = stakes.default_ms * std::exp2(promise.log2_ratio);
+  const double building_ms = stakes.is_built ? 0 : 1e3 * promise.build_seconds;
+  const double cost = building_ms + kTrialStartMs + kTurns * (stakes.default_ms + expected_ms);
+  const bool pays = gain * stakes.requests > cost;
+  return {pays,
+          fmt::format(
+              "model {} expects {:.2f}x plain CSR's speed{}: in {:.3g} requests {:.3g} s "
+              "{}, for {:.3g} s of building and trying",
+              promise.model, std::exp2(-promise.log2_ratio),
+              stakes.best_ms < stakes.default_ms
+                  ? fmt::format(", where {:.2f}x is reached", stakes.default_ms / stakes.best_ms)
+                  : std::string(),
+              stakes.requests, 1e-3 * gain * stakes.requests,
+              pays ? "may be gained" : "are gained at the most", 1e-3 * cost)};
+}
+
+void Selector::Use(DeviceKind device, std::shared_ptr<const Model> model) {
+  const MutexLock lock(mutex_);
+  (device == DeviceKind::kCuda ? cuda_ : cpu_).used = std::move(model);
+}
+
+void Selector::Watch(DeviceKind device, std::shared_ptr<const Model> model) {
+  const MutexLock lock(mutex_);
+  (device == DeviceKind::kCuda ? cuda_ : cpu_).watched = std::move(model);
+}
+
+Selector::Models Selector::ModelsFor(DeviceKind device) const {
+  const MutexLock lock(mutex_);
+  return device == DeviceKind::kCuda ? cuda_ : cpu_;
+}
+
+std::shared_ptr<const Model> Selector::used(DeviceKind device) const {
+  return ModelsFor(device).used;
+}
+
+std::shared_ptr<const Model> Selector::watched(DeviceKind device) const {
+  return ModelsFor(device).watched;
+}
+
+std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c,
+                                               const Features& features) const {
+  std::vector<Candidate> candidates = engine::CandidatesFor(c, features);
+  const std::shared_ptr<const Model> model = used(c.device);
+  if (model == nullptr || !model->Covers(c)) return candidates;
+  const absl::StatusOr<std::vector<Estimate>> estimates = model->EstimateTimes(c, features);
+  const absl::StatusOr<std::map<std::string, double>> building =
+      model->EstimateBuilding(c, features);
+  if (!estimates.ok() || !building.ok()) return candidates;
+  std::map<std::string, std::vector<Estimate>> of_recipe;
+  for (const Estimate& estimate : *estimates) of_recipe[estimate.recipe].push_back(estimate);
+  // Those that no rule knows are no candidates any more, but plain CSR's other kernels.
+  candidates.push_back({std::string(kCsr), false, ""});
+  for (Candidate& candidate : candidates) {
+    const auto found = of_recipe.find(candidate.recipe);
+    if (found == of_recipe.end()) {
+      candidate.worth_trying = false;
+      candidate.reason = LeftOut(*model);
+      continue;
+    }
+    KeepLikely(found->second);
+    Promise promise{
+        model->name(), found->second.front().log2_ratio, found->second.front().deviation, 0, {}};
+    for (const Estimate& kernel : found->second) promise.kernels.push_back(kernel.kernel);
+    const auto seconds = building->find(candidate.recipe);
+    if (seconds != building->end() && candidate.recipe != kCsr) {
+      promise.build_seconds = seconds->second;
+    }
+    candidate.worth_trying = true;
+    candidate.needs_clustered_tiles = false;
+    candidate.recipe = WithoutSkipRules(candidate.recipe);
+    candidate.promise = std::move(promise);
+  }
+  if (!candidates.back().promise) candidates.pop_back();
+  SortByPromise(candidates);
+  return candidates;
+}
+
+std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, bool square,
+                                                     const Features* left,
+                                                     const Features* right) const {
+  std::vector<Candidate> candidates = engine::SpgemmCandidatesFor(problem, left, right);
+  const ProblemClass c = ClassOf(problem);
+  const std::shared_ptr<const Model> model = used(c.device);
+  if (model == nullptr || !square || left == nullptr || !model->Covers(c)) return candidates;
+  const absl::StatusOr<std::vector<Estimate>> estimates = model->EstimateTimes(c, *left);
+  const absl::StatusOr<std::map<std::string, double>> building = model->EstimateBuilding(c, *left);
+  if (!estimates.ok() || !building.ok()) return candidates;
+  for (Candidate& candidate : candidates) {
+    const auto found = std::ranges::find(*estimates, candidate.kernel, &Estimate::kernel);
+    if (found == estimates->end()) {
+      candidate.worth_trying = false;
+      candidate.reason = LeftOut(*model);
+      continue;
+    }
+    const auto seconds = building->find(found->recipe);
+    candidate.worth_trying = true;
+    candidate.promise = {model->name(),
+                         found->log2_ratio,
+                         found->deviation,
+                         seconds == building->end() || found->recipe == kCsr ? 0 : seconds->second,
+                         {found->kernel}};
+  }
+  SortByPromise(candidates);
+  return candidates;
+}
+
+std::optional<Choice> Selector::ChoiceOf(const Model& model, const ProblemClass& c,
+                                         const Features& features,
+                                         const std::vector<Measurement>& measured) {
+  if (!model.Covers(c)) return std::nullopt;
+  const absl::StatusOr<std::vector<Estimate>> estimates = model.EstimateTimes(c, features);
+  if (!estimates.ok() || estimates->empty()) return std::nullopt;
+  const Estimate& first = *std::ranges::min_element(*estimates, {}, &Estimate::log2_ratio);
+  // Ratios, as each was measured beside the default; that itself is 1.
+  const auto ratio = [](const Measurement& m) {
+    return m.baseline_ms > 0 ? m.median_ms / m.baseline_ms : 0;
+  };
+  double least = 1;
+  std::optional<double> chosen;
+  if (first.log2_ratio >= 0) chosen = 1;
+  for (const Measurement& m : measured) {
+    if (m.problem_class != c || ratio(m) <= 0) continue;
+    least = std::min(least, ratio(m));
+    const bool is_first = m.kernel == first.kernel && WithoutForce(m.recipe) == first.recipe;
+    if (is_first && first.log2_ratio < 0) chosen = ratio(m);
+  }
+  if (!chosen) return std::nullopt;
+  if (first.log2_ratio >= 0) return Choice{std::string(kCsr), "", least};
+  return Choice{first.recipe, first.kernel, least / *chosen};
+}
+
+}  // namespace sparsed::engine
