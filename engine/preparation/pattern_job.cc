@@ -311,12 +311,12 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
                                    const std::vector<std::string>& only, const Promise* promise) {
   const ProblemClass& c = search.plain.problem_class;
   std::vector<std::string_view> kernels = KernelsFor(search.trial->problem(), *layout);
+  const bool plain = layout == csr_;
+  if (plain) kernels.erase(kernels.begin());
   if (!only.empty()) {
     std::erase_if(kernels,
                   [&](std::string_view kernel) { return std::ranges::count(only, kernel) == 0; });
   }
-  const bool plain = layout == csr_;
-  if (plain) kernels.erase(kernels.begin());
   std::string why_not = kernels.empty() ? "there is no kernel for it" : "";
   std::string_view outcome = "ruled_out";
   // Plain CSR's kernels cost nothing but the trial.

@@ -206,6 +206,7 @@ struct MeasureArguments {
   std::vector<std::string> classes = {"spmm:32",  "spmm:128",  "spmm:512", "spmm^T:128",
                                       "sddmm:32", "sddmm:128", "spgemm"};
   std::vector<std::string> types = {"f32"};
+  std::vector<std::string> recipes;
   MeasureOptions options;
   double stop_after = 0;
   bool maps = false;
@@ -215,15 +216,18 @@ struct MeasureArguments {
 Json RunOf(const MeasureArguments& arguments, const Measurer& measurer) {
   std::vector<std::string> classes;
   for (const ProblemClass& c : arguments.options.classes) classes.push_back(ToString(c));
-  return {{"format", 1},
-          {"device", arguments.device},
-          {"device_model", measurer.device_model()},
-          {"classes", classes},
-          {"explore", arguments.options.explore},
-          {"threads", arguments.options.threads},
-          {"trial_budget_ms", arguments.options.trial_budget_ms},
-          {"seconds_per_pattern", arguments.options.seconds},
-          {"maps", arguments.maps}};
+  Json run = {{"format", 1},
+              {"device", arguments.device},
+              {"device_model", measurer.device_model()},
+              {"classes", classes},
+              {"explore", arguments.options.explore},
+              {"threads", arguments.options.threads},
+              {"trial_budget_ms", arguments.options.trial_budget_ms},
+              {"seconds_per_pattern", arguments.options.seconds},
+              {"maps", arguments.maps}};
+  if (!arguments.recipes.empty()) run["recipes"] = arguments.recipes;
+  if (!arguments.options.model.empty()) run["selector"] = arguments.options.model;
+  return run;
 }
 
 /// The members of the line that ends a pattern, after its measurements were written. An error ends
@@ -274,6 +278,11 @@ absl::Status Measure(MeasureArguments& arguments) {
       if (!c.ok()) return absl::InvalidArgumentError("--classes: " + Sentence(c.status()));
       arguments.options.classes.push_back(*c);
     }
+  }
+  for (const std::string& recipe : arguments.recipes) {
+    absl::StatusOr<engine::Asked> asked = engine::ParseAsked(recipe, "");
+    if (!asked.ok()) return absl::InvalidArgumentError("--recipe: " + Sentence(asked.status()));
+    arguments.options.asked.push_back(*std::move(asked));
   }
   absl::StatusOr<std::vector<CorpusPattern>> patterns = Select(arguments.selection);
   if (!patterns.ok()) return patterns.status();
@@ -333,8 +342,19 @@ void AddMeasure(CLI::App& command, MeasureArguments& arguments) {
   command.add_option("--types", arguments.types, "Types of values: f32, f64, f16, bf16")
       ->delimiter(',')
       ->capture_default_str();
-  command.add_flag("--explore", options.explore,
-                   "Also what rules and earlier trials of the pattern rule out");
+  CLI::Option* const explore = command.add_flag(
+      "--explore", options.explore, "Also what rules and earlier trials of the pattern rule out");
+  command
+      .add_option("--model", options.model,
+                  "Directory of a trained model that chooses what is tried, in the place of rules")
+      ->excludes(explore);
+  command
+      .add_option(
+          "--recipe", arguments.recipes,
+          "Only this transform pipeline, and plain CSR; may be repeated. Classes that it does "
+          "not serve are an error")
+      ->excludes(explore)
+      ->excludes("--model");
   command.add_flag("--maps", arguments.maps, "Write the density maps of 128 x 128 tiles, too");
   command
       .add_option("--seconds-per-pattern", options.seconds,

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "engine/execution/gpu_backend.h"
-#include "engine/planning/asked.h"
 
 namespace sparsed::corpus {
 namespace {
@@ -77,6 +76,10 @@ absl::StatusOr<std::unique_ptr<Measurer>> Measurer::Open(const MeasureOptions& o
       engine::Engine::Open(engine, measurer->observer_);
   if (!opened.ok()) return opened.status();
   measurer->engine_ = *std::move(opened);
+  if (options.model.empty()) return measurer;
+  absl::StatusOr<std::shared_ptr<const engine::Model>> model = engine::Model::Load(options.model);
+  if (!model.ok()) return model.status();
+  measurer->engine_->preparation().selector().Use(options.device.kind, *std::move(model));
   return measurer;
 }
 
@@ -107,8 +110,9 @@ absl::StatusOr<engine::MatrixLease> Measurer::Upload(const Pattern& pattern, Ele
   header.type = type;
   header.replace = true;
   header.values_are_ones = true;
-  header.expected =
-      options_.explore ? std::vector{ClassOf({Operation::kSpgemm, false, type})} : ClassesOf(type);
+  header.expected = options_.explore || !options_.asked.empty()
+                        ? std::vector{ClassOf({Operation::kSpgemm, false, type})}
+                        : ClassesOf(type);
   absl::StatusOr<std::unique_ptr<engine::Upload>> upload =
       engine_->catalog().BeginUpload(std::move(header));
   if (!upload.ok()) return upload.status();
@@ -140,10 +144,13 @@ absl::StatusOr<Measured> Measurer::Measure(const Pattern& pattern) {
     status = matrix.ok() ? Finish(**matrix) : matrix.status();
     if (!status.ok()) break;
     matrices.push_back(*matrix);
-    if (!options_.explore) continue;
     // All classes in one preparation, which builds each layout once.
-    status =
-        engine_->preparation().Request(*matrix, ClassesOf(type), /*again=*/false, engine::Asked());
+    std::vector<engine::Asked> asked = options_.asked;
+    if (options_.explore) asked.emplace_back();
+    for (const engine::Asked& one : asked) {
+      if (!status.ok()) break;
+      status = engine_->preparation().Request(*matrix, ClassesOf(type), /*again=*/false, one);
+    }
     if (status.ok()) status = Finish(**matrix);
     if (!status.ok()) break;
   }

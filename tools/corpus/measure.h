@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/observer.h"
+#include "engine/planning/asked.h"
 #include "kernels/device_id.h"
 #include "kernels/problem.h"
 #include "tools/corpus/pattern.h"
@@ -28,6 +29,8 @@ struct MeasureOptions {
   DeviceId device;
   std::vector<ProblemClass> classes;  ///< of any types
   bool explore = false;               ///< also what rules and earlier trials of a pattern rule out
+  std::vector<engine::Asked> asked;   ///< these besides plain CSR, and no others; empty: candidates
+  std::string model;                  ///< directory of one that chooses what is tried; empty: rules
   int threads = 1;
   int64_t memory_bytes = int64_t{16} << 30;  ///< of the host
   double trial_budget_ms = 2000;             ///< for all trials of a class
@@ -43,7 +46,8 @@ struct Measured {
 /// Used by one thread.
 class Measurer {
  public:
-  /// FAILED_PRECONDITION, NOT_FOUND or UNAVAILABLE where there is no such device.
+  /// FAILED_PRECONDITION, NOT_FOUND or UNAVAILABLE where there is no such device; what Model::Load
+  /// says.
   static absl::StatusOr<std::unique_ptr<Measurer>> Open(const MeasureOptions& options);
 
   /// The processor or the card, and with which driver and kernels it computes.

@@ -74,6 +74,17 @@ class Listener final : public Observer {
     return failures_;
   }
   void OnDamage(std::string_view) override { ++damaged; }
+  void OnModelChoice(std::string_view model, std::string_view role, double share) override {
+    EXPECT_GT(share, 0);
+    EXPECT_LE(share, 1);
+    std::lock_guard lock(mutex_);
+    choices_.push_back(fmt::format("{} {} {}", model, role, share));
+  }
+  /// "MODEL ROLE SHARE"
+  std::vector<std::string> choices() {
+    std::lock_guard lock(mutex_);
+    return choices_;
+  }
 
   int stages(const std::string& stage) {
     std::lock_guard lock(mutex_);
@@ -104,7 +115,7 @@ class Listener final : public Observer {
   std::map<std::string, int> stages_, ends_, recipes_;
   std::set<std::string> built_;
   std::vector<PreparationReport> reports_;
-  std::vector<std::string> failures_;
+  std::vector<std::string> failures_, choices_;
 };
 
 PreparationOptions Quick() {
@@ -831,8 +842,9 @@ TEST(Preparation, JobsOfOtherPatternsDropNothingThatIsBeingPublished) {
   Pattern& right = *(*t)->pattern();
   const PreparationOptions options = Quick();
   Mutex publishing;
-  const JobModules modules = {site.catalog,  *site.store, site.budget, site.executor,
-                              site.listener, options,     publishing};
+  const JobModules modules = {site.catalog,  *site.store,   site.budget,
+                              site.executor, site.listener, site.preparation.selector(),
+                              options,       publishing};
   BuildContext context;
   context.memory = &HeapMemory();
   auto built = BuildLayout(*ParseRecipe("dia"), ViewCsr(**right.Csr()), context);
@@ -1181,6 +1193,108 @@ TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
     return d.recipe.starts_with("row_segments") && !d.tried &&
            d.reason.find("segments skipped") != std::string::npos;
   }));
+}
+
+/// The model of tests/data/model; null where there is no library for it.
+std::shared_ptr<const Model> TinyModel() {
+  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(SPARSED_TEST_DATA "/model/tiny");
+  EXPECT_TRUE(model.ok() || absl::IsUnimplemented(model.status())) << model.status();
+  return model.ok() ? *model : nullptr;
+}
+
+/// The decision on the recipe, or the kernel, for the class; empty if there is none.
+Decision DecisionOn(const Pattern& pattern, const ProblemClass& c, const std::string& what) {
+  for (const Decision& decision : pattern.trials().decisions()) {
+    if (decision.problem_class != c) continue;
+    if (decision.recipe == what || decision.kernel == what) return decision;
+  }
+  ADD_FAILURE() << "no decision on " << what;
+  return {};
+}
+
+TEST(Preparation, AModelHasTriedWhatPays) {
+  const std::shared_ptr<const Model> model = TinyModel();
+  if (model == nullptr) GTEST_SKIP() << "libxgboost0 is not installed";
+  Site site;
+  site.preparation.selector().Use(DeviceKind::kCpu, model);
+  auto matrix = SendMatrix(site.catalog, "m", test::Band(20'000, 9));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = Class(Operation::kSpmm);
+  const std::string tiles = "aspt(panel=64,min_dense=2)";
+  EXPECT_TRUE(DecisionOn(pattern, c, tiles).tried);
+  EXPECT_THAT(DecisionOn(pattern, c, tiles).reason, HasSubstr("model tiny expects 4.00x"));
+  // Its building would take 1,000 s.
+  const Decision clustered =
+      DecisionOn(pattern, c, "lsh_cluster(force,siglen=128,bsize=2,max_cluster=256)");
+  EXPECT_FALSE(clustered.tried);
+  EXPECT_THAT(clustered.reason, HasSubstr("model tiny expects 0.50x"));
+  EXPECT_THAT(clustered.reason, HasSubstr("1e+03 s of building and trying"));
+  EXPECT_THAT(DecisionOn(pattern, c, "dcsr").reason, HasSubstr("model tiny leaves it out"));
+  // Of the layout's kernels that one alone that is expected to be fast.
+  EXPECT_EQ(MediansOf(pattern, c).count(tiles + " / cpu.aspt.panel"), 1u);
+  EXPECT_EQ(MediansOf(pattern, c).count(tiles + " / cpu.aspt.panel_dot"), 0u);
+  EXPECT_TRUE(pattern.plans().Find(c).decided());
+  if (pattern.plans().Find(c).plan->plan.recipe == tiles) {
+    EXPECT_THAT(pattern.plans().Find(c).plan->plan.reason,
+                HasSubstr(", 4.00x expected by model tiny"));
+  }
+  const std::vector<std::string> choices = site.listener.choices();
+  ASSERT_EQ(choices.size(), 1u);
+  EXPECT_THAT(choices[0], HasSubstr("tiny used "));
+  CheckConsistent(site, pattern);
+
+  // Who explores has it all tried.
+  ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/false, Asked()).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_TRUE(DecisionOn(pattern, c, clustered.recipe).tried);
+  EXPECT_TRUE(DecisionOn(pattern, c, "dcsr").tried);
+}
+
+TEST(Preparation, AModelThatIsWatchedChangesNothing) {
+  const std::shared_ptr<const Model> model = TinyModel();
+  if (model == nullptr) GTEST_SKIP() << "libxgboost0 is not installed";
+  Site site;
+  site.preparation.selector().Watch(DeviceKind::kCpu, model);
+  auto matrix = SendMatrix(site.catalog, "m", test::Band(20'000, 9));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  const Pattern& pattern = *(*matrix)->pattern();
+  CheckDecisions(pattern, Class(Operation::kSpmm));
+  for (const Decision& decision : pattern.trials().decisions()) {
+    EXPECT_EQ(decision.reason.find("model"), std::string::npos) << decision.reason;
+  }
+  // Rows of a band are clustered already: by rules its first choice was tried.
+  const std::vector<std::string> choices = site.listener.choices();
+  ASSERT_EQ(choices.size(), 1u);
+  EXPECT_THAT(choices[0], HasSubstr("tiny watched "));
+}
+
+TEST(Preparation, AModelChoosesForSquares) {
+  const std::shared_ptr<const Model> model = TinyModel();
+  if (model == nullptr) GTEST_SKIP() << "libxgboost0 is not installed";
+  Site site;
+  site.preparation.selector().Use(DeviceKind::kCpu, model);
+  auto s = SendMatrix(site.catalog, "S", test::Band(20'000, 9));
+  auto t = SendMatrix(site.catalog, "T", test::Band(20'000, 3));
+  ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
+  Pattern& pattern = *(*s)->pattern();
+  const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
+  const ProblemClass c = ClassOf(problem);
+  site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
+  ASSERT_TRUE(site.Idle());
+  EXPECT_TRUE(DecisionOn(pattern, c, "cpu.csr.dense").tried);
+  EXPECT_FALSE(DecisionOn(pattern, c, "cpu.csr.heap").tried);
+  EXPECT_THAT(DecisionOn(pattern, c, "cpu.csr.heap").reason, HasSubstr("model tiny expects 0.25x"));
+  EXPECT_THAT(DecisionOn(pattern, c, "cpu.dia.diagonals").reason,
+              HasSubstr("model tiny leaves it out"));
+  EXPECT_TRUE(pattern.plans().Find(c, PatternPair{pattern.hash()}).decided());
+  // Of other products it knows nothing.
+  site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
+  ASSERT_TRUE(site.Idle());
+  for (const Decision& decision : pattern.trials().decisions()) {
+    if (!decision.pair || decision.pair->right == pattern.hash()) continue;
+    EXPECT_EQ(decision.reason.find("model"), std::string::npos) << decision.reason;
+  }
 }
 
 TEST(Preparation, ExploringTriesWhatTheRulesLeaveOut) {
