@@ -218,6 +218,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
     model->device_ = kind == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
     model->device_model_ = manifest.at("device").at("model").get<std::string>();
     model->patterns_ = manifest.at("data").at("patterns").get<int64_t>();
+    model->most_nonzeros_ = manifest.at("data").value("most_nonzeros", 0.0);
     if (manifest.contains("held_out")) model->held_out_ = manifest.at("held_out").dump();
     model->inputs_ = manifest.at("inputs").get<std::vector<std::string>>();
     if (model->inputs_.empty() || model->inputs_.size() > kMostInputs) {
@@ -312,7 +313,11 @@ absl::StatusOr<std::map<std::string, double>> Model::EstimateBuilding(
       building_->Predict(InputsOf(problem_class, features));
   if (!seconds.ok()) return seconds.status();
   std::map<std::string, double> building;
-  for (size_t i = 0; i < built_.size(); ++i) building[built_[i]] = std::exp2((*seconds)[i]);
+  // Trees do not reach beyond what they saw; building grows at least with the nonzeros.
+  const double beyond = most_nonzeros_ > 0 ? std::max(1.0, features.nnz / most_nonzeros_) : 1;
+  for (size_t i = 0; i < built_.size(); ++i) {
+    building[built_[i]] = beyond * std::exp2((*seconds)[i]);
+  }
   return building;
 }
 

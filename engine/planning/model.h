@@ -57,7 +57,8 @@ class Model {
   /// Of every candidate that it knows, for a class that it covers. INTERNAL.
   absl::StatusOr<std::vector<Estimate>> EstimateTimes(const ProblemClass& problem_class,
                                                       const Features& features) const;
-  /// Seconds to build each recipe that it knows. INTERNAL.
+  /// Seconds to build each recipe that it knows; of patterns larger than any that it was trained on
+  /// in proportion. INTERNAL.
   absl::StatusOr<std::map<std::string, double>> EstimateBuilding(const ProblemClass& problem_class,
                                                                  const Features& features) const;
 
@@ -78,6 +79,7 @@ class Model {
   std::string name_, device_model_, created_, held_out_;
   DeviceKind device_ = DeviceKind::kCpu;
   int64_t patterns_ = 0;
+  double most_nonzeros_ = 0;  ///< of a pattern that it was trained on; 0: not known
   std::vector<std::string> inputs_;
   std::vector<Group> groups_;
   std::vector<std::string> built_;  ///< recipes

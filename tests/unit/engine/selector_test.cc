@@ -97,6 +97,14 @@ TEST(Model, EstimatesWhatItWasTrainedTo) {
   const auto building = (*model)->EstimateBuilding(c, Features());
   ASSERT_TRUE(building.ok());
   EXPECT_NEAR(building->at("lsh_cluster(siglen=128,bsize=2,max_cluster=256)"), 1000, 0.1);
+  // Ten times as large as any that it was trained on.
+  Model::Files files = TinyFiles();
+  std::string& manifest = files.at("manifest.json");
+  manifest.replace(manifest.find("\"digest\""), 0, "\"most_nonzeros\": 1000, ");
+  Features large;
+  large.nnz = 10'000;
+  const auto longer = (*Model::FromFiles(files))->EstimateBuilding(c, large);
+  EXPECT_NEAR(longer->at("lsh_cluster(siglen=128,bsize=2,max_cluster=256)"), 10'000, 1);
   c.k_bucket = 512;
   EXPECT_NEAR((*model)->EstimateTimes(c, Features())->front().log2_ratio, 0.5, 1e-5);
   // Neither wider than it knows, nor of another type or device.
