@@ -347,7 +347,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
       const double default_ms = trial.baseline_median();
       Worth worth = Weigh(*candidate.promise, {.default_ms = default_ms,
                                                .best_ms = default_ms / std::max(best_speedup, 1.0),
-                                               .requests = modules_.options.expected_requests});
+                                               .requests = ExpectedRequests(c)});
       worth_a_trial = worth.worth_trying;
       decision.reason = std::move(worth.reason);
     }

@@ -237,7 +237,7 @@ absl::Status PatternJob::TryPromising(ClassSearch& search, Candidate& candidate,
                          .best_ms = search.baseline_ms / speedup,
                          .is_built = plain || there != existing.end() || builder_->Has(recipe),
                          .least_speedup = more_memory ? kLeastSpeedup : 1,
-                         .requests = modules_.options.expected_requests});
+                         .requests = ExpectedRequests(search.plain.problem_class)});
     candidate.worth_trying = worth.worth_trying;
     candidate.reason = std::move(worth.reason);
   }
@@ -524,6 +524,15 @@ void PatternJob::Decide(ClassSearch& search) {
     return;
   }
   Activate(plan);
+}
+
+double PatternJob::ExpectedRequests(const ProblemClass& c) const {
+  constexpr double kSeconds = 3600;
+  double seen = 0;
+  for (const PlanTable::Used& used : pattern_->plans().ListUsed(c.type)) {
+    if (used.plan->plan.problem_class == c) seen += used.per_second;
+  }
+  return std::max(modules_.options.expected_requests, seen * kSeconds);
 }
 
 void PatternJob::JudgeModels(const ProblemClass& c, const Features* features,

@@ -273,6 +273,9 @@ class PatternJob {
   void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(ClassSearch& search);
+  /// Over which a candidate is to pay: what the options say, or those of an hour as they come now,
+  /// if that is more.
+  double ExpectedRequests(const ProblemClass& problem_class) const;
   /// Says how near the first choices of models came to the best that was measured for the class.
   void JudgeModels(const ProblemClass& problem_class, const Features* features,
                    const std::vector<Measurement>& measured);
