@@ -27,6 +27,10 @@ struct Estimate {
   double deviation = 0;   ///< of that, as cross-validation found it
 };
 
+/// Whether a model, or a file of one, can be called so: letters, digits, '-', '_' and '.', not in
+/// front; at most 64.
+bool IsModelName(std::string_view text);
+
 /// Immutable. Thread-safe.
 class Model {
  public:
