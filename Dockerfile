@@ -46,6 +46,7 @@ RUN /tmp/deploy/install-packages runtime && rm -rf /tmp/deploy /var/lib/apt/list
     && useradd --uid 10001 --no-log-init --home-dir /var/lib/sparsed --create-home sparsed
 COPY --from=build /install/usr/local/bin/ /usr/local/bin/
 COPY --from=build /install/usr/local/lib/sparsed/ /usr/local/lib/sparsed/
+COPY --from=build /install/usr/local/share/sparsed/ /usr/local/share/sparsed/
 USER 10001
 VOLUME /var/lib/sparsed
 EXPOSE 7470 7471

@@ -13,7 +13,7 @@ request: SpMM, SDDMM and SpGEMM over gRPC. Runs as a service of systemd's, with
 its settings in /etc/sparsed/sparsed.yaml.")
 # Who makes the user that the service runs as.
 set(CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS "systemd-standalone-sysusers | systemd | adduser")
-set(CPACK_DEBIAN_SERVER_PACKAGE_RECOMMENDS "sparsectl")
+set(CPACK_DEBIAN_SERVER_PACKAGE_RECOMMENDS "sparsectl, libxgboost0")
 set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS "prometheus, nvidia-driver-libs")
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA
   ${debian}/postinst ${debian}/prerm ${debian}/postrm ${debian}/conffiles)

@@ -83,6 +83,16 @@ function(sparsed_package)
     DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed/systemd COMPONENT server)
   install(FILES ${PROJECT_SOURCE_DIR}/deploy/sparsed.yaml
     DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed COMPONENT server)
+  # The selector's models, and the program that trains others.
+  if(EXISTS ${PROJECT_SOURCE_DIR}/engine/planning/models)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine/planning/models
+      DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed COMPONENT server)
+  endif()
+  if(EXISTS ${PROJECT_SOURCE_DIR}/tools/train)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/tools/train
+      DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed COMPONENT server USE_SOURCE_PERMISSIONS
+      PATTERN __pycache__ EXCLUDE)
+  endif()
 
   set(CPACK_GENERATOR TGZ)
   find_program(DPKG_SHLIBDEPS dpkg-shlibdeps)

@@ -31,11 +31,19 @@ constexpr std::chrono::seconds kKeepTime{2};
 constexpr std::chrono::minutes kQuietTime{1};
 constexpr std::chrono::milliseconds kQuietWait{500};
 
+bool HasAvx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") != 0;
+#else
+  return false;
+#endif
+}
+
 std::string CpuDescription() {
 #if defined(__x86_64__)
-  const char* instructions = __builtin_cpu_supports("avx512f") ? "AVX-512"
-                             : __builtin_cpu_supports("avx2")  ? "AVX2"
-                                                               : "SSE2";
+  const char* instructions = HasAvx512()                      ? "AVX-512"
+                             : __builtin_cpu_supports("avx2") ? "AVX2"
+                                                              : "SSE2";
 #else
   const char* instructions = "portable SIMD";
 #endif
@@ -288,6 +296,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
                                                       const Problem& problem) {
     preparation.RequestTrial(product, problem);
   };
+  engine->OpenModels(observer);
   preparation.Restore(*contents);
   engine->housekeeper_ = std::jthread([raw = engine.get(), &observer](const std::stop_token& stop) {
     KeepHouse(stop, *raw->budget_, *raw->catalog_, *raw->dense_, *raw->executor_, observer);
@@ -342,6 +351,19 @@ absl::Status Engine::OpenGpus(Observer& observer) {
     not_opened_.emplace_back(id, gpu.status());
   }
   return absl::OkStatus();
+}
+
+void Engine::OpenModels(Observer& observer) {
+  ModelStoreOptions options;
+  options.devices.push_back({DeviceKind::kCpu, ProcessorName(), HasAvx512()});
+  if (!gpus_.empty()) options.devices.push_back({DeviceKind::kCuda, gpus_.front()->info().name});
+  if (options_.models) {
+    options.installed = options_.installed_models;
+    if (!options_.data_dir.empty()) options.own = options_.data_dir + "/models";
+  }
+  models_ = std::make_unique<ModelStore>(
+      PosixFileSystem(), std::move(options), preparation_->selector(),
+      [&observer](const std::string& sentence) { observer.OnModelProblem(sentence); });
 }
 
 int64_t Engine::UseOf(const Tenant& tenant, Quota quota) const {

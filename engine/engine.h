@@ -19,6 +19,7 @@
 #include "engine/memory/caller_memory.h"
 #include "engine/memory/device.h"
 #include "engine/observer.h"
+#include "engine/planning/model_store.h"
 #include "engine/preparation/preparation.h"
 #include "engine/store/snapshot.h"
 #include "engine/store/store.h"
@@ -42,6 +43,9 @@ struct EngineOptions {
   int64_t past_measurement_bytes = kPastMeasurementBytes;
   ExecutorOptions execution;
   PreparationOptions preparation;
+  bool models = true;  ///< false: rules choose what is tried, whatever there is
+  /// A folder of installed models (ModelStore), besides those in data_dir; empty: none.
+  std::string installed_models;
 };
 
 /// One device that serves, or was asked for and does not.
@@ -65,6 +69,7 @@ class Engine {
   DenseCatalog& dense() { return *dense_; }
   Executor& executor() { return *executor_; }
   Preparation& preparation() { return *preparation_; }
+  ModelStore& models() { return *models_; }
   Budget& budget() { return *budget_; }
   Tenants& tenants() { return budget_->tenants(); }
   /// What the tenant uses of it; of kDeviceBytes on the GPU where that is most.
@@ -110,6 +115,7 @@ class Engine {
  private:
   explicit Engine(EngineOptions options);
   absl::Status OpenGpus(Observer& observer);
+  void OpenModels(Observer& observer);
   absl::StatusOr<GpuBackend*> GpuOf(std::string_view uuid);
 
   const EngineOptions options_;
@@ -124,6 +130,7 @@ class Engine {
   std::unique_ptr<DenseCatalog> dense_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Preparation> preparation_;
+  std::unique_ptr<ModelStore> models_;
   std::unique_ptr<StoreWatcher> store_watcher_;
   class Scrubber;
   std::unique_ptr<Scrubber> scrubber_;

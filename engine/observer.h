@@ -68,6 +68,8 @@ class Observer {
   /// then measured: its first choice had this share of the best speed that was measured.
   virtual void OnModelChoice(std::string_view /*model*/, std::string_view /*role*/,
                              double /*share*/) {}
+  /// A model that was to be used or watched is not; `sentence` names it and says why.
+  virtual void OnModelProblem(std::string_view /*sentence*/) {}
   /// "ready", "failed", "cancelled".
   virtual void OnPreparationEnd(std::string_view /*state*/) {}
   /// Likewise, after it, with all that there is to say.

@@ -43,6 +43,19 @@ std::string FolderOf(const std::string& path) {
 
 }  // namespace
 
+absl::StatusOr<std::string> InstalledModels(const Config& config) {
+  std::error_code error;
+  if (config.models == "off") return "";
+  if (config.models != "auto") {
+    if (std::filesystem::is_directory(config.models, error)) return config.models;
+    return absl::FailedPreconditionError(fmt::format("{} is no folder", config.models));
+  }
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path folder =
+      program.parent_path().parent_path() / "share" / "sparsed" / "models";
+  return std::filesystem::is_directory(folder, error) ? folder.string() : std::string();
+}
+
 void CheckFiles(const Config& config, Problems& problems) {
   const auto check_folder = [&](const char* flag, const std::string& folder) {
     if (const std::string why = WhyNotWritable(folder); !why.empty()) {
@@ -79,6 +92,9 @@ void CheckFiles(const Config& config, Problems& problems) {
   if (!config.in_memory()) {
     const std::filesystem::path folder = std::filesystem::absolute(config.data_dir);
     check_folder("data-dir", FirstThatIsThere(folder.string()));
+  }
+  if (const absl::StatusOr<std::string> models = InstalledModels(config); !models.ok()) {
+    problems.Add("models", std::string(models.status().message()));
   }
   if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
   for (const std::string& address : config.listen) check_socket("listen", address);

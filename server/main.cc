@@ -88,6 +88,17 @@ void WarnAtStart(const Config& config, Server& server) {
   }
 }
 
+/// "cpu: rules; cuda: h100".
+std::string ModelsOf(engine::Engine& engine) {
+  const engine::Selector& selector = engine.preparation().selector();
+  const auto of = [&selector](DeviceKind kind) {
+    const std::shared_ptr<const engine::Model> model = selector.used(kind);
+    return fmt::format("{}: {}", Name(kind), model == nullptr ? engine::kRules : model->name());
+  };
+  return engine.gpus().empty() ? of(DeviceKind::kCpu)
+                               : fmt::format("{}; {}", of(DeviceKind::kCpu), of(DeviceKind::kCuda));
+}
+
 void LogStart(const Config& config, Server& server) {
   std::string devices;
   for (const engine::DeviceFacts& device : server.engine().devices()) {
@@ -107,6 +118,7 @@ void LogStart(const Config& config, Server& server) {
           {"threads", int64_t{config.threads}},
           {"lanes", int64_t{config.lanes}},
           {"matrices", static_cast<int64_t>(server.engine().catalog().All().size())},
+          {"models", ModelsOf(server.engine())},
       });
 }
 

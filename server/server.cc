@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "kernels/device_id.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/check_files.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/listener/descriptor.h"
 #include "server/listener/front_door.h"
@@ -106,6 +107,8 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.preparation.workers = std::max(1, config.preparation_workers);
   options.preparation.threads_per_worker = config.preparation_threads;
   options.preparation.seconds = config.preparation_seconds;
+  options.preparation.expected_requests = static_cast<double>(config.expected_requests);
+  options.models = config.models != "off";
   return options;
 }
 
@@ -277,7 +280,11 @@ class Server::Impl {
                                                  const std::string& name) {
       live_streams_->MatrixChanged(tenant, name);
     };
-    auto engine = engine::Engine::Open(ToEngineOptions(config_), telemetry_.metrics());
+    absl::StatusOr<std::string> installed_models = InstalledModels(config_);
+    if (!installed_models.ok()) return installed_models.status();
+    engine::EngineOptions options = ToEngineOptions(config_);
+    options.installed_models = *std::move(installed_models);
+    auto engine = engine::Engine::Open(options, telemetry_.metrics());
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     access_->OnTenants([this](const TenantTable& tenants) {

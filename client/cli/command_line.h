@@ -78,6 +78,7 @@ void AddCopy(CLI::App& app, Invocation& invocation);
 void AddDelete(CLI::App& app, Invocation& invocation);
 void AddDoctor(CLI::App& app, Invocation& invocation);
 void AddManual(CLI::App& app, Invocation& invocation);
+void AddModel(CLI::App& app, Invocation& invocation);
 void AddRecord(CLI::App& app, Invocation& invocation);
 void AddRename(CLI::App& app, Invocation& invocation);
 void AddSddmm(CLI::App& app, Invocation& invocation);

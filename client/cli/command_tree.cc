@@ -305,6 +305,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddServerCommands(app, invocation);
   AddSlow(app, invocation);
   AddSnapshot(app, invocation);
+  AddModel(app, invocation);
   AddWatch(app, invocation);
   AddTop(app, invocation);
   AddRecord(app, invocation);

@@ -70,11 +70,11 @@ class Completer {
   void AddValues(const CLI::Option& option, const std::string& before) {
     const std::string type = TypeOf(option);
     for (const std::string& choice : ChoicesOf(option)) Add(before + choice);
-    if (type == "MATRIX" || type == "BUFFER") {
+    if (type == "MATRIX" || type == "BUFFER" || type == "MODEL") {
       for (const std::string& name : names_(type)) Add(before + name);
     } else if (typed_.starts_with(before + "@")) {
       for (const std::string& name : names_("BUFFER")) Add(before + "@" + name);
-    } else if (type == "TEXT" || type == "FILE" || type == "FOLDER") {
+    } else if (type == "TEXT" || type == "FILE" || type == "FOLDER" || type == "DIR") {
       completions_.files = true;
     }
   }

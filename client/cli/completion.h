@@ -19,7 +19,7 @@ struct Completions {
   bool files = false;  ///< a path is possible, too
 };
 
-/// Names that a server knows, of type "MATRIX" or "BUFFER".
+/// Names that a server knows, of type "MATRIX", "BUFFER" or "MODEL".
 using NamesOfType = std::function<std::vector<std::string>(const std::string& type)>;
 
 /// `words` are those behind the program's name; the last is the one that is being typed, and may be

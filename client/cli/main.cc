@@ -56,6 +56,8 @@ std::vector<std::string> NamesLike(const Client& client, std::string_view messag
   };
   if (message.find("buffer named") != std::string_view::npos) {
     add(client.ListDense("", soon));
+  } else if (message.find("model named") != std::string_view::npos) {
+    add(client.ListModels(soon));
   } else if (message.find("matrix named") != std::string_view::npos) {
     add(client.ListMatrices("", soon));
     add(client.ListShared("", soon));
@@ -204,8 +206,10 @@ int CompleteWords(const CLI::App& app, Invocation& invocation, std::span<char* c
     invocation.options.max_attempts = 1;
     invocation.options.connect_timeout = std::chrono::seconds(1);
     const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);
-    return client.ok() ? NamesLike(*client, type == "BUFFER" ? "buffer named" : "matrix named")
-                       : std::vector<std::string>();
+    if (!client.ok()) return std::vector<std::string>();
+    return NamesLike(*client, type == "BUFFER"  ? "buffer named"
+                              : type == "MODEL" ? "model named"
+                                                : "matrix named");
   };
   return WriteOut(Lines(Complete(app, typed, names))).ok() ? kSuccess : kOtherFailure;
 }

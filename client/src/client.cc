@@ -12,6 +12,7 @@
 #include "client/src/connection.h"
 #include "client/src/convert.h"
 #include "client/src/dense_transfer.h"
+#include "client/src/model_calls.h"
 #include "client/src/shared_memory.h"
 
 namespace sparsed {
@@ -166,6 +167,56 @@ absl::Status Client::SaveSnapshot(SnapshotCallback on_bytes, const CallOptions& 
 }
 Call<void> Client::SaveSnapshotAsync(SnapshotCallback on_bytes, const CallOptions& options) const {
   return client::SaveSnapshot(connection_, std::move(on_bytes), options);
+}
+
+absl::StatusOr<std::vector<ModelInfo>> Client::ListModels(const CallOptions& options) const {
+  return ListModelsAsync(options).Wait();
+}
+Call<std::vector<ModelInfo>> Client::ListModelsAsync(const CallOptions& options) const {
+  return client::ListModels(connection_, options);
+}
+
+absl::StatusOr<ModelInfo> Client::GetModel(const std::string& name,
+                                           const CallOptions& options) const {
+  return GetModelAsync(name, options).Wait();
+}
+Call<ModelInfo> Client::GetModelAsync(const std::string& name, const CallOptions& options) const {
+  return client::GetModel(connection_, name, options);
+}
+
+absl::StatusOr<ModelInfo> Client::PutModel(const std::string& name, std::vector<ModelFile> files,
+                                           bool replace, const CallOptions& options) const {
+  return PutModelAsync(name, std::move(files), replace, options).Wait();
+}
+Call<ModelInfo> Client::PutModelAsync(const std::string& name, std::vector<ModelFile> files,
+                                      bool replace, const CallOptions& options) const {
+  return client::PutModel(connection_, name, std::move(files), replace, options);
+}
+
+absl::StatusOr<std::string> Client::ActivateModel(const std::string& name,
+                                                  const std::string& device, bool watch,
+                                                  const CallOptions& options) const {
+  return ActivateModelAsync(name, device, watch, options).Wait();
+}
+Call<std::string> Client::ActivateModelAsync(const std::string& name, const std::string& device,
+                                             bool watch, const CallOptions& options) const {
+  return client::ActivateModel(connection_, name, device, watch, options);
+}
+
+absl::StatusOr<std::string> Client::RollbackModel(const std::string& device,
+                                                  const CallOptions& options) const {
+  return RollbackModelAsync(device, options).Wait();
+}
+Call<std::string> Client::RollbackModelAsync(const std::string& device,
+                                             const CallOptions& options) const {
+  return client::RollbackModel(connection_, device, options);
+}
+
+absl::Status Client::RemoveModel(const std::string& name, const CallOptions& options) const {
+  return RemoveModelAsync(name, options).Wait();
+}
+Call<void> Client::RemoveModelAsync(const std::string& name, const CallOptions& options) const {
+  return client::RemoveModel(connection_, name, options);
 }
 
 absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {

@@ -44,16 +44,6 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return bytes;
 }
 
-/// Letters, digits, '-', '_' and '.', none hidden.
-bool IsName(std::string_view text) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_' || c == '.';
-  };
-  return !text.empty() && text.size() <= kMostNameLength && text.front() != '.' &&
-         std::ranges::all_of(text, allowed);
-}
-
 std::string Digest(std::string_view bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
@@ -172,6 +162,15 @@ class Reader {
 
 }  // namespace
 
+bool IsModelName(std::string_view text) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  return !text.empty() && text.size() <= kMostNameLength && text.front() != '.' &&
+         std::ranges::all_of(text, allowed);
+}
+
 absl::StatusOr<Model::Files> Model::ReadFiles(const std::string& directory) {
   Files files;
   const auto read = [&](const std::string& name) {
@@ -189,7 +188,7 @@ absl::StatusOr<Model::Files> Model::ReadFiles(const std::string& directory) {
         fmt::format("{}/{} names more than {} files", directory, kManifest, kMostFiles));
   }
   for (const auto& [name, digest] : manifest.at("files").items()) {
-    if (!IsName(name)) {
+    if (!IsModelName(name)) {
       return absl::InvalidArgumentError(fmt::format("\"{}\" is no name for a file", name));
     }
     if (absl::Status s = read(name); !s.ok()) return s;
@@ -220,7 +219,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
           "it was trained for version {} of the kernels, not {}", kernels, kKernelsVersion));
     }
     model->name_ = manifest.at("name").get<std::string>();
-    if (!IsName(model->name_)) return absl::InvalidArgumentError("its name is none");
+    if (!IsModelName(model->name_)) return absl::InvalidArgumentError("its name is none");
     model->created_ = manifest.at("created").get<std::string>();
     const auto kind = manifest.at("device").at("kind").get<std::string>();
     if (kind != "cpu" && kind != "cuda") {

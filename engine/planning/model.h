@@ -20,6 +20,10 @@
 
 namespace sparsed::engine {
 
+/// Whether a model, or a file of one, can be called so: letters, digits, '-', '_' and '.', not in
+/// front; at most 64.
+bool IsModelName(std::string_view text);
+
 /// Immutable. Thread-safe.
 class Model {
  public:

@@ -159,6 +159,21 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->group("Serving");
 
   app.add_option(
+         "--models", config.models,
+         "Models that choose what is tried: auto (those that are installed with the server, "
+         "and those that were put), a folder of others in the place of the installed ones, "
+         "or off (rules choose)")
+      ->type_name("auto|off|DIR")
+      ->capture_default_str()
+      ->group("Serving");
+  app.add_option("--expected-requests", config.expected_requests,
+                 "Requests that each problem signature is expected to serve: what a model promises "
+                 "of a candidate has to pay for building and trying it in so many")
+      ->check(Whole(1, int64_t{1'000'000'000'000}))
+      ->capture_default_str()
+      ->group("Serving");
+
+  app.add_option(
          "--host-memory", config.host_memory_bytes,
          "Host memory for matrices, layouts, operands and results together, such as 4GiB "
          "(default: the machine's or the control group's less a fifth, at least 1GiB, and at "

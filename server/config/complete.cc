@@ -38,6 +38,7 @@ void CheckText(const Config& config, Problems& problems) {
   check("tls-key", config.tls_key);
   check("tls-client-ca", config.tls_client_ca);
   check("audit-log", config.audit_log);
+  check("models", config.models);
 }
 
 /// Whether the file may say where matrices are kept, in a way that is wrong.

@@ -121,6 +121,8 @@ std::string ToYaml(const Config& config) {
   out << YAML::Key << "stall_after" << YAML::Value << config.stall_seconds;
   out << YAML::Key << "scrub_interval" << YAML::Value << config.scrub_interval_seconds;
   out << YAML::Key << "past_measurements" << YAML::Value << config.past_measurement_bytes;
+  out << YAML::Key << "models" << YAML::Value << config.models;
+  out << YAML::Key << "expected_requests" << YAML::Value << config.expected_requests;
   out << YAML::Key << "log_level" << YAML::Value << Name(config.log_level);
   out << YAML::Key << "log_format" << YAML::Value
       << (config.log_format == LogFormat::kJson ? "json" : "text");

@@ -66,6 +66,11 @@ struct Config {
   /// On disk, for what was measured on patterns that no matrix has any more; 0: it is forgotten.
   int64_t past_measurement_bytes = int64_t{64} << 20;
 
+  /// "auto": the models that are installed beside the program; a folder of others; "off": none, nor
+  /// those that were put into data_dir.
+  std::string models = "auto";
+  int64_t expected_requests = 10'000;  ///< that a class serves, for what a model's candidate gains
+
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   double slow_request_seconds = 0;  ///< from which on a request is logged as slow; 0: none

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "engine/engine.h"
@@ -14,12 +15,25 @@
 namespace sparsed::server {
 namespace {
 
+using Models = v1::Admin::WithRawCallbackMethod_ListModels<
+    v1::Admin::WithRawCallbackMethod_PutModel<v1::Admin::WithRawCallbackMethod_ActivateModel<
+        v1::Admin::WithRawCallbackMethod_RollbackModel<
+            v1::Admin::WithRawCallbackMethod_RemoveModel<v1::Admin::Service>>>>>;
 using Service = v1::Admin::WithRawCallbackMethod_GetServerInfo<
     v1::Admin::WithRawCallbackMethod_GetStats<v1::Admin::WithRawCallbackMethod_ListTenants<
         v1::Admin::WithRawCallbackMethod_ListSlow<v1::Admin::WithRawCallbackMethod_SaveSnapshot<
-            v1::Admin::WithRawCallbackMethod_WatchRequests<v1::Admin::Service>>>>>>;
+            v1::Admin::WithRawCallbackMethod_WatchRequests<Models>>>>>>;
 
 constexpr int kListedSlow = 20;  ///< unless the caller says how many
+
+/// None: it is not said.
+absl::StatusOr<std::optional<DeviceKind>> DeviceKindOf(const std::string& name) {
+  if (name.empty()) return std::optional<DeviceKind>();
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    if (Name(kind) == name) return std::optional(kind);
+  }
+  return absl::InvalidArgumentError(fmt::format("device is \"{}\", expected cpu or cuda", name));
+}
 
 class AdminService final : public Service {
  public:
@@ -99,6 +113,78 @@ class AdminService final : public Service {
             *reply.add_requests() = ToSlowRequest(slow);
           }
           return absl::OkStatus();
+        });
+  }
+
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* bytes,
+                                       grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::ListModelsRequest, v1::ListModelsReply>(
+        Op::kListModels, service_, context, bytes, response,
+        [this](const auto& request, const Caller&, v1::ListModelsReply& reply) {
+          if (!request.name().empty()) {
+            const auto model = service_.engine.models().Find(request.name());
+            if (!model.ok()) return model.status();
+            v1::ModelInfo& info = *reply.add_models() = ToModelInfo(*model);
+            info.set_manifest(model->manifest);
+            return absl::OkStatus();
+          }
+          Page page(request.page_size());
+          for (const engine::ModelFacts& model : service_.engine.models().List()) {
+            if (model.name <= request.page_token()) continue;
+            v1::ModelInfo info = ToModelInfo(model);
+            if (!page.Take(info)) {
+              reply.set_next_page_token(reply.models().rbegin()->name());
+              break;
+            }
+            *reply.add_models() = std::move(info);
+          }
+          return absl::OkStatus();
+        });
+  }
+
+  grpc::ServerReadReactor<grpc::ByteBuffer>* PutModel(grpc::CallbackServerContext* context,
+                                                      grpc::ByteBuffer* response) override {
+    return StartPutModel(service_, context, response);
+  }
+
+  grpc::ServerUnaryReactor* ActivateModel(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* bytes,
+                                          grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::ActivateModelRequest, v1::ActivateModelReply>(
+        Op::kActivateModel, service_, context, bytes, response,
+        [this](const auto& request, const Caller&, v1::ActivateModelReply& reply) {
+          const auto device = DeviceKindOf(request.device());
+          if (!device.ok()) return device.status();
+          const auto done = service_.engine.models().Activate(
+              request.name(), *device,
+              request.watch() ? engine::ModelRole::kWatched : engine::ModelRole::kUsed);
+          if (done.ok()) reply.set_device(std::string(Name(*done)));
+          return done.status();
+        });
+  }
+
+  grpc::ServerUnaryReactor* RollbackModel(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* bytes,
+                                          grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::RollbackModelRequest, v1::RollbackModelReply>(
+        Op::kRollbackModel, service_, context, bytes, response,
+        [this](const auto& request, const Caller&, v1::RollbackModelReply& reply) {
+          const auto device = DeviceKindOf(request.device());
+          if (!device.ok()) return device.status();
+          const auto chooses = service_.engine.models().Rollback(*device);
+          if (chooses.ok()) reply.set_name(*chooses);
+          return chooses.status();
+        });
+  }
+
+  grpc::ServerUnaryReactor* RemoveModel(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* bytes,
+                                        grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::RemoveModelRequest, v1::RemoveModelReply>(
+        Op::kRemoveModel, service_, context, bytes, response,
+        [this](const auto& request, const Caller&, v1::RemoveModelReply&) {
+          return service_.engine.models().Remove(request.name());
         });
   }
 

@@ -63,6 +63,13 @@ Rule RuleOf(Op op) {
       return {Role::kOperator, "the statistics of the whole server"};
     case Op::kSaveSnapshot:
       return {Role::kOperator, "a snapshot of what all tenants have"};
+    case Op::kListModels:
+      return {Role::kOperator, "the list of models"};
+    case Op::kPutModel:
+    case Op::kActivateModel:
+    case Op::kRollbackModel:
+    case Op::kRemoveModel:
+      return {Role::kOperator, "changing what models there are, and which chooses"};
   }
   return {Role::kOperator, "this"};
 }

@@ -408,6 +408,21 @@ v1::PatternMeasurements ToPatternMeasurements(const engine::PatternMeasurements&
   return message;
 }
 
+v1::ModelInfo ToModelInfo(const engine::ModelFacts& model) {
+  v1::ModelInfo info;
+  info.set_name(model.name);
+  info.set_device(model.device);
+  info.set_device_model(model.device_model);
+  info.set_created(model.created);
+  info.set_patterns(model.patterns);
+  info.set_own(model.own);
+  info.set_used(model.used);
+  info.set_watched(model.watched);
+  info.set_held_out_share(model.held_out_share);
+  info.set_problem(model.problem);
+  return info;
+}
+
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now) {
   v1::BufferInfo info;
   info.set_name(held.name);

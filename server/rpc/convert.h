@@ -13,6 +13,7 @@
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/call.h"
 #include "engine/execution/executor.h"
+#include "engine/planning/model_store.h"
 #include "server/telemetry/slow_requests.h"
 #include "server/telemetry/stage_record.h"
 #include "sparsed/v1/admin.pb.h"
@@ -59,6 +60,8 @@ v1::PatternMeasurements ToPatternMeasurements(const engine::PatternMeasurements&
 v1::MatrixState ToProto(engine::PreparationState state);
 /// `now` by the catalog's clock.
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now);
+/// Without its manifest.
+v1::ModelInfo ToModelInfo(const engine::ModelFacts& model);
 void AddArrayHeader(std::string_view name, ElementType type, int64_t length,
                     google::protobuf::RepeatedPtrField<v1::ArrayHeader>& headers);
 

@@ -49,6 +49,8 @@ BytesWriteReactor* StartWatchRequests(const ServiceContext& service,
 BytesWriteReactor* StartSaveSnapshot(const ServiceContext& service,
                                      grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer& request, std::atomic<bool>& under_way);
+BytesReadReactor* StartPutModel(const ServiceContext& service, grpc::CallbackServerContext* context,
+                                grpc::ByteBuffer* response);
 /// `op`: kSpmm, kSddmm, kSpgemm or kChain.
 BytesBidiReactor* StartCompute(Op op, const ServiceContext& service,
                                grpc::CallbackServerContext* context);

@@ -1,4 +1,5 @@
-// Buffers.Put and Catalog.UpdateValues: header, chunks, then what takes long on a worker.
+// Buffers.Put, Catalog.UpdateValues and Admin.PutModel: header, chunks, then what takes long on a
+// worker.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -6,6 +7,7 @@
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/rpc/admit.h"
+#include "server/rpc/arriving_model.h"
 #include "server/rpc/client_wait.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/convert.h"
@@ -64,6 +66,29 @@ struct UpdateValues {
     v1::UpdateValuesReply reply;
     reply.set_version((*matrix)->version());
     return wire::Encode(reply);
+  }
+};
+
+/// A model's files; checking them and writing them takes long.
+struct PutModel {
+  static constexpr Op kOp = Op::kPutModel;
+  static constexpr const char* kName = "put";
+  using Request = v1::PutModelRequest;
+  using Target = ArrivingModel;
+
+  static absl::StatusOr<std::unique_ptr<Target>> Begin(const ServiceContext& service,
+                                                       const std::string& /*tenant*/,
+                                                       const v1::PutModelHeader& header) {
+    return ArrivingModel::Begin(service.engine.budget(), header);
+  }
+
+  static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& arrived,
+                                                 const std::atomic<bool>& /*cancelled*/) {
+    const absl::StatusOr<engine::Model::Files> files = arrived.Finish();
+    if (!files.ok()) return files.status();
+    const auto put = service.engine.models().Put(arrived.name(), *files, arrived.replace());
+    if (!put.ok()) return put.status();
+    return wire::Encode(ToModelInfo(*put));
   }
 };
 
@@ -206,6 +231,11 @@ BytesReadReactor* StartUpdateValues(const ServiceContext& service,
                                     grpc::CallbackServerContext* context,
                                     grpc::ByteBuffer* response) {
   return Start<UpdateValues>(service, context, response);
+}
+
+BytesReadReactor* StartPutModel(const ServiceContext& service, grpc::CallbackServerContext* context,
+                                grpc::ByteBuffer* response) {
+  return Start<PutModel>(service, context, response);
 }
 
 }  // namespace sparsed::server

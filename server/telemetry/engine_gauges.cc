@@ -45,6 +45,24 @@ class Families {
   std::vector<MetricFamily> families_;
 };
 
+void AddModels(Families& families, engine::Engine& engine) {
+  const engine::Selector& selector = engine.preparation().selector();
+  families.Begin(MetricType::Gauge, "sparsed_model_info",
+                 "1, labelled with what chooses for a kind of device, and which model is watched");
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    if (kind == DeviceKind::kCuda && engine.gpus().empty()) continue;
+    const std::string device(Name(kind));
+    const std::shared_ptr<const engine::Model> used = selector.used(kind);
+    families.Add({{"device", device},
+                  {"model", used == nullptr ? std::string(engine::kRules) : used->name()},
+                  {"role", "used"}},
+                 1);
+    if (const std::shared_ptr<const engine::Model> watched = selector.watched(kind)) {
+      families.Add({{"device", device}, {"model", watched->name()}, {"role", "watched"}}, 1);
+    }
+  }
+}
+
 /// The CPU, and the GPUs if there are any.
 void AddDevices(Families& families, engine::Engine& engine) {
   const engine::Executor& executor = engine.executor();
@@ -293,6 +311,7 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
   families.Single(MetricType::Gauge, "sparsed_preparations_pending",
                   "Preparations waiting or under way",
                   static_cast<double>(engine_.preparation().pending()));
+  AddModels(families, engine_);
   const ThreadStarts starts = CountThreadStarts();
   families.Single(MetricType::Gauge, "sparsed_thread_starts_waiting",
                   "Threads that the operating system does not start now",

@@ -49,6 +49,7 @@ bool IsStatusCall(Op op) {
     case Op::kListTenants:
     case Op::kListSlow:
     case Op::kWatchRequests:
+    case Op::kListModels:
       return true;
     default:
       return false;

@@ -27,6 +27,8 @@ const Histogram::BucketBoundaries kPreparationBuckets = {1e-3,  4e-3,  16e-3, 64
                                                          4.096, 16.38, 65.54, 262.1, 1049,  3600};
 /// Requests: as many as there are columns, at most.
 const Histogram::BucketBoundaries kBatchBuckets = {2, 4, 8, 16, 32, 64, 128, 256};
+/// Of the best speed that was measured.
+const Histogram::BucketBoundaries kShareBuckets = {0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 1};
 
 Family<Counter>& CounterFamily(Registry& registry, const char* name, const char* help) {
   return BuildCounter().Name(name).Help(help).Register(registry);
@@ -83,6 +85,12 @@ Metrics::Metrics()
           registry_, "sparsed_recipes_total",
           "Transform pipelines that autotuning considered for a problem signature, by what became "
           "of them")),
+      model_choices_(CounterFamily(
+          registry_, "sparsed_model_choices_total",
+          "Problem signatures for which a model's first choice was judged by what was measured")),
+      model_choice_share_(HistogramFamily(
+          registry_, "sparsed_model_choice_share",
+          "Share of the best speed that was measured which a model's first choice had")),
       snapshot_time_(
           GaugeFamily(registry_, "sparsed_last_snapshot_timestamp_seconds",
                       "Unix time at which the last snapshot since the start ended well")),
@@ -229,6 +237,16 @@ void Metrics::OnLayoutBuilt(std::string_view kind, std::string_view device, doub
 
 void Metrics::OnRecipe(std::string_view outcome) {
   recipes_.Add({{"outcome", std::string(outcome)}}).Increment();
+}
+
+void Metrics::OnModelChoice(std::string_view model, std::string_view role, double share) {
+  const prometheus::Labels labels = {{"model", std::string(model)}, {"role", std::string(role)}};
+  model_choices_.Add(labels).Increment();
+  model_choice_share_.Add(labels, kShareBuckets).Observe(share);
+}
+
+void Metrics::OnModelProblem(std::string_view sentence) {
+  Log(LogLevel::kWarn, "model not used", {{"message", std::string(sentence)}});
 }
 
 void Metrics::OnPreparationEnd(std::string_view state) {

@@ -51,6 +51,8 @@ class Metrics : public engine::Observer {
   void OnTrialWait(std::string_view device, double seconds) override;
   void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override;
   void OnRecipe(std::string_view outcome) override;
+  void OnModelChoice(std::string_view model, std::string_view role, double share) override;
+  void OnModelProblem(std::string_view sentence) override;
   void OnPreparationEnd(std::string_view state) override;
   void OnPreparationReport(const engine::PreparationReport& report) override;
   void OnDamage(std::string_view sentence) override;
@@ -116,6 +118,8 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Histogram>& layout_build_seconds_;
   prometheus::Family<prometheus::Counter>& preparations_ended_;
   prometheus::Family<prometheus::Counter>& recipes_;
+  prometheus::Family<prometheus::Counter>& model_choices_;
+  prometheus::Family<prometheus::Histogram>& model_choice_share_;
   prometheus::Family<prometheus::Gauge>&snapshot_time_, &snapshot_bytes_;
   std::array<Series<prometheus::Gauge>, kOps> in_flight_;
   std::array<Series<prometheus::Histogram>, kOps> request_seconds_;

@@ -16,6 +16,7 @@ bool SlowRequests::Counts(Op op) {
     case Op::kListSlow:
     case Op::kSaveSnapshot:
     case Op::kWatchRequests:
+    case Op::kListModels:
       return false;
     default:
       return true;

@@ -32,6 +32,11 @@ std::string_view Name(Op op) {
       "list_slow",
       "save_snapshot",
       "watch_requests",
+      "list_models",
+      "put_model",
+      "activate_model",
+      "rollback_model",
+      "remove_model",
   };
   return kNames[static_cast<size_t>(op)];
 }

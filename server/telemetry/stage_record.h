@@ -43,8 +43,13 @@ enum class Op : uint8_t {
   kListSlow,
   kSaveSnapshot,
   kWatchRequests,
+  kListModels,
+  kPutModel,
+  kActivateModel,
+  kRollbackModel,
+  kRemoveModel,
 };
-inline constexpr int kOps = 28;
+inline constexpr int kOps = 33;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

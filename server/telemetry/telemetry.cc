@@ -32,6 +32,10 @@ bool IsNotable(Op op) {
     case Op::kRename:
     case Op::kCopy:
     case Op::kSaveSnapshot:
+    case Op::kPutModel:
+    case Op::kActivateModel:
+    case Op::kRollbackModel:
+    case Op::kRemoveModel:
       return true;
     default:
       return false;

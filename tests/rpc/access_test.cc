@@ -113,6 +113,11 @@ const std::map<std::string, Role> kLeast = {{"Catalog/Upload", Role::kUser},
                                             {"Admin/ListSlow", Role::kReadOnly},
                                             {"Admin/WatchRequests", Role::kReadOnly},
                                             {"Admin/SaveSnapshot", Role::kOperator},
+                                            {"Admin/ListModels", Role::kOperator},
+                                            {"Admin/PutModel", Role::kOperator},
+                                            {"Admin/ActivateModel", Role::kOperator},
+                                            {"Admin/RollbackModel", Role::kOperator},
+                                            {"Admin/RemoveModel", Role::kOperator},
                                             {"Admin/GetStats", Role::kOperator}};
 
 TEST_F(AccessTest, EveryMethodKnowsItsCallers) {

@@ -146,7 +146,7 @@ TEST(SlowRequests, TenantsAreBounded) {
 TEST(SlowRequests, WhatWaitsForEventsIsNoneOfThem) {
   SlowRequests slow;
   for (const Op op : {Op::kWatch, Op::kGetServerInfo, Op::kGetStats, Op::kListTenants,
-                      Op::kListSlow, Op::kSaveSnapshot, Op::kWatchRequests}) {
+                      Op::kListSlow, Op::kSaveSnapshot, Op::kWatchRequests, Op::kListModels}) {
     slow.Add(Request("t", 1'000'000'000, op));
   }
   EXPECT_TRUE(slow.List(nullptr).empty());

@@ -534,6 +534,8 @@ const std::map<std::string, Sample>& Samples() {
       {"metrics-token", {"true", {"--in-memory", "--access-file=a"}}},
       {"otlp-endpoint", {"http://127.0.0.1:77"}},
       {"past-measurements", {"7MiB"}},
+      {"models", {"off"}},
+      {"expected-requests", {"5000"}},
       {"preparation-memory", {"7MiB"}},
       {"preparation-seconds", {"77"}},
       {"preparation-threads", {"7"}},

@@ -42,7 +42,12 @@ sparsed_test(client_snapshot_test ${CMAKE_CURRENT_LIST_DIR}/client/snapshot_test
 target_compile_definitions(client_snapshot_test PRIVATE
   SPARSECTL_PROGRAM="$<TARGET_FILE:sparsectl>")
 add_dependencies(client_snapshot_test sparsectl)
-foreach(test client_test client_snapshot_test client_streams_test client_chain_test client_attached_test client_attached_chain_test client_shared_memory_test client_ring_test client_examples_test client_retry_test client_sparsectl_test)
+sparsed_test(client_model_test ${CMAKE_CURRENT_LIST_DIR}/client/model_test.cc
+  DEPS sparsed_client fmt::fmt LABELS unit)
+target_compile_definitions(client_model_test PRIVATE
+  SPARSECTL_PROGRAM="$<TARGET_FILE:sparsectl>")
+add_dependencies(client_model_test sparsectl)
+foreach(test client_test client_model_test client_snapshot_test client_streams_test client_chain_test client_attached_test client_attached_chain_test client_shared_memory_test client_ring_test client_examples_test client_retry_test client_sparsectl_test)
   target_compile_definitions(${test} PRIVATE SPARSED_PROGRAM="$<TARGET_FILE:sparsed>")
   add_dependencies(${test} sparsed)
 endforeach()

@@ -545,6 +545,39 @@ class Client {
   absl::Status SaveSnapshot(SnapshotCallback on_bytes, const CallOptions& options = {}) const;
   Call<void> SaveSnapshotAsync(SnapshotCallback on_bytes, const CallOptions& options = {}) const;
 
+  /// The models that the server has, by name. For operators, as what follows.
+  absl::StatusOr<std::vector<ModelInfo>> ListModels(const CallOptions& options = {}) const;
+  Call<std::vector<ModelInfo>> ListModelsAsync(const CallOptions& options = {}) const;
+  /// One of them, with its manifest. NOT_FOUND.
+  absl::StatusOr<ModelInfo> GetModel(const std::string& name,
+                                     const CallOptions& options = {}) const;
+  Call<ModelInfo> GetModelAsync(const std::string& name, const CallOptions& options = {}) const;
+  /// Has the server keep a model, under the `name` that its manifest has; with `replace` in the
+  /// place of one that it keeps. INVALID_ARGUMENT if it is damaged or too large,
+  /// FAILED_PRECONDITION if it is for other kernels, or the server keeps nothing on disk,
+  /// UNIMPLEMENTED if the server has no XGBoost, ALREADY_EXISTS, RESOURCE_EXHAUSTED.
+  absl::StatusOr<ModelInfo> PutModel(const std::string& name, std::vector<ModelFile> files,
+                                     bool replace = false, const CallOptions& options = {}) const;
+  Call<ModelInfo> PutModelAsync(const std::string& name, std::vector<ModelFile> files,
+                                bool replace = false, const CallOptions& options = {}) const;
+  /// Has a model choose for its kind of device from now on, or, with `watch`, only be watched.
+  /// "rules": none chooses; "none": none is watched, for the kind `device`, "cpu" or "cuda"
+  /// (empty: the only one that serves). Returns that kind. NOT_FOUND, FAILED_PRECONDITION.
+  absl::StatusOr<std::string> ActivateModel(const std::string& name, const std::string& device = "",
+                                            bool watch = false,
+                                            const CallOptions& options = {}) const;
+  Call<std::string> ActivateModelAsync(const std::string& name, const std::string& device = "",
+                                       bool watch = false, const CallOptions& options = {}) const;
+  /// Has choose what did so before; returns that: a model, or "rules". FAILED_PRECONDITION if
+  /// nothing did.
+  absl::StatusOr<std::string> RollbackModel(const std::string& device = "",
+                                            const CallOptions& options = {}) const;
+  Call<std::string> RollbackModelAsync(const std::string& device = "",
+                                       const CallOptions& options = {}) const;
+  /// NOT_FOUND; FAILED_PRECONDITION if it is installed, used or watched.
+  absl::Status RemoveModel(const std::string& name, const CallOptions& options = {}) const;
+  Call<void> RemoveModelAsync(const std::string& name, const CallOptions& options = {}) const;
+
  private:
   friend class AttachedMatrix;
   friend class GpuMemory;

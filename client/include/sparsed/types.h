@@ -473,6 +473,28 @@ struct TenantInfo {
   std::vector<QuotaInfo> quotas;
 };
 
+/// A model that the server has, which chooses what a preparation tries.
+struct ModelInfo {
+  std::string name;
+  std::string device;        ///< "cpu" or "cuda"; empty: its manifest does not say
+  std::string device_model;  ///< what it was measured on
+  std::string created;       ///< as its manifest has it: "2026-11-26T10:00:00Z"
+  int64_t patterns = 0;      ///< that it was trained on
+  bool own = false;          ///< in the server's data directory; else installed with the server
+  bool used = false;         ///< it chooses for its kind of device
+  bool watched = false;      ///< what it would choose is judged and counted
+  /// Of the best speed, its first choice had in cross-validation: the geometric mean; 0: not said.
+  double held_out_share = 0;
+  std::string problem;   ///< why it cannot be used; empty: it can
+  std::string manifest;  ///< JSON; only of GetModel
+};
+
+/// A file of a model's directory.
+struct ModelFile {
+  std::string name;  ///< "manifest.json", and those that it names
+  std::string contents;
+};
+
 /// What a device does, and for whom.
 struct DeviceUse {
   std::string name;
