@@ -198,6 +198,7 @@ void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candi
       known->kernel.clear();
     }
     known->asked = true;
+    known->promise.reset();
   }
 }
 
@@ -217,6 +218,7 @@ void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
     for (const std::string& recipe : recipes) {
       Candidate& one = all.emplace_back(candidate);
       one.recipe = recipe;
+      one.promise.reset();
       if (!one.worth_trying) WantAnyway(one, candidate.reason);
     }
   }

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -37,7 +38,7 @@ absl::StatusOr<Library> Open() {
   void* const opened = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) {
     return absl::UnimplementedError(
-        fmt::format("{} is not installed (Debian: libxgboost0)", kLibrary));
+        fmt::format("{} cannot be opened (Debian: libxgboost0): {}", kLibrary, dlerror()));
   }
   Library library{};
   if (!Find(opened, "XGBoostVersion", library.version) ||
@@ -103,6 +104,9 @@ absl::StatusOr<std::unique_ptr<Booster>> Booster::Load(std::string_view bytes, i
 Booster::~Booster() { TheLibrary()->free(handle_); }
 
 absl::StatusOr<std::vector<double>> Booster::Predict(std::span<const float> row) const {
+  if (row.size() != static_cast<size_t>(inputs_)) {
+    return absl::InternalError(fmt::format("{} inputs, not {}", row.size(), inputs_));
+  }
   const std::string array =
       fmt::format(R"({{"data":[{},true],"shape":[1,{}],"typestr":"<f4","version":3}})",
                   reinterpret_cast<uintptr_t>(row.data()), row.size());
@@ -123,7 +127,11 @@ absl::StatusOr<std::vector<double>> Booster::Predict(std::span<const float> row)
     return absl::InternalError(
         fmt::format("trees of {} outputs, where {} are said", count, outputs_));
   }
-  return std::vector<double>(result, result + count);
+  std::vector<double> sums(result, result + count);
+  if (!std::ranges::all_of(sums, [](double sum) { return std::isfinite(sum); })) {
+    return absl::InternalError("trees whose sums are no numbers");
+  }
+  return sums;
 }
 
 }  // namespace sparsed::engine

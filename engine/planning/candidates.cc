@@ -113,6 +113,7 @@ bool WasSlower(const std::string& recipe, const ProblemClass& problem_class,
 struct Verdict {
   bool worth_trying = false;
   std::string reason;
+  bool is_limit = false;  ///< what is not worth trying by it must not be
 };
 
 bool IsPlain(const ProblemClass& c) { return !c.transposed; }
@@ -367,7 +368,8 @@ Verdict AtOnce(const PairFacts& facts) {
   return {few,
           fmt::format("some {:.2g} products, {} {:.2g}: {}", products, few ? "not above" : "above",
                       kMostUnstopped,
-                      few ? "made at once they block nobody for long" : "it cannot be stopped")};
+                      few ? "made at once they block nobody for long" : "it cannot be stopped"),
+          /*is_limit=*/true};
 }
 
 Verdict ByDiagonalsOnGpu(const PairFacts& facts) {
@@ -542,6 +544,7 @@ std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Feature
     candidate.kernel = kernel;
     candidate.worth_trying = verdict.worth_trying;
     candidate.reason = std::move(verdict.reason);
+    candidate.forbidden = !verdict.worth_trying && verdict.is_limit;
     candidates.push_back(std::move(candidate));
   }
   if (!candidates.empty()) candidates.erase(candidates.begin());

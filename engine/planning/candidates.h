@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/catalog/plan.h"
+#include "engine/planning/estimate.h"
 #include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
 #include "kernels/kernel_table.h"
@@ -19,21 +20,14 @@
 
 namespace sparsed::engine {
 
-/// What a trained model expects of a candidate.
-struct Promise {
-  std::string model;
-  double log2_ratio = 0;             ///< of its time over the default's
-  double deviation = 0;              ///< of that
-  double build_seconds = 0;          ///< until there is the layout
-  std::vector<std::string> kernels;  ///< that are worth a trial then, the most promising first
-};
-
 struct Candidate {
   std::string recipe;  ///< canonical; empty, of SpGEMM: the kernel's own (FormatRecipe)
   bool worth_trying = false;
   std::string reason;  ///< why, or why not, without a full stop
   /// Only worth building if clustering the rows fills dense tiles.
   bool needs_clustered_tiles = false;
+  /// Nobody but a client may have it tried: it would hold up others.
+  bool forbidden = false;
   bool asked = false;  ///< a client wants it: what was measured for others does not rule it out
   std::string kernel = {};  ///< the only one that is tried; empty: all of the recipe's
   /// None: a rule judged it, or a client asked for it.

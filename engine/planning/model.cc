@@ -24,7 +24,7 @@ constexpr int kFormat = 1;
 constexpr char kManifest[] = "manifest.json";
 /// A model of a few megabytes is a large one.
 constexpr size_t kMostFileBytes = size_t{64} << 20;
-constexpr size_t kMostNameLength = 64;
+constexpr size_t kMostNameLength = 64, kMostFiles = 32;
 constexpr size_t kMostInputs = 1000, kMostCandidates = 1000;
 constexpr std::string_view kDistance = "distance_";
 
@@ -89,6 +89,13 @@ std::optional<double> InputOf(std::string_view input, const ProblemClass& c,
 /// "f32", or "tf32" where that is allowed.
 std::string_view TypeOf(const ProblemClass& c) {
   return c.allow_tf32 && c.type == ElementType::kF32 ? "tf32" : Name(c.type);
+}
+
+/// Throws what Json does where it is none of 64 bits.
+int64_t Integer(const Json& number) {
+  // A fraction or a huge number would be converted without a word.
+  if (!number.is_number_integer()) (void)number.get_ref<const int64_t&>();
+  return number.get<int64_t>();
 }
 
 absl::StatusOr<Operation> ParseOperation(const std::string& text) {
@@ -177,6 +184,10 @@ absl::StatusOr<Model::Files> Model::ReadFiles(const std::string& directory) {
   if (!manifest.is_object() || !manifest.contains("files") || !manifest.at("files").is_object()) {
     return absl::InvalidArgumentError(fmt::format("{}/{} names no files", directory, kManifest));
   }
+  if (manifest.at("files").size() > kMostFiles) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}/{} names more than {} files", directory, kManifest, kMostFiles));
+  }
   for (const auto& [name, digest] : manifest.at("files").items()) {
     if (!IsName(name)) {
       return absl::InvalidArgumentError(fmt::format("\"{}\" is no name for a file", name));
@@ -200,11 +211,11 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
   std::shared_ptr<Model> model(new Model());
   // What is missing or of another type throws; nothing is used of what was read until then.
   try {
-    if (manifest.at("format").get<int>() != kFormat) {
+    if (const int64_t format = Integer(manifest.at("format")); format != kFormat) {
       return absl::FailedPreconditionError(
-          fmt::format("it is of format {}, not {}", manifest.at("format").get<int>(), kFormat));
+          fmt::format("it is of format {}, not {}", format, kFormat));
     }
-    if (const int kernels = manifest.at("kernels").get<int>(); kernels != kKernelsVersion) {
+    if (const int64_t kernels = Integer(manifest.at("kernels")); kernels != kKernelsVersion) {
       return absl::FailedPreconditionError(fmt::format(
           "it was trained for version {} of the kernels, not {}", kernels, kKernelsVersion));
     }
@@ -217,7 +228,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
     }
     model->device_ = kind == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
     model->device_model_ = manifest.at("device").at("model").get<std::string>();
-    model->patterns_ = manifest.at("data").at("patterns").get<int64_t>();
+    model->patterns_ = Integer(manifest.at("data").at("patterns"));
     model->most_nonzeros_ = manifest.at("data").value("most_nonzeros", 0.0);
     if (manifest.contains("held_out")) model->held_out_ = manifest.at("held_out").dump();
     model->inputs_ = manifest.at("inputs").get<std::vector<std::string>>();
@@ -238,8 +249,12 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
       group.operation = *operation;
       group.transposed = described.at("transposed").get<bool>();
       group.types = described.at("types").get<std::vector<std::string>>();
-      group.least_k = described.at("least_k").get<int64_t>();
-      group.most_k = described.at("most_k").get<int64_t>();
+      group.least_k = Integer(described.at("least_k"));
+      group.most_k = Integer(described.at("most_k"));
+      group.shared_deviation = described.value("shared_deviation", 0.0);
+      if (!std::isfinite(group.shared_deviation) || group.shared_deviation < 0) {
+        return absl::InvalidArgumentError("a shared deviation is none");
+      }
       for (const Json& candidate : described.at("candidates")) {
         group.candidates.push_back({candidate.at("recipe").get<std::string>(),
                                     candidate.at("kernel").get<std::string>(), 0,
@@ -257,6 +272,15 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
     const Json& building = manifest.at("building");
     for (const Json& recipe : building.at("recipes")) {
       model->built_.push_back(recipe.at("recipe").get<std::string>());
+    }
+    for (const Group& group : model->groups_) {
+      for (const Estimate& candidate : group.candidates) {
+        if (candidate.recipe == kCsr || std::ranges::count(model->built_, candidate.recipe) > 0) {
+          continue;
+        }
+        return absl::InvalidArgumentError(
+            fmt::format("how long {} takes to build it does not know", candidate.recipe));
+      }
     }
     absl::StatusOr<std::unique_ptr<Booster>> booster =
         reader.LoadBooster(building.at("file").get<std::string>(), model->built_.size());
@@ -284,6 +308,11 @@ const Model::Group* Model::GroupOf(const ProblemClass& c) const {
 
 bool Model::Covers(const ProblemClass& problem_class) const {
   return GroupOf(problem_class) != nullptr;
+}
+
+double Model::SharedDeviation(const ProblemClass& problem_class) const {
+  const Group* const group = GroupOf(problem_class);
+  return group == nullptr ? 0 : group->shared_deviation;
 }
 
 std::vector<float> Model::InputsOf(const ProblemClass& c, const Features& features) const {

@@ -1,6 +1,6 @@
 // A trained model: for a class of problems on a pattern, how long each candidate takes over the
 // default, and how long its layout takes to build. A directory of a manifest and boosters, made by
-// tools/train.
+// tools/train. It is trusted as a program is: checksums find damage, not malice.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,12 @@
 
 #include "absl/status/statusor.h"
 #include "engine/planning/booster.h"
+#include "engine/planning/estimate.h"
 #include "kernels/device_id.h"
 #include "kernels/features/features.h"
 #include "kernels/problem.h"
 
 namespace sparsed::engine {
-
-/// What a model expects of a candidate.
-struct Estimate {
-  std::string recipe;  ///< canonical, without "force"
-  std::string kernel;
-  double log2_ratio = 0;  ///< of its time over that of the default
-  double deviation = 0;   ///< of that, as cross-validation found it
-};
 
 /// Immutable. Thread-safe.
 class Model {
@@ -33,8 +26,8 @@ class Model {
   /// File names and their bytes: "manifest.json" and what it names.
   using Files = std::map<std::string, std::string>;
 
-  /// Reads the directory's manifest and the files that it names. NOT_FOUND: there is no manifest;
-  /// INVALID_ARGUMENT: a file is too large, or what FromFiles says.
+  /// Reads the directory's manifest and the files that it names. NOT_FOUND: the manifest, or a file
+  /// that it names, is not there; INVALID_ARGUMENT: a file is too large, or what FromFiles says.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory);
   /// INVALID_ARGUMENT: something is damaged, or is not as the manifest says; FAILED_PRECONDITION:
   /// it was trained for other kernels or features than there are here; UNIMPLEMENTED: there is no
@@ -54,6 +47,9 @@ class Model {
 
   /// It was trained for such a class. Of products it knows squares alone.
   bool Covers(const ProblemClass& problem_class) const;
+  /// Of the error that its estimates for such a class have in common; 0 of one that it does not
+  /// cover.
+  double SharedDeviation(const ProblemClass& problem_class) const;
   /// Of every candidate that it knows, for a class that it covers. INTERNAL.
   absl::StatusOr<std::vector<Estimate>> EstimateTimes(const ProblemClass& problem_class,
                                                       const Features& features) const;
@@ -69,6 +65,7 @@ class Model {
     std::vector<std::string> types;  ///< "f32", "tf32", ...
     int64_t least_k = 0, most_k = 0;
     std::vector<Estimate> candidates;  ///< without a ratio
+    double shared_deviation = 0;
     std::unique_ptr<Booster> booster;
   };
 

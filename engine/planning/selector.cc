@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numbers>
 #include <utility>
@@ -49,52 +48,50 @@ std::string LeftOut(const Model& model) {
   return fmt::format("model {} leaves it out: it was hardly ever among the fastest", model.name());
 }
 
-/// The best first.
-void SortByPromise(std::vector<Candidate>& candidates) {
-  std::ranges::stable_sort(candidates, {}, [](const Candidate& c) {
-    return c.promise ? c.promise->log2_ratio - c.promise->deviation
-                     : std::numeric_limits<double>::infinity();
-  });
-}
-
 }  // namespace
 
-double ExpectedGain(const Promise& promise, double default_ms, double best_ms) {
-  const double mean = std::log(default_ms) + promise.log2_ratio * std::numbers::ln2;
-  const double deviation = promise.deviation * std::numbers::ln2;
-  if (deviation <= 0) return std::max(0.0, best_ms - std::exp(mean));
-  const double z = (std::log(best_ms) - mean) / deviation;
+double ExpectedGain(double log2_ratio, double log2_deviation, double default_ms, double best_ms,
+                    double least_speedup) {
+  const double mean = std::log(default_ms) + log2_ratio * std::numbers::ln2;
+  const double deviation = log2_deviation * std::numbers::ln2;
+  const double slowest = best_ms / least_speedup;  // that takes the best's place
+  if (deviation <= 0) return std::exp(mean) < slowest ? best_ms - std::exp(mean) : 0;
+  const double z = (std::log(slowest) - mean) / deviation;
   return std::max(0.0, best_ms * NormalCdf(z) -
                            std::exp(mean + deviation * deviation / 2) * NormalCdf(z - deviation));
 }
 
 Worth Weigh(const Promise& promise, const Stakes& stakes) {
-  const double gain =
-      ExpectedGain(promise, stakes.default_ms, stakes.best_ms / stakes.least_speedup);
-  const double expected_ms = stakes.default_ms * std::exp2(promise.log2_ratio);
-  const double building_ms = stakes.is_built ? 0 : 1e3 * promise.build_seconds;
-  const double cost = building_ms + kTrialStartMs + kTurns * (stakes.default_ms + expected_ms);
-  const bool pays = gain * stakes.requests > cost;
-  return {pays,
-          fmt::format(
-              "model {} expects {:.2f}x plain CSR's speed{}: in {:.3g} requests {:.3g} s "
-              "{}, for {:.3g} s of building and trying",
-              promise.model, std::exp2(-promise.log2_ratio),
-              stakes.best_ms < stakes.default_ms
-                  ? fmt::format(", where {:.2f}x is reached", stakes.default_ms / stakes.best_ms)
-                  : std::string(),
-              stakes.requests, 1e-3 * gain * stakes.requests,
-              pays ? "may be gained" : "are gained at the most", 1e-3 * cost)};
+  const double ratio = promise.best().log2_ratio + stakes.shared_error;
+  const double deviation = std::hypot(promise.best().deviation, std::sqrt(stakes.shared_variance));
+  const double gain_ms = stakes.requests * ExpectedGain(ratio, deviation, stakes.default_ms,
+                                                        stakes.best_ms, stakes.least_speedup);
+  const double trial_ms = kTrialStartMs + kTurns * stakes.default_ms * (1 + std::exp2(ratio));
+  const double cost_ms = (stakes.is_built ? 0 : 1e3 * promise.build_seconds) +
+                         static_cast<double>(promise.kernels.size()) * trial_ms;
+  const std::string reached =
+      stakes.best_ms < stakes.default_ms
+          ? fmt::format(", where {:.2f}x is reached", stakes.default_ms / stakes.best_ms)
+          : "";
+  const bool pays = gain_ms > cost_ms;
+  return {
+      pays, gain_ms - cost_ms,
+      fmt::format("model {} expects {:.2f}x plain CSR's speed{}: {:.3g} s to be gained in {:.3g} "
+                  "requests, {} than the {:.3g} s of building and trying",
+                  promise.model, std::exp2(-ratio), reached, 1e-3 * gain_ms, stakes.requests,
+                  pays ? "more" : "not more", 1e-3 * cost_ms)};
 }
+
+// The model that was there ends its life, if it does, with the parameter: outside of the lock.
 
 void Selector::Use(DeviceKind device, std::shared_ptr<const Model> model) {
   const MutexLock lock(mutex_);
-  (device == DeviceKind::kCuda ? cuda_ : cpu_).used = std::move(model);
+  (device == DeviceKind::kCuda ? cuda_ : cpu_).used.swap(model);
 }
 
 void Selector::Watch(DeviceKind device, std::shared_ptr<const Model> model) {
   const MutexLock lock(mutex_);
-  (device == DeviceKind::kCuda ? cuda_ : cpu_).watched = std::move(model);
+  (device == DeviceKind::kCuda ? cuda_ : cpu_).watched.swap(model);
 }
 
 Selector::Models Selector::ModelsFor(DeviceKind device) const {
@@ -131,20 +128,15 @@ std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c,
       continue;
     }
     KeepLikely(found->second);
-    Promise promise{
-        model->name(), found->second.front().log2_ratio, found->second.front().deviation, 0, {}};
-    for (const Estimate& kernel : found->second) promise.kernels.push_back(kernel.kernel);
+    Promise promise{model->name(), std::move(found->second), model->SharedDeviation(c), 0};
     const auto seconds = building->find(candidate.recipe);
-    if (seconds != building->end() && candidate.recipe != kCsr) {
-      promise.build_seconds = seconds->second;
-    }
+    if (seconds != building->end()) promise.build_seconds = seconds->second;
     candidate.worth_trying = true;
     candidate.needs_clustered_tiles = false;
     candidate.recipe = WithoutSkipRules(candidate.recipe);
     candidate.promise = std::move(promise);
   }
   if (!candidates.back().promise) candidates.pop_back();
-  SortByPromise(candidates);
   return candidates;
 }
 
@@ -159,6 +151,7 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
   const absl::StatusOr<std::map<std::string, double>> building = model->EstimateBuilding(c, *left);
   if (!estimates.ok() || !building.ok()) return candidates;
   for (Candidate& candidate : candidates) {
+    if (candidate.forbidden) continue;
     const auto found = std::ranges::find(*estimates, candidate.kernel, &Estimate::kernel);
     if (found == estimates->end()) {
       candidate.worth_trying = false;
@@ -168,12 +161,10 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
     const auto seconds = building->find(found->recipe);
     candidate.worth_trying = true;
     candidate.promise = {model->name(),
-                         found->log2_ratio,
-                         found->deviation,
-                         seconds == building->end() || found->recipe == kCsr ? 0 : seconds->second,
-                         {found->kernel}};
+                         {*found},
+                         model->SharedDeviation(c),
+                         seconds == building->end() ? 0 : seconds->second};
   }
-  SortByPromise(candidates);
   return candidates;
 }
 

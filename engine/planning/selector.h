@@ -20,18 +20,23 @@ struct Stakes {
   double default_ms = 0;     ///< the default's time, as measured
   double best_ms = 0;        ///< the least that was measured so far, the default's included
   bool is_built = false;     ///< the layout is there
-  double least_speedup = 1;  ///< below which a gain is none
+  double least_speedup = 1;  ///< with less the best stays
   double requests = 0;       ///< that are expected
+  double shared_error = 0;   ///< of the model's estimates, as trials showed it (SharedError)
+  double shared_variance = 0;
 };
 
-/// Milliseconds that a candidate is expected to take less than the best, where it does: the mean of
-/// max(0, best - time), `time` lognormal.
-double ExpectedGain(const Promise& promise, double default_ms, double best_ms);
+/// Milliseconds that a request is expected to take less with the candidate than with the best,
+/// where it is at least `least_speedup` times as fast (else the best stays): the mean of best -
+/// time over those times, the logarithm (base 2) of time over the default's normal.
+double ExpectedGain(double log2_ratio, double deviation, double default_ms, double best_ms,
+                    double least_speedup = 1);
 
 /// Whether what the candidate is expected to gain over all requests is more than building and
 /// trying it takes, with a sentence without a full stop.
 struct Worth {
   bool worth_trying = false;
+  double net_ms = 0;  ///< the one less the other
   std::string reason;
 };
 Worth Weigh(const Promise& promise, const Stakes& stakes);
@@ -52,8 +57,8 @@ class Selector {
   std::shared_ptr<const Model> used(DeviceKind device) const;
   std::shared_ptr<const Model> watched(DeviceKind device) const;
 
-  /// As engine::CandidatesFor; with a model each has its promise, the most promising first, and
-  /// those that the model leaves out are not worth trying.
+  /// As engine::CandidatesFor; with a model each has its promise, and those that it leaves out are
+  /// not worth trying.
   std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class,
                                        const Features& features) const;
   /// As engine::SpgemmCandidatesFor, of a pattern's square if `square`.

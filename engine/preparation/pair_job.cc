@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +22,9 @@ namespace {
 bool IsForNow(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
 }
+
+/// Before all that is estimated.
+constexpr double kFirst = std::numeric_limits<double>::infinity();
 
 /// Of the layout that a recipe of one step makes for a factor.
 std::string_view KindOf(std::string_view recipe) { return recipe.substr(0, recipe.find('(')); }
@@ -300,7 +305,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
 }
 
 absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const Factor& right,
-                                    const std::vector<Candidate>& candidates, SpgemmTrial& trial,
+                                    std::vector<Candidate> candidates, SpgemmTrial& trial,
                                     bool& for_now) {
   const ProblemClass& c = plan.problem_class;
   const auto measured = [&](const std::string& recipe, std::string_view kernel,
@@ -325,33 +330,46 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
   };
   const bool estimated = std::ranges::any_of(
       candidates, [](const Candidate& candidate) { return candidate.promise.has_value(); });
-  int64_t worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);
-  // A model has few of its candidates tried.
-  if (estimated) worth_trying = std::min(worth_trying, kEstimatedShares);
+  const auto worth_trying = std::ranges::count(candidates, true, &Candidate::worth_trying);
   const double share_ms =
       modules_.options.trial_budget_ms / static_cast<double>(std::max<int64_t>(worth_trying, 1));
   if (estimated) {
     if (absl::Status s = trial.BaselineAlone(share_ms).status(); !s.ok()) return s;
   }
+  std::optional<SharedError> shared_error;  // of the model's estimates
   std::vector<Decision> decisions;
   std::string best_recipe;
   double best_speedup = 0;
-  for (const Candidate& candidate : candidates) {
+  const auto worth_of = [&](const Candidate& candidate) -> Worth {
+    if (!candidate.promise) return {candidate.worth_trying, kFirst, candidate.reason};
+    if (!shared_error) shared_error.emplace(candidate.promise->shared_deviation);
+    const std::string& recipe = candidate.promise->best().recipe;
+    const auto has = [&](const Factor& factor) {
+      return factor.pattern->FindLayout(FactorRecipe(recipe, factor.transposed)) != nullptr;
+    };
+    const double default_ms = trial.baseline_median();
+    return Weigh(*candidate.promise, {.default_ms = default_ms,
+                                      .best_ms = default_ms / std::max(best_speedup, 1.0),
+                                      .is_built = recipe == kCsr || (has(left) && has(right)),
+                                      .least_speedup = best_speedup > 1 ? 1 : kLeastSpeedup,
+                                      .requests = ExpectedRequests(c, plan.pair),
+                                      .shared_error = shared_error->mean(),
+                                      .shared_variance = shared_error->variance()});
+  };
+  // What no model promises goes first, of the rest what gains most.
+  while (!candidates.empty()) {
+    std::vector<Worth> worths;
+    for (const Candidate& candidate : candidates) worths.push_back(worth_of(candidate));
+    const auto next = std::ranges::max_element(worths, {}, &Worth::net_ms) - worths.begin();
+    const Worth worth = std::move(worths[static_cast<size_t>(next)]);
+    const Candidate candidate = std::move(candidates[static_cast<size_t>(next)]);
+    candidates.erase(candidates.begin() + next);
     const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
     std::string recipe =
         candidate.recipe.empty() ? std::string(kernel.layout_kind) : candidate.recipe;
-    Decision decision = {c, recipe, false, candidate.reason, candidate.kernel, plan.pair};
+    Decision decision = {c, recipe, false, worth.reason, candidate.kernel, plan.pair};
     std::string_view outcome = "ruled_out";
-    bool worth_a_trial = candidate.worth_trying;
-    if (worth_a_trial && candidate.promise) {
-      const double default_ms = trial.baseline_median();
-      Worth worth = Weigh(*candidate.promise, {.default_ms = default_ms,
-                                               .best_ms = default_ms / std::max(best_speedup, 1.0),
-                                               .requests = modules_.options.expected_requests});
-      worth_a_trial = worth.worth_trying;
-      decision.reason = std::move(worth.reason);
-    }
-    if (worth_a_trial) {
+    if (worth.worth_trying) {
       double seconds = 0;
       const absl::StatusOr<TrialTimes> times =
           TryKernel(c, candidate, left, right, trial, share_ms, recipe, seconds);
@@ -361,6 +379,10 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
         measured(recipe, candidate.kernel, *times, seconds);
         decision.tried = true;
         outcome = "tried";
+        if (candidate.promise) {
+          const Estimate& estimate = candidate.promise->best();
+          shared_error->Saw(-std::log2(times->speedup()) - estimate.log2_ratio, estimate.deviation);
+        }
         if (times->speedup() > best_speedup) {
           best_speedup = times->speedup();
           best_recipe = recipe;

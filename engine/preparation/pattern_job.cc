@@ -16,6 +16,16 @@ namespace {
 
 /// The outcome of a recipe that was timed (Observer::OnRecipe).
 constexpr std::string_view kTried = "tried";
+constexpr std::string_view kThereAlready = "it was there already";
+
+/// The layout of the recipe, with the skip rules of its steps or without; null if there is none.
+const Pattern::BuiltEntry* EntryOf(const std::vector<Pattern::BuiltEntry>& entries,
+                                   const std::string& recipe) {
+  const auto found = std::ranges::find_if(entries, [&](const Pattern::BuiltEntry& entry) {
+    return WithoutSkipRules(entry.description->recipe) == WithoutSkipRules(recipe);
+  });
+  return found == entries.end() ? nullptr : &*found;
+}
 
 }  // namespace
 
@@ -172,7 +182,9 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   if (search.only_asked) KeepEarlierDecisions(search);
   pattern_->trials().SetDecisions(c, search.decisions);
   search.trial.reset();  // Its operands make room for what follows.
-  JudgeModels(c, pattern_->features().get(), pattern_->trials().measurements());
+  if (!search.only_asked) {
+    JudgeModels(c, pattern_->features().get(), pattern_->trials().measurements());
+  }
   Decide(search);
   return absl::OkStatus();
 }
@@ -190,78 +202,119 @@ absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
   }
   AddAsked(AskedFor(search.plain.problem_class), search.only_asked, candidates);
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
-  // A model has few of its candidates tried.
+  search.share_ms =
+      modules_.options.trial_budget_ms /
+      static_cast<double>(existing.size() + 1 +
+                          std::ranges::count(candidates, true, &Candidate::worth_trying));
   const bool estimated = std::ranges::any_of(
       candidates, [](const Candidate& candidate) { return candidate.promise.has_value(); });
-  const auto shares = static_cast<int64_t>(existing.size()) + 1 +
-                      std::ranges::count(candidates, true, &Candidate::worth_trying);
-  search.share_ms = modules_.options.trial_budget_ms /
-                    static_cast<double>(estimated ? std::min(shares, kEstimatedShares) : shares);
-  if (estimated) {
-    if (absl::Status s = TryBaseline(search); !s.ok()) return s;
-    for (Candidate& candidate : candidates) {
-      const absl::Status s = candidate.promise ? TryPromising(search, candidate, existing, last)
-                                               : TryCandidate(search, candidate, last);
-      if (!s.ok()) return s;
-    }
-    return absl::OkStatus();
-  }
+  if (estimated) return TryEstimated(search, std::move(candidates), existing, last);
   if (absl::Status s = TryLayout(search, csr_, 0, ""); !s.ok()) return s;
   for (const Pattern::BuiltEntry& entry : existing) {
-    absl::Status s = TryExisting(search, entry, "it was there already");
-    if (!s.ok()) return s;
+    if (absl::Status s = TryExisting(search, entry, kThereAlready); !s.ok()) return s;
   }
+  const std::vector<Pattern::BuiltEntry> tried = pattern_->Layouts();  // a damaged one is gone
   for (const Candidate& candidate : candidates) {
-    if (pattern_->FindLayout(candidate.recipe) != nullptr) continue;
+    if (EntryOf(tried, candidate.recipe) != nullptr) continue;
     if (absl::Status s = TryCandidate(search, candidate, last); !s.ok()) return s;
   }
   return search.baseline_ms > 0 ? absl::OkStatus() : TryBaseline(search);
 }
 
-absl::Status PatternJob::TryPromising(ClassSearch& search, Candidate& candidate,
+absl::Status PatternJob::TryEstimated(ClassSearch& search, std::vector<Candidate> candidates,
                                       const std::vector<Pattern::BuiltEntry>& existing, bool last) {
-  const std::string& recipe = candidate.recipe;
-  const bool plain = recipe == kCsr;
-  // Built by rules it has the skip rules of its steps.
-  const auto there = std::ranges::find_if(existing, [&](const Pattern::BuiltEntry& entry) {
-    return WithoutSkipRules(entry.description->recipe) == recipe;
+  const ProblemClass& c = search.plain.problem_class;
+  if (absl::Status s = TryBaseline(search); !s.ok()) return s;
+  // What a client asked for of plain CSR's kernels, and what serves the class now.
+  const bool all_of_plain =
+      std::ranges::any_of(AskedFor(c), [](const Asked& asked) { return asked.recipe == kCsr; });
+  if (all_of_plain) {
+    if (absl::Status s = TryLayout(search, csr_, 0, ""); !s.ok()) return s;
+  }
+  const PlanTable::Found present = pattern_->plans().Find(c);
+  const Pattern::BuiltEntry* const serving =
+      present.exact ? EntryOf(existing, present.plan->plan.recipe) : nullptr;
+  if (serving != nullptr) {
+    if (absl::Status s = TryExisting(search, *serving, kThereAlready); !s.ok()) return s;
+  }
+  std::erase_if(candidates, [&](const Candidate& candidate) {
+    return (all_of_plain && candidate.recipe == kCsr) ||
+           (serving != nullptr && EntryOf(existing, candidate.recipe) == serving);
   });
-  if (search.baseline_ms <= 0) {
-    candidate.worth_trying = false;
-    candidate.reason = "plain CSR was not timed";
-  } else if (candidate.worth_trying) {
-    const double speedup = search.best ? search.best->times.speedup() : 1;
-    const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
-    Worth worth = Weigh(*candidate.promise,
-                        {.default_ms = search.baseline_ms,
-                         .best_ms = search.baseline_ms / speedup,
-                         .is_built = plain || there != existing.end() || builder_->Has(recipe),
-                         .least_speedup = more_memory ? kLeastSpeedup : 1,
-                         .requests = modules_.options.expected_requests});
-    candidate.worth_trying = worth.worth_trying;
+  // What no model promises comes first: clients asked for it, or it is left out.
+  for (const Candidate& candidate : candidates) {
+    if (candidate.promise) continue;
+    const Pattern::BuiltEntry* const there = EntryOf(existing, candidate.recipe);
+    const absl::Status s = there != nullptr && candidate.worth_trying
+                               ? TryExisting(search, *there, kThereAlready)
+                               : TryCandidate(search, candidate, last);
+    if (!s.ok()) return s;
+  }
+  std::erase_if(candidates, [](const Candidate& candidate) { return !candidate.promise; });
+  while (!candidates.empty()) {
+    if (!search.shared_error) search.shared_error.emplace(candidates[0].promise->shared_deviation);
+    std::vector<Worth> worths;
+    for (const Candidate& candidate : candidates) {
+      worths.push_back(WorthOf(search, candidate, existing));
+    }
+    const auto best = std::ranges::max_element(worths, {}, &Worth::net_ms) - worths.begin();
+    Worth& worth = worths[static_cast<size_t>(best)];
+    if (!worth.worth_trying) {
+      for (size_t i = 0; i < candidates.size(); ++i) {
+        // Plain CSR's other kernels are no recipe of their own.
+        if (candidates[i].recipe == kCsr) continue;
+        RecordDecision(search, candidates[i].recipe,
+                       search.baseline_ms > 0 ? "ruled_out" : "no_time",
+                       std::move(worths[i].reason));
+      }
+      return absl::OkStatus();
+    }
+    Candidate& candidate = candidates[static_cast<size_t>(best)];
     candidate.reason = std::move(worth.reason);
+    if (absl::Status s = TryPromising(search, candidate, existing, last); !s.ok()) return s;
+    candidates.erase(candidates.begin() + best);
   }
-  const std::vector<std::string>& kernels = candidate.promise->kernels;
-  // Plain CSR itself is what others are measured by, and no decision.
-  if (plain) {
-    if (!candidate.worth_trying) return absl::OkStatus();
-    return TryLayout(search, csr_, 0, "", kernels, &*candidate.promise);
+  return absl::OkStatus();
+}
+
+Worth PatternJob::WorthOf(const ClassSearch& search, const Candidate& candidate,
+                          const std::vector<Pattern::BuiltEntry>& existing) const {
+  if (search.baseline_ms <= 0) return {false, 0, "plain CSR was not timed"};
+  const bool plain = candidate.recipe == kCsr;
+  const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
+  return Weigh(*candidate.promise,
+               {.default_ms = search.baseline_ms,
+                .best_ms = search.baseline_ms / (search.best ? search.best->times.speedup() : 1),
+                .is_built = plain || EntryOf(existing, candidate.recipe) != nullptr ||
+                            builder_->Has(candidate.recipe),
+                .least_speedup = more_memory ? kLeastSpeedup : 1,
+                .requests = ExpectedRequests(search.plain.problem_class, std::nullopt),
+                .shared_error = search.shared_error->mean(),
+                .shared_variance = search.shared_error->variance()});
+}
+
+absl::Status PatternJob::TryPromising(ClassSearch& search, const Candidate& candidate,
+                                      const std::vector<Pattern::BuiltEntry>& existing, bool last) {
+  if (candidate.recipe == kCsr) {
+    return TryLayout(search, csr_, 0, candidate.reason, "", &*candidate.promise);
   }
-  if (candidate.worth_trying && there != existing.end()) {
-    return TryExisting(search, *there, candidate.reason, kernels, &*candidate.promise);
+  if (const Pattern::BuiltEntry* const there = EntryOf(existing, candidate.recipe)) {
+    absl::Status s = TryExisting(search, *there, candidate.reason, &*candidate.promise);
+    // One that is damaged is gone now, and built again.
+    const bool is_there = pattern_->FindLayout(there->description->recipe) != nullptr;
+    if (!s.ok() || is_there) return s;
   }
   return TryCandidate(search, candidate, last);
 }
 
 absl::Status PatternJob::TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry,
-                                     const std::string& reason,
-                                     const std::vector<std::string>& only, const Promise* promise) {
+                                     std::string_view reason, const Promise* promise) {
   const std::string& recipe = entry.description->recipe;
   // What only products are read from.
   if (ReadsLayouts(Operation::kSpgemm, entry.description->kind)) return absl::OkStatus();
   const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
   if (layout.ok()) {
-    return TryLayout(search, *layout, entry.build_seconds, reason, only, promise);
+    return TryLayout(search, *layout, entry.build_seconds, std::string(reason), "", promise);
   }
   if (absl::IsDataLoss(layout.status())) {
     // What is not there is built again.
@@ -293,11 +346,9 @@ absl::Status PatternJob::TryCandidate(ClassSearch& search, const Candidate& cand
     search.short_of_time |= built->out_of_time;
     return absl::OkStatus();
   }
-  std::vector<std::string> kernels;
-  if (candidate.promise) kernels = candidate.promise->kernels;
-  if (!candidate.kernel.empty()) kernels = {candidate.kernel};
-  absl::Status tried = TryLayout(search, built->layout, built->seconds, candidate.reason, kernels,
-                                 candidate.promise ? &*candidate.promise : nullptr);
+  absl::Status tried =
+      TryLayout(search, built->layout, built->seconds, candidate.reason, candidate.kernel,
+                candidate.promise ? &*candidate.promise : nullptr);
   // Losers make room for the next candidate.
   if (last) {
     builder_->DropAllBut(search.best ? std::set<std::string>{search.best->layout->recipe}
@@ -308,14 +359,22 @@ absl::Status PatternJob::TryCandidate(ClassSearch& search, const Candidate& cand
 
 absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
                                    double build_seconds, const std::string& reason,
-                                   const std::vector<std::string>& only, const Promise* promise) {
+                                   std::string_view only, const Promise* promise) {
   const ProblemClass& c = search.plain.problem_class;
   std::vector<std::string_view> kernels = KernelsFor(search.trial->problem(), *layout);
   const bool plain = layout == csr_;
   if (plain) kernels.erase(kernels.begin());
   if (!only.empty()) {
-    std::erase_if(kernels,
-                  [&](std::string_view kernel) { return std::ranges::count(only, kernel) == 0; });
+    std::erase_if(kernels, [&](std::string_view kernel) { return kernel != only; });
+  }
+  const auto estimate_of = [&](std::string_view kernel) -> const Estimate* {
+    if (promise == nullptr) return nullptr;
+    const auto found = std::ranges::find(promise->kernels, kernel, &Estimate::kernel);
+    return found == promise->kernels.end() ? nullptr : &*found;
+  };
+  // Where none of those that the model knows serves, all are tried.
+  if (std::ranges::any_of(kernels, estimate_of)) {
+    std::erase_if(kernels, [&](std::string_view kernel) { return estimate_of(kernel) == nullptr; });
   }
   std::string why_not = kernels.empty() ? "there is no kernel for it" : "";
   std::string_view outcome = "ruled_out";
@@ -359,12 +418,20 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     RecordMeasurement(search, layout->recipe, kernel, *times, build_seconds);
     progress_.Say(fmt::format("{}: {} has {:.2f}x plain CSR's speed for K = {}", ToString(c),
                               layout->recipe, times->speedup(), search.k));
+    const Estimate* const estimate = estimate_of(name);
+    if (estimate != nullptr) {
+      search.shared_error->Saw(-std::log2(times->speedup()) - estimate->log2_ratio,
+                               estimate->deviation);
+    }
     // Another kernel costs nothing, another layout memory.
     const double best = search.best ? search.best->times.speedup() : 1;
     const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
     if (times->speedup() > best * (more_memory ? kLeastSpeedup : 1)) {
-      search.best = {layout, kernel, *times, promise != nullptr ? promise->model : "",
-                     promise != nullptr ? std::exp2(-promise->log2_ratio) : 0};
+      search.best = {layout, kernel, *times};
+      if (estimate != nullptr) {
+        search.best->model = promise->model;
+        search.best->expected_speedup = std::exp2(-estimate->log2_ratio);
+      }
     }
   }
   if (!plain) RecordDecision(search, layout->recipe, outcome, outcome == kTried ? reason : why_not);
@@ -378,6 +445,7 @@ absl::Status PatternJob::TryBaseline(ClassSearch& search) {
   if (!alone.ok()) {
     AddNote(search, fmt::format("plain CSR was not timed: {}", Sentence(alone)));
     search.short_of_time |= absl::IsDeadlineExceeded(alone);
+    search.short_of_memory |= absl::IsResourceExhausted(alone);
     return absl::OkStatus();
   }
   RecordBaseline(search);
@@ -463,6 +531,7 @@ const std::set<Asked>& PatternJob::AskedFor(const ProblemClass& c) const {
 }
 
 bool PatternJob::OnlyAsked(const ProblemClass& c, const PlanTable::Found& found) const {
+  if (modules_.options.only_asked) return true;
   return found.decided() && !again_.contains(c) && !AskedFor(c).empty();
 }
 
@@ -524,6 +593,19 @@ void PatternJob::Decide(ClassSearch& search) {
     return;
   }
   Activate(plan);
+}
+
+double PatternJob::ExpectedRequests(const ProblemClass& c,
+                                    const std::optional<PatternPair>& pair) const {
+  constexpr double kSeconds = 3600;
+  double seen = 0;
+  // A class without a plan is served by that of another K.
+  for (const PlanTable::Used& used : pattern_->plans().ListUsed(c.type)) {
+    ProblemClass served = used.plan->plan.problem_class;
+    served.k_bucket = c.k_bucket;
+    if (served == c && used.plan->plan.pair == pair) seen += used.per_second;
+  }
+  return std::max(modules_.options.expected_requests, seen * kSeconds);
 }
 
 void PatternJob::JudgeModels(const ProblemClass& c, const Features* features,

@@ -86,9 +86,6 @@ void RestoreProductLayouts(const JobModules& modules, Pattern& pattern,
 /// would pay.
 inline constexpr int64_t kLeastPairNonzeros = 10'000;
 
-/// Where a model estimates, so many contenders at the most share the budget of trials.
-inline constexpr int64_t kEstimatedShares = 8;
-
 /// A gain below this is not told from noise, nor worth the memory of a layout.
 inline constexpr double kLeastSpeedup = 1.03;
 
@@ -162,7 +159,8 @@ class PatternJob {
     bool short_of_time = false;    ///< something was not tried
     bool only_asked = false;       ///< the class has its plan: no other candidate is tried
     double baseline_ms = 0;        ///< 0: not run yet
-    std::optional<Tried> best;     ///< none: plain CSR
+    std::optional<SharedError> shared_error;  ///< of the model's estimates
+    std::optional<Tried> best;                ///< none: plain CSR
     std::vector<Decision> decisions;
   };
 
@@ -183,21 +181,26 @@ class PatternJob {
   /// `last`: no later class will want the layouts that lose.
   absl::Status TryClass(const ProblemClass& problem_class, bool last);
   absl::Status TryCandidates(ClassSearch& search, bool last);
-  /// Runs one that the pattern has, or those kernels of it (empty: all).
+  /// Runs one that the pattern has.
   absl::Status TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry,
-                           const std::string& reason, const std::vector<std::string>& only = {},
-                           const Promise* promise = nullptr);
-  /// Runs one that a model estimated, if that pays, after building it unless it is there.
-  absl::Status TryPromising(ClassSearch& search, Candidate& candidate,
+                           std::string_view reason, const Promise* promise = nullptr);
+  /// Runs what a model promises, what gains most first, until nothing pays; besides what clients
+  /// ask for, and what serves now.
+  absl::Status TryEstimated(ClassSearch& search, std::vector<Candidate> candidates,
+                            const std::vector<Pattern::BuiltEntry>& existing, bool last);
+  Worth WorthOf(const ClassSearch& search, const Candidate& candidate,
+                const std::vector<Pattern::BuiltEntry>& existing) const;
+  /// Runs one that a model promises, after building it unless it is there.
+  absl::Status TryPromising(ClassSearch& search, const Candidate& candidate,
                             const std::vector<Pattern::BuiltEntry>& existing, bool last);
   /// Builds and runs one that the rules do not rule out.
   absl::Status TryCandidate(ClassSearch& search, const Candidate& candidate, bool last);
   /// Runs the layout's kernels; those of plain CSR except the baseline's own. `reason` is why, for
-  /// the decision, `only` the kernels that are run; empty: all.
+  /// the decision, `only` the one kernel that is run; empty: all, or those
+  /// of `promise`.
   absl::Status TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
                          double build_seconds, const std::string& reason,
-                         const std::vector<std::string>& only = {},
-                         const Promise* promise = nullptr);
+                         std::string_view only = "", const Promise* promise = nullptr);
   absl::Status TryBaseline(ClassSearch& search);
   using PairKey = Pairs::key_type;
   /// Those whose plans read layouts that are gone: however the job ends, the default serves until
@@ -232,8 +235,7 @@ class PatternJob {
   /// of each; `for_now`: not all could be, for want of memory or time. Errors: what ends the job,
   /// or the default's own.
   absl::Status TryKernels(const Plan& plan, const Factor& left, const Factor& right,
-                          const std::vector<Candidate>& candidates, SpgemmTrial& trial,
-                          bool& for_now);
+                          std::vector<Candidate> candidates, SpgemmTrial& trial, bool& for_now);
   /// Each kernel for the plan's pair was measured or decided on: by an older program, maybe not.
   bool KnowsAllKernels(const Plan& plan) const;
   /// Makes the fastest that is measured of a pair its plan, with the layouts that it reads. False
@@ -273,6 +275,10 @@ class PatternJob {
   void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(ClassSearch& search);
+  /// Over which a candidate is to pay: what the options say, or those of an hour as they come now,
+  /// whatever their K, if that is more.
+  double ExpectedRequests(const ProblemClass& problem_class,
+                          const std::optional<PatternPair>& pair) const;
   /// Says how near the first choices of models came to the best that was measured for the class.
   void JudgeModels(const ProblemClass& problem_class, const Features* features,
                    const std::vector<Measurement>& measured);

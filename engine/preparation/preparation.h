@@ -34,7 +34,9 @@ struct PreparationOptions {
   double seconds = 0;
   /// That a class is expected to serve: what a model's candidate is to gain over all of them must
   /// be more than building and trying it takes.
-  double expected_requests = 100'000;
+  double expected_requests = 10'000;
+  /// Nothing is tried besides plain CSR's default kernel but what is asked for.
+  bool only_asked = false;
 };
 
 /// Tenants have equal seconds of the workers, or as their weights say. Of a tenant's jobs go those

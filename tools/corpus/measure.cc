@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<Measurer>> Measurer::Open(const MeasureOptions& o
   engine.preparation.threads_per_worker = options.threads;
   engine.preparation.light_nonzeros = 0;  // all with the same threads
   engine.preparation.trial_budget_ms = options.trial_budget_ms;
+  engine.preparation.only_asked = options.explore || !options.asked.empty();
   std::set<ElementType> types;
   for (const ProblemClass& c : options.classes) types.insert(c.type);
   engine.preparation.seconds =
@@ -150,6 +151,7 @@ absl::StatusOr<Measured> Measurer::Measure(const Pattern& pattern) {
     for (const engine::Asked& one : asked) {
       if (!status.ok()) break;
       status = engine_->preparation().Request(*matrix, ClassesOf(type), /*again=*/false, one);
+      if (absl::IsFailedPrecondition(status)) status = absl::OkStatus();  // there is no square
     }
     if (status.ok()) status = Finish(**matrix);
     if (!status.ok()) break;

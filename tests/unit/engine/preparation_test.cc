@@ -1244,6 +1244,23 @@ TEST(Preparation, AModelHasTriedWhatPays) {
   EXPECT_THAT(choices[0], HasSubstr("tiny used "));
   CheckConsistent(site, pattern);
 
+  // Asked for, it is tried whatever the model says.
+  const ProblemClass wide = Class(Operation::kSpmm, false, 256);
+  ASSERT_TRUE(site.preparation
+                  .Request(*matrix, {wide}, /*again=*/false,
+                           AskedFor("lsh_cluster", "cpu.csr.row_balanced"))
+                  .ok());
+  ASSERT_TRUE(site.preparation.Request(*matrix, {wide}, /*again=*/false, AskedFor("dcsr")).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_THAT(DecisionOn(pattern, wide, "lsh_cluster(siglen=128,bsize=2,max_cluster=256)").reason,
+              Not(HasSubstr("model tiny expects")));
+  EXPECT_TRUE(DecisionOn(pattern, wide, "dcsr").tried);
+  // What serves is timed with all that is tried again, also if the model leaves it out.
+  ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/true).ok());
+  ASSERT_TRUE(site.Idle());
+  EXPECT_TRUE(pattern.plans().Find(c).decided());
+  CheckConsistent(site, pattern);
+
   // Who explores has it all tried.
   ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/false, Asked()).ok());
   ASSERT_TRUE(site.Idle());

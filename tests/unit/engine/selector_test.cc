@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Promise Expecting(double log2_ratio, double deviation, double build_seconds = 0) {
-  return {"m", log2_ratio, deviation, build_seconds, {"k"}};
+  return {"m", {{"r", "k", log2_ratio, deviation}}, 0, build_seconds};
 }
 
 TEST(ExpectedGain, IsTheMeanOfWhatIsGained) {
@@ -23,23 +23,60 @@ TEST(ExpectedGain, IsTheMeanOfWhatIsGained) {
     double sum = 0;
     constexpr int kDraws = 400'000;
     for (int i = 0; i < kDraws; ++i) sum += std::max(0.0, best - 10 * std::exp2(error(random)));
-    EXPECT_NEAR(ExpectedGain(Expecting(ratio, deviation), 10, best), sum / kDraws, 0.01 * best);
+    EXPECT_NEAR(ExpectedGain(ratio, deviation, 10, best), sum / kDraws, 0.01 * best);
   }
 }
 
 TEST(ExpectedGain, OfWhatIsCertainIsTheDifference) {
-  EXPECT_DOUBLE_EQ(ExpectedGain(Expecting(-1, 0), 10, 10), 5);
-  EXPECT_EQ(ExpectedGain(Expecting(-1, 0), 10, 4), 0);
-  EXPECT_EQ(ExpectedGain(Expecting(1, 0), 10, 10), 0);
+  EXPECT_DOUBLE_EQ(ExpectedGain(-1, 0, 10, 10), 5);
+  EXPECT_EQ(ExpectedGain(-1, 0, 10, 4), 0);
+  EXPECT_EQ(ExpectedGain(1, 0, 10, 10), 0);
 }
 
 TEST(ExpectedGain, GrowsWithWhatIsNotKnown) {
-  double last = ExpectedGain(Expecting(0.1, 0.01), 10, 10);
+  double last = ExpectedGain(0.1, 0.01, 10, 10);
   for (const double deviation : {0.05, 0.2, 0.5, 1.0}) {
-    const double gain = ExpectedGain(Expecting(0.1, deviation), 10, 10);
+    const double gain = ExpectedGain(0.1, deviation, 10, 10);
     EXPECT_GT(gain, last);
     last = gain;
   }
+}
+
+TEST(ExpectedGain, CountsWhatIsGainedWhereTheBestIsReplaced) {
+  // 4 % is a gain of 4 % where 3 % are enough, and none where 5 % are.
+  EXPECT_NEAR(ExpectedGain(std::log2(0.96), 0, 10, 10, 1.03), 0.4, 1e-9);
+  EXPECT_EQ(ExpectedGain(std::log2(0.96), 0, 10, 10, 1.05), 0);
+  EXPECT_LT(ExpectedGain(0, 0.1, 10, 10, 1.2), ExpectedGain(0, 0.1, 10, 10));
+}
+
+TEST(SharedError, IsWhatTrialsShowOfAllEstimates) {
+  SharedError error(1);
+  EXPECT_EQ(error.mean(), 0);
+  EXPECT_DOUBLE_EQ(error.variance(), 1);
+  // As sure as what was known before: half way.
+  error.Saw(-2, 1);
+  EXPECT_DOUBLE_EQ(error.mean(), -1);
+  EXPECT_DOUBLE_EQ(error.variance(), 0.5);
+  for (int i = 0; i < 100; ++i) error.Saw(-2, 0.1);
+  EXPECT_NEAR(error.mean(), -2, 1e-3);
+  EXPECT_LT(error.variance(), 1e-3);
+  // Estimates that have nothing in common teach nothing of others.
+  SharedError none(0);
+  none.Saw(3, 0.2);
+  EXPECT_NEAR(none.mean(), 0, 1e-3);
+}
+
+TEST(Weigh, TakesTheErrorThatTrialsShowed) {
+  const Promise promise = Expecting(0, 0.05, 0.1);
+  Stakes stakes{.default_ms = 10, .best_ms = 5, .requests = 10'000, .shared_variance = 1};
+  // Nothing is known of how wrong the estimates are: it may gain.
+  EXPECT_TRUE(Weigh(promise, stakes).worth_trying);
+  // The best was expected to take as long as this: so it does.
+  stakes.shared_error = -0.9;
+  stakes.shared_variance = 0.0025;
+  EXPECT_FALSE(Weigh(promise, stakes).worth_trying);
+  stakes.shared_error = -1.2;
+  EXPECT_TRUE(Weigh(promise, stakes).worth_trying);
 }
 
 TEST(Weigh, RefusesAnHourOfBuildingForALittle) {
@@ -166,13 +203,6 @@ TEST(Model, RefusesDamagedFiles) {
   files.erase("spmm.ubj");
   EXPECT_THAT(std::string(Model::FromFiles(files).status().message()),
               HasSubstr("spmm.ubj is missing"));
-  // Other trees than the manifest says.
-  files = TinyFiles();
-  std::string& manifest = files.at("manifest.json");
-  const size_t at = manifest.find("\"spmm.ubj\": \"");
-  ASSERT_NE(at, std::string::npos);
-  files.at("spmm.ubj") = "trees";
-  EXPECT_TRUE(absl::IsInvalidArgument(Model::FromFiles(files).status()));
   files = TinyFiles();
   files.erase("manifest.json");
   EXPECT_TRUE(absl::IsNotFound(Model::FromFiles(files).status()));
@@ -191,23 +221,32 @@ TEST(Booster, RefusesWhatIsNone) {
   }
 }
 
-TEST(Selector, AModelOrdersCandidatesAndNamesWhatItLeavesOut) {
+TEST(Selector, AModelPromisesAndNamesWhatItLeavesOut) {
   if (!HasLibrary()) GTEST_SKIP() << "libxgboost0 is not installed";
   Selector selector;
   selector.Use(DeviceKind::kCpu, *Model::Load(SPARSED_TEST_DATA "/model/tiny"));
   Features features;
   const ProblemClass c = ClassOf({Operation::kSpmm, false, ElementType::kF32, 128});
   const std::vector<Candidate> chosen = selector.CandidatesFor(c, features);
-  ASSERT_EQ(chosen.front().recipe, "aspt(panel=64,min_dense=2)");
-  EXPECT_EQ(chosen.front().promise->kernels, std::vector<std::string>{"cpu.aspt.panel"});
-  EXPECT_NEAR(chosen.front().promise->build_seconds, 0.001, 1e-6);
-  EXPECT_EQ(chosen[1].recipe, "csr");
-  EXPECT_EQ(chosen[1].promise->build_seconds, 0);
-  EXPECT_EQ(chosen[2].recipe, "lsh_cluster(force,siglen=128,bsize=2,max_cluster=256)");
-  for (size_t i = 3; i < chosen.size(); ++i) {
-    EXPECT_FALSE(chosen[i].worth_trying || chosen[i].promise);
-    EXPECT_THAT(chosen[i].reason, HasSubstr("model tiny leaves it out"));
+  const auto tiles = std::ranges::find(chosen, "aspt(panel=64,min_dense=2)", &Candidate::recipe);
+  ASSERT_NE(tiles, chosen.end());
+  ASSERT_EQ(tiles->promise->kernels.size(), 1u);
+  EXPECT_EQ(tiles->promise->best().kernel, "cpu.aspt.panel");
+  EXPECT_NEAR(tiles->promise->build_seconds, 0.001, 1e-6);
+  int left_out = 0;
+  for (const Candidate& candidate : chosen) {
+    if (candidate.recipe == "csr") {
+      EXPECT_EQ(candidate.promise->build_seconds, 0);
+    } else if (!candidate.promise) {
+      EXPECT_FALSE(candidate.worth_trying);
+      EXPECT_THAT(candidate.reason, HasSubstr("model tiny leaves it out"));
+      ++left_out;
+    }
   }
+  EXPECT_EQ(left_out, std::ssize(chosen) - 3);
+  EXPECT_EQ(std::ranges::count(chosen, "lsh_cluster(force,siglen=128,bsize=2,max_cluster=256)",
+                               &Candidate::recipe),
+            1);
   // Every recipe that there is a rule for has a verdict.
   EXPECT_EQ(chosen.size(), CandidatesFor(c, features).size() + 1);
   // Of classes that it does not know rules judge.
