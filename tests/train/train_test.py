@@ -15,6 +15,7 @@ import sys
 import tempfile
 import unittest
 
+import numpy
 import xgboost
 import xxhash
 
@@ -189,8 +190,10 @@ class TrainTest(unittest.TestCase):
         self.assertEqual({(c["recipe"], c["kernel"]) for c in group["candidates"]},
                          {("row_panels(rows=8)", PANELS[1]), GROUPED})  # canonical, and without the default
         self.assertTrue(all(0 < c["deviation"] < 1 for c in group["candidates"]))
+        self.assertTrue(0 <= group["shared_deviation"] < 1)
         self.assertEqual({r["recipe"] for r in manifest["building"]["recipes"]}, {"row_panels(rows=8)", GROUPED[0]})
         self.assertEqual((manifest["data"]["patterns"], manifest["data"]["families"], manifest["data"]["measurements"]), (48, 6, 288))
+        self.assertGreater(manifest["data"]["most_nonzeros"], 1000)
         files = {path.name: path.read_bytes() for path in self.trained.iterdir() if path.name != "manifest.json"}
         self.assertEqual({name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()}, manifest["files"])
         self.assertEqual(set(files), {group["file"], manifest["building"]["file"]})
@@ -206,7 +209,7 @@ class TrainTest(unittest.TestCase):
         estimates = model.estimates(trained, group)
         panels = group.candidates.index(data.Candidate("row_panels(rows=8)", PANELS[1]))
         wins = group.ratios[:, panels] < 0
-        self.assertLess(abs(estimates[wins, panels].mean() - math.log2(0.4)), 0.2)
+        self.assertLess(abs(estimates[wins, panels].mean() - math.log2(0.4)), 0.3)
         pattern = read.patterns[0]
         row = [learn.inputs_of(pattern, self.manifest["inputs"]) + [32, 4, 0]]
         seconds = 2 ** learn.predict(trained.boosters["building.ubj"], row)[0]
@@ -263,7 +266,7 @@ class TrainTest(unittest.TestCase):
         group = next(training.groups_of(data.read([own]), before.manifest["inputs"]))
         regret = {name: judge.first(group, model.estimates(one, group)).mean() for name, one in (("before", before), ("after", after))}
         self.assertGreater(regret["before"], 1)
-        self.assertLess(regret["after"], 0.5 * regret["before"])
+        self.assertLess(regret["after"], 0.6 * regret["before"])
 
     def test_a_warm_start_keeps_groups_that_were_not_measured(self):
         lines = list(corpus())
@@ -352,7 +355,7 @@ class TrainTest(unittest.TestCase):
         bad = policy.Option("group_rows(size=8)", 1.0, 0.1, 2.0, 1e-3, 1e-2)
         building = {good.recipe: 1.0, bad.recipe: 1.0}
         for requests, reached in ((1000, 1.0), (10_000, 0.5)):  # a gain of half a millisecond: 0.5 and 5 s
-            best, built, tried, count = policy.simulate([[good, bad]], building, building, requests)
+            best, built, tried, count = policy.simulate([[good, bad]], [0.1], building, building, requests)
             self.assertEqual(best, [reached])
             self.assertEqual((built, count), ((0, 0), (1.0, 1))[reached < 1])
             self.assertAlmostEqual(tried, 0.01 * count)
@@ -361,15 +364,31 @@ class TrainTest(unittest.TestCase):
         def options():
             return [policy.Option("row_panels(rows=8)", -1.0, 0.2, 0.5, 1e-3, 1e-2)]
         cost = {"row_panels(rows=8)": 1.0}
-        self.assertEqual(policy.simulate([options()], cost, cost, 1500)[0], [1.0])
-        best, built, _, _ = policy.simulate([options(), options(), options()], cost, cost, 1500)
+        self.assertEqual(policy.simulate([options()], [0.1], cost, cost, 1500)[0], [1.0])
+        best, built, _, _ = policy.simulate([options(), options(), options()], [0.1] * 3, cost, cost, 1500)
         self.assertEqual((best, built), ([0.5] * 3, 1.0))
+
+    def test_trials_tell_of_the_error_that_estimates_share(self):
+        # All are half as fast as estimated: after one trial the others are known to be no gain.
+        options = [policy.Option("csr", -0.5 - 0.01 * i, 0.05, 2 ** (0.5 - 0.01 * i), 1e-3, 1e-2) for i in range(8)]
+        _, _, _, tried = policy.simulate([options], [1.0], {}, {}, 10_000)
+        self.assertEqual(tried, 1)
+        self.assertEqual(policy.simulate([options], [0.0], {}, {}, 10_000)[3], 8)
+
+    def test_deviations_are_parted_in_shared_and_own(self):
+        chance = numpy.random.default_rng(4)
+        ratios = numpy.full((4000, 5), -1.0)
+        estimates = ratios + chance.normal(0, 0.2, (4000, 1)) + chance.normal(0, 0.1, (4000, 5))
+        group = learn.Group("spmm", False, [], [], None, [], ratios, numpy.ones(4000))
+        own, shared = judge.deviations(group, estimates)
+        self.assertAlmostEqual(shared, 0.2, delta=0.02)
+        self.assertTrue(all(abs(deviation - 0.1) < 0.02 for deviation in own), own)
 
     def test_the_expected_gain_is_that_of_a_lognormal(self):
         option = policy.Option("csr", -0.2, 0.3, 1, 1, 1)
         chance = random.Random(3)
         drawn = [max(1 - 2 ** chance.gauss(-0.2, 0.3), 0) for _ in range(100_000)]
-        self.assertAlmostEqual(policy.expected_gain(option, 1.0), sum(drawn) / len(drawn), delta=2e-3)
+        self.assertAlmostEqual(policy.expected_gain(option, 1.0, policy.SharedError(0.0)), sum(drawn) / len(drawn), delta=2e-3)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ RELATIVES = ("4elt", "add32", "bcsstk", "BOYD", "ca-", "cnr", "CONT", "CVXQP", "
              "sparse-images", "STCQP", "wiki", "yelp")
 TRIED = (1, 3)
 NEAR = numpy.log2(1.03)
+LEAST_DEVIATION = 0.02
 
 
 def household(pattern):
@@ -88,15 +89,26 @@ def fixed(group):
 
 
 def deviations(group, estimates):
-    """By candidate, the standard deviation of the error where the candidate is, or is thought to be, anywhere near the default or better."""
-    result = numpy.full(group.ratios.shape[1], 0.3)
+    """(by candidate, shared): the standard deviations of the errors, of what is a candidate's own, and of what all of a row have in common (the default's error, above all).
+
+    Only what is, or is thought to be, anywhere near the default or better counts.
+    """
+    errors = numpy.minimum(estimates, learn.CLIP) - numpy.minimum(group.ratios, learn.CLIP)
+    errors[~(numpy.minimum(estimates, group.ratios) < 0.5)] = numpy.nan
+    known = ~numpy.isnan(errors)
+    errors = numpy.where(known, errors, 0)
+    squares = errors**2
+    # The mean over rows of the products of all pairs of a row's errors.
+    pairs = known.sum(axis=1) * (known.sum(axis=1) - 1.0)
+    products = errors.sum(axis=1) ** 2 - squares.sum(axis=1)
+    weighed = group.weights * pairs
+    shared = max(float((group.weights * products).sum() / weighed.sum()), 0.0) if weighed.sum() else 0.0
+    own = numpy.full(group.ratios.shape[1], 0.3)
     for j in range(group.ratios.shape[1]):
-        error = numpy.minimum(estimates[:, j], learn.CLIP) - numpy.minimum(group.ratios[:, j], learn.CLIP)
-        counted = numpy.minimum(estimates[:, j], group.ratios[:, j]) < 0.5
-        counted &= ~numpy.isnan(error)
-        if counted.sum() >= 8:
-            result[j] = max(numpy.sqrt(numpy.average(error[counted] ** 2, weights=group.weights[counted])), 0.02)
-    return result
+        if known[:, j].sum() >= 8:
+            variance = numpy.average(squares[known[:, j], j], weights=group.weights[known[:, j]])
+            own[j] = numpy.sqrt(max(variance - shared, LEAST_DEVIATION**2))
+    return own, shared**0.5
 
 
 def lines(group, estimates):

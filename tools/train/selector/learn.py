@@ -22,6 +22,8 @@ class Settings:
     near: float = 0.35  # errors count in full where a candidate is this near the best (log2), less beyond
     far: float = 0.15  # what they count far from it
     common: float = 1.0  # what an error that all candidates of a row share counts, beside what tells them apart
+    level_rounds: int = 0  # so many rounds before the others learn that shared error alone, by trees that are the same for all outputs
+    level_depth: int = 4
     regret: float = 0.0  # weight of the expected regret beside the squared error
     temperature: float = 0.05
     gamma: float = 0.0
@@ -145,6 +147,21 @@ def objective(labels, emphasis, own, settings):
     return gradients
 
 
+def level_objective(labels, emphasis, own):
+    """The shared error, alike for all outputs."""
+    measured = ~numpy.isnan(labels)
+    targets = numpy.where(measured, labels, 0)
+    weight = numpy.where(measured, emphasis, 0)
+    row = weight.max(axis=1, keepdims=True) + 1e-6
+
+    def gradients(margins, _):
+        error = margins.reshape(targets.shape) - targets
+        shared = (weight * error).sum(axis=1, keepdims=True) / (weight.sum(axis=1, keepdims=True) + own[:, None] + 1e-12)
+        return numpy.broadcast_to(row * shared, targets.shape).reshape(-1), numpy.broadcast_to(row, targets.shape).reshape(-1)
+
+    return gradients
+
+
 def emphasis_of(labels, group, settings):
     """By row and candidate, what an error counts: by the row's weight, and most near the row's best."""
     gap = labels - best(group.ratios)[:, None]
@@ -176,7 +193,11 @@ def boost(inputs, labels, emphasis, own, settings, base=None):
                   "max_bin": settings.bins, "subsample": settings.rows, "colsample_bynode": settings.columns, "lambda": settings.lamb,
                   "min_child_weight": settings.child, "gamma": settings.gamma, "base_score": 0, "seed": SEED,
                   "disable_default_eval_metric": 1, "nthread": THREADS}
-    return xgboost.train(parameters, xgboost.DMatrix(inputs), settings.rounds, obj=objective(labels, emphasis, own, settings), xgb_model=base)
+    matrix = xgboost.DMatrix(inputs)
+    if settings.level_rounds and base is None:
+        level = dict(parameters, max_depth=settings.level_depth, subsample=1, colsample_bynode=1)
+        base = xgboost.train(level, matrix, settings.level_rounds, obj=level_objective(labels, emphasis, own))
+    return xgboost.train(parameters, matrix, settings.rounds, obj=objective(labels, emphasis, own, settings), xgb_model=base)
 
 
 def predict(booster, inputs):

@@ -45,7 +45,7 @@ def candidates_of(entry):
     return [Candidate(c["recipe"], c["kernel"]) for c in entry["candidates"]]
 
 
-def group_entry(group, chosen, deviations, old=None):
+def group_entry(group, chosen, deviations, shared, old=None):
     """The manifest's of a group; chosen: which of its candidates the outputs are; old: the one that was gone on with, whose candidates stay."""
     types = {"tf32" if p.allow_tf32 else p.type for p in group.problems} | {"bf16" for p in group.problems if p.type == "f16"}
     least, most = min(p.k for p in group.problems), max(p.k for p in group.problems)
@@ -54,7 +54,7 @@ def group_entry(group, chosen, deviations, old=None):
     if old:
         types, least, most = types | set(old["types"]), min(least, old["least_k"]), max(most, old["most_k"])
     return {"operation": group.operation, "transposed": group.transposed, "types": sorted(types), "least_k": least, "most_k": most,
-            "file": f"{group.name}.ubj", "candidates": candidates}
+            "file": f"{group.name}.ubj", "shared_deviation": round(float(shared), 3), "candidates": candidates}
 
 
 def write(directory, manifest, boosters):

@@ -12,10 +12,13 @@ LEAST_PATTERNS = 8
 
 SETTINGS = {  # by kind of device, then by group: as good as cross-validation found, in files that are small enough for packages
     "cuda": {
-        "spmm": learn.Settings(rounds=40, depth=6, rate=0.15, coverage=0.995, common=0.05, near=0.4, gamma=0.24),
-        "spmm_transposed": learn.Settings(rounds=40, depth=6, rate=0.15, coverage=0.9995, common=0.05, near=0.25, gamma=0.2),
+        "spmm": learn.Settings(rounds=40, depth=6, rate=0.15, coverage=0.995, common=0.05, near=0.4, gamma=0.35, level_rounds=10,
+                               level_depth=3),
+        "spmm_transposed": learn.Settings(rounds=40, depth=6, rate=0.15, coverage=0.9995, common=0.05, near=0.25, gamma=0.3, level_rounds=12,
+                                          level_depth=3),
         "sddmm": learn.Settings(rounds=40, depth=6, rate=0.15, coverage=0.998, common=0.05, near=0.25, gamma=0.13),
-        "spgemm": learn.Settings(rounds=50, depth=4, rate=0.12, coverage=0.998, common=0.1, near=0.35, gamma=0.03),
+        "spgemm": learn.Settings(rounds=50, depth=4, rate=0.12, coverage=0.998, common=0.1, near=0.35, gamma=0.06, level_rounds=8,
+                                 level_depth=3),
     },
     "cpu": {
         "spmm": learn.Settings(rounds=50, depth=6, rate=0.12, coverage=0.998, near=0.35, gamma=0.1),
@@ -32,7 +35,8 @@ class Judged:
     """A group, its estimates (out of fold unless a model was given), and their deviations."""
     group: learn.Group
     estimates: numpy.ndarray
-    deviations: numpy.ndarray
+    deviations: numpy.ndarray  # by candidate, log2
+    shared: float = 0  # of what all candidates of a row have in common
 
 
 def groups_of(data, names):
@@ -76,7 +80,7 @@ def cross_validate(data, base=None):
         entry = base and base.group(group.operation, group.transposed)
         booster, chosen = start(base, entry, group)
         estimates = judge.out_of_fold(group, settings_of(data, group, entry), split, booster, chosen)
-        judged.append(Judged(group, estimates, judge.deviations(group, estimates)))
+        judged.append(Judged(group, estimates, *judge.deviations(group, estimates)))
     recipes = building.group_of(data, names)
     if not judged or not recipes.candidates:
         raise BadData("nothing was measured but plain CSR: there is nothing to choose between")
@@ -98,7 +102,7 @@ def judge_model(data, given):
     judged = []
     for group in groups_of(data, names):
         estimates = model.estimates(given, group)
-        judged.append(Judged(group, estimates, judge.deviations(group, estimates)))
+        judged.append(Judged(group, estimates, *judge.deviations(group, estimates)))
     return judged
 
 
@@ -114,7 +118,7 @@ def train(data, name, base=None):
         group = one.group
         old = base and base.group(group.operation, group.transposed)
         booster, chosen = learn.fit(group, settings_of(data, group, old), *start(base, old, group))
-        entry = model.group_entry(group, chosen, one.deviations, old)
+        entry = model.group_entry(group, chosen, one.deviations, one.shared, old)
         entries.append(entry)
         boosters[entry["file"]] = booster
     if base:  # what was not measured here stays as it was
@@ -128,7 +132,8 @@ def train(data, name, base=None):
         "name": name, "device": {"kind": data.device.kind, "model": data.device.model}, "kernels": data.device.kernels, "inputs": names,
         "groups": entries, "building": {"file": "building.ubj", "recipes": built},
         "data": {"digest": model.data_digest(data), "patterns": len(data.patterns),
-                 "families": len({pattern.family for pattern in data.patterns}), "measurements": data.measurements()},
+                 "families": len({pattern.family for pattern in data.patterns}), "measurements": data.measurements(),
+                 "most_nonzeros": max(pattern.features.get("nnz", 0) for pattern in data.patterns)},
         "held_out": {one.group.name: judge.summary(one.group, one.estimates) for one in judged},
     }
     return manifest, boosters, judged, recipes
@@ -158,5 +163,4 @@ def result_lines(data, judged, recipes):
     for one in judged:
         yield from judge.lines(one.group, one.estimates)
     if recipes:
-        yield from policy.lines([one.group for one in judged], [one.estimates for one in judged], [one.deviations for one in judged],
-                                recipes.group, recipes.estimates)
+        yield from policy.lines(judged, recipes.group, recipes.estimates)
