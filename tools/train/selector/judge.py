@@ -9,6 +9,7 @@ FOLDS = 8
 RELATIVES = ("4elt", "add32", "bcsstk", "BOYD", "ca-", "cnr", "CONT", "CVXQP", "delaunay", "email", "musae", "pubmed", "QSHIP", "rajat", "soc",
              "sparse-images", "STCQP", "wiki", "yelp")
 TRIED = (1, 3)
+SAME_WITH_TF32 = ("cuda.csr.", "cuda.dcsr.", "cuda.row_panels.fma")
 NEAR = numpy.log2(1.03)
 LEAST_DEVIATION = 0.02
 
@@ -118,6 +119,27 @@ def lines(group, estimates):
         baseline = min(m.csr_ms for m in pattern.measured[problem].values())
         yield {"line": "choice", "group": group.name, "class": class_name(problem), "pattern": pattern.name, "family": pattern.family,
                "default_ms": float(f"{baseline:.3g}"), "regrets": [round(float(regret[i]), 3) + 0.0 for regret in regrets]}
+
+
+def noise(data):
+    """What choosing by measurements themselves comes to: SpMM's kernels that are the same with TF32 allowed were measured twice at a K. A line for each pattern:
+    log2 regrets, by the second measurement, of the fastest, and of the best of the fastest three, by the first."""
+    for pattern in data.patterns:
+        for problem, measured in pattern.measured.items():
+            again = pattern.measured.get(problem._replace(allow_tf32=True))
+            if problem.operation != "spmm" or problem.allow_tf32 or again is None:
+                continue
+            same = [candidate for candidate in measured if candidate in again and candidate.kernel.startswith(SAME_WITH_TF32)]
+            ones = {candidate: m.median_ms / m.csr_ms for candidate, m in measured.items() if candidate in same}
+            others = {candidate: again[candidate].median_ms / again[candidate].csr_ms for candidate in same}
+            if len(same) < 2:
+                continue
+            least = min(others.values())
+            places = sorted(ones, key=ones.get)
+            regrets = [numpy.log2(min(others[candidate] for candidate in places[:tried]) / least) for tried in TRIED]
+            yield {"line": "noise", "class": class_name(problem), "pattern": pattern.name, "family": pattern.family,
+                   "default_ms": float(f"{min(m.csr_ms for m in measured.values()):.3g}"), "candidates": len(same),
+                   "regrets": [round(float(regret), 3) + 0.0 for regret in regrets]}
 
 
 def summary(group, estimates):

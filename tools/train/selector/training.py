@@ -162,5 +162,6 @@ def result_lines(data, judged, recipes):
            "seconds": ["built", "tried", "all built", "all tried", "request at best"]}
     for one in judged:
         yield from judge.lines(one.group, one.estimates)
+    yield from judge.noise(data)
     if recipes:
         yield from policy.lines(judged, recipes.group, recipes.estimates)
