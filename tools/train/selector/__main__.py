@@ -1,0 +1,94 @@
+"""The command line: tools/train/run."""
+
+import argparse
+import gzip
+import json
+import pathlib
+import sys
+
+from selector import data, judge, model, pack, training
+
+BAD_INPUT = 3  # exit code; 2 is wrong use
+
+
+def parser():
+    top = argparse.ArgumentParser(prog="tools/train/run", description="Trains models of the selector: docs/selector.md")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    packing = commands.add_parser("pack", help="make a compact file of measurements")
+    packing.add_argument("files", nargs="+", metavar="FILE", help="of sparsed_corpus measure, or of sparsectl measurements --all --out")
+    packing.add_argument("--out", required=True, metavar="FILE.jsonl.xz")
+    packing.set_defaults(run=run_pack)
+    train = commands.add_parser("train", help="learn a model, judge it by cross-validation, write it")
+    add_data(train)
+    train.add_argument("--out", required=True, metavar="DIR", help="the model's directory")
+    train.add_argument("--name", required=True, help="of the model: letters, digits, '-', '_' and '.'")
+    train.add_argument("--warm-start", metavar="DIR", help="go on with this model")
+    train.set_defaults(run=run_train)
+    evaluate = commands.add_parser("evaluate", help="judge by cross-validation, or judge a model; write nothing")
+    add_data(evaluate)
+    evaluate.add_argument("--model", metavar="DIR", help="judge this model (what it was trained on tells little)")
+    evaluate.set_defaults(run=run_evaluate)
+    return top
+
+
+def add_data(command):
+    command.add_argument("--data", required=True, nargs="+", metavar="FILE", help="measurements, packed or as they were written")
+    command.add_argument("--results", metavar="FILE.jsonl.gz", help="write what the tables are made from")
+
+
+def run_pack(arguments):
+    read = data.read(arguments.files)
+    pack.pack(read, arguments.out)
+    print(f"{arguments.out}: {len(read.patterns)} patterns, {read.measurements()} measurements, {pathlib.Path(arguments.out).stat().st_size} bytes")
+
+
+def run_train(arguments):
+    if not model.NAME.fullmatch(arguments.name):
+        raise data.BadData(f'"{arguments.name}" is no name of a model: 1 to 64 letters, digits, "-", "_" and ".", which is not the first')
+    base = model.load(arguments.warm_start) if arguments.warm_start else None
+    read = data.read(arguments.data)
+    manifest, boosters, judged, recipes = training.train(read, arguments.name, base)
+    size = model.write(arguments.out, manifest, boosters)
+    report(read, judged, recipes, arguments.results)
+    print(f"wrote {arguments.out}: {size} bytes")
+
+
+def run_evaluate(arguments):
+    given = model.load(arguments.model) if arguments.model else None
+    read = data.read(arguments.data)
+    if given:
+        training.check_fits(read, given)
+        judged, recipes = training.judge_model(read, given), None
+    else:
+        training.check_enough(read)
+        judged, recipes = training.cross_validate(read)
+    report(read, judged, recipes, arguments.results)
+
+
+def report(read, judged, recipes, results):
+    print(f"{read.device.model}: {len(read.patterns)} patterns, {read.measurements()} measurements. Shares of the fastest candidate's speed:")
+    heads = ("patterns", "default", "fixed", "first", "first_three", "first_worst_twentieth", "first_within_3_percent")
+    print(f"{'group':16}{'class':12}" + "".join(f"{head.removeprefix('first_'):>16}" for head in heads))
+    for one in judged:
+        for name, entry in judge.summary(one.group, one.estimates).items():
+            print(f"{one.group.name:16}{name:12}" + "".join(f"{entry[head]:>16}" for head in heads))
+    if results:
+        with gzip.GzipFile(results, "wb", mtime=0) as file:
+            for line in training.result_lines(read, judged, recipes):
+                file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
+
+
+def main():
+    arguments = parser().parse_args()
+    try:
+        arguments.run(arguments)
+    except data.BadData as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+sys.exit(main())
