@@ -59,22 +59,20 @@ absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
 }
 
 /// As far as it can be read.
-ModelFacts FactsOf(std::string name, bool own, const Model::Files& files) {
+ModelFacts FactsOf(std::string name, bool own, std::string text) {
   ModelFacts facts;
   facts.name = std::move(name);
   facts.own = own;
-  const auto text = files.find(std::string(kManifest));
-  if (text == files.end()) return facts;
-  facts.manifest = text->second;
-  const Json manifest = Json::parse(text->second, nullptr, /*allow_exceptions=*/false);
+  const Json manifest = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  facts.manifest = std::move(text);
   try {
+    facts.device = manifest.at("device").at("kind").get<std::string>();
     facts.created = manifest.at("created").get<std::string>();
     facts.device_model = manifest.at("device").at("model").get<std::string>();
     facts.patterns = manifest.at("data").at("patterns").get<int64_t>();
     if (manifest.contains("held_out")) {
       facts.held_out_share = manifest.at("held_out").value("share", 0.0);
     }
-    facts.device = manifest.at("device").at("kind").get<std::string>();
   } catch (const Json::exception&) {
     // What is missing is the problem that loading it finds.
   }
@@ -141,6 +139,9 @@ ModelStore::ModelStore(FileSystem& files, ModelStoreOptions options, Selector& s
     tell(fmt::format("which models were activated cannot be read ({}): as if none was",
                      Said(status)));
   }
+  for (const auto& [name, facts] : models_) {
+    if (facts.device.empty()) tell(fmt::format("model {} cannot be used: {}", name, facts.problem));
+  }
   // The same for all kinds, and said once.
   bool no_library = false;
   const auto failed = [&](const absl::Status& status, const std::string& what) {
@@ -192,16 +193,14 @@ void ModelStore::ReadFolder(const std::string& folder, bool own) {
     const std::string directory = InFolder(folder, name);
     std::error_code ignored;
     if (!IsModelName(name) || !std::filesystem::is_directory(directory, ignored)) continue;
-    absl::StatusOr<Model::Files> files = Model::ReadFiles(directory);
-    ModelFacts facts = FactsOf(name, own, files.ok() ? *files : Model::Files());
-    absl::Status status = files.status();
-    if (files.ok()) {
-      const absl::StatusOr<std::shared_ptr<const Model>> model = Model::FromFiles(*files);
-      status = model.status();
-      if (model.ok() && (*model)->name() != name) {
-        status = absl::InvalidArgumentError(
-            fmt::format("its manifest is of a model named {}", (*model)->name()));
-      }
+    ModelFacts facts =
+        FactsOf(name, own,
+                ReadFile(files_, InFolder(directory, kManifest), kMostManifestBytes).value_or(""));
+    const absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(directory);
+    absl::Status status = model.status();
+    if (model.ok() && (*model)->name() != name) {
+      status = absl::InvalidArgumentError(
+          fmt::format("its manifest is of a model named {}", (*model)->name()));
     }
     facts.problem = Said(status);
     // One's own comes before an installed one of its name.
@@ -409,7 +408,7 @@ absl::StatusOr<ModelFacts> ModelStore::Put(const std::string& name, const Model:
   }
   if (absl::Status status = WriteModel(name, files); !status.ok()) return status;
   const Asked& asked = asked_[IndexOf(kind)];
-  ModelFacts facts = FactsOf(name, /*own=*/true, files);
+  ModelFacts facts = FactsOf(name, /*own=*/true, files.at(std::string(kManifest)));
   models_[name] = facts;
   // What is asked for by its name is this one from now on.
   if (Serving(kind) != nullptr && asked.used == name) selector_.Use(kind, *model);

@@ -625,6 +625,11 @@ TEST(CheckFiles, FilesThatSettingsNameAreLookedAt) {
             "--data-dir: nothing can be made in /proc/version: Not a directory\n");
   EXPECT_EQ(problems({"--in-memory", "--audit-log=/no/such/audit.log"}),
             "--audit-log: nothing can be made in /no/such: No such file or directory\n");
+  EXPECT_EQ(problems({"--in-memory", "--models=/no/such"}), "--models: /no/such is no folder\n");
+  EXPECT_EQ(problems({"--in-memory", "--models=off"}), "");
+  EXPECT_EQ(problems({"--in-memory", "--models=/proc"}), "");
+  ExpectWrong({"--in-memory", "--expected-requests=0"}, "--expected-requests");
+  ExpectWrong({"--in-memory", "--expected-requests=many"}, "--expected-requests");
   EXPECT_EQ(problems({"--in-memory", "--listen=unix:/no/such/s"}), "");
   EXPECT_EQ(problems({"--in-memory", "--listen=unix:/proc/version/s"}),
             "--listen: nothing can be made in /proc/version: Not a directory\n");

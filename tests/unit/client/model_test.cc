@@ -159,7 +159,8 @@ TEST_F(ModelCommand, TrainingExportsTrainsAndPuts) {
   ExpectSays("model train mine --trainer=./trainer", 6, "there is a model named mine already");
   ExpectSays("model train mine --trainer=./trainer --replace", 0, "put       mine");
   // Standard output is the report's.
-  const Said json = Run("-o json model train mine --trainer=./trainer --replace 2> said");
+  const Said json =
+      Run("-o json model train mine --trainer=./trainer --replace > out 2> said; cat out");
   EXPECT_THAT(json.text, testing::StartsWith("{\"name\":\"mine\""));
 
   MakeTrainer("refuses", "echo 'too few measurements: 12, at least 500 are needed' >&2\nexit 9\n");

@@ -176,7 +176,21 @@ TEST_F(ModelStoreTest, WhatCannotBeUsedIsSaidOnceAndRulesChoose) {
   EXPECT_THAT(said_[0], HasSubstr("it was trained for version 1 of the kernels"));
   EXPECT_EQ(Used(), "rules");
 
+  std::filesystem::remove(options_.installed + "/damaged/spmm.ubj");
+  Open();
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("/damaged/spmm.ubj cannot be read")));
+  std::ofstream(options_.installed + "/damaged/manifest.json") << "{";
+  Open();
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("model damaged cannot be used: ")));
+  std::filesystem::remove(options_.installed + "/damaged/manifest.json");
+  Open();
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("/damaged/manifest.json cannot be read")));
+  Install("damaged", [](nlohmann::json& manifest) { manifest["held_out"] = "?"; });
+  Open();
+  EXPECT_EQ(Used(), "damaged") << "what is for people is not needed";
+
   // Another one serves in its place.
+  Install("damaged", [](nlohmann::json& manifest) { manifest["kernels"] = 1; });
   Install("whole");
   Open();
   EXPECT_EQ(Used(), "whole");
