@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -20,8 +21,8 @@ constexpr std::string_view kManifest = "manifest.json";
 constexpr std::string_view kActive = "active.json";
 /// Directories that a change makes on its way; names of models do not begin so.
 constexpr std::string_view kNew = ".new-", kOld = ".old-";
-/// A processor's model that was trained with it says so.
-constexpr std::string_view kAvx512 = "AVX-512";
+/// A processor's model that was trained with it is called so: "cpu-avx512".
+constexpr std::string_view kAvx512 = "avx512";
 constexpr DeviceKind kDeviceKinds[] = {DeviceKind::kCpu, DeviceKind::kCuda};
 
 std::string InFolder(const std::string& folder, std::string_view name) {
@@ -58,6 +59,20 @@ absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
   return text;
 }
 
+/// The geometric mean, over groups, of what the first choice reached in cross-validation.
+double ShareOf(const Json& held_out) {
+  double logs = 0;
+  int groups = 0;
+  for (const auto& [group, found] : held_out.items()) {
+    if (!found.is_object() || !found.contains("all")) continue;
+    const double share = found.at("all").at("first").get<double>();
+    if (share <= 0) return 0;
+    logs += std::log(share);
+    ++groups;
+  }
+  return groups == 0 ? 0 : std::exp(logs / groups);
+}
+
 /// As far as it can be read.
 ModelFacts FactsOf(std::string name, bool own, std::string text) {
   ModelFacts facts;
@@ -70,9 +85,7 @@ ModelFacts FactsOf(std::string name, bool own, std::string text) {
     facts.created = manifest.at("created").get<std::string>();
     facts.device_model = manifest.at("device").at("model").get<std::string>();
     facts.patterns = manifest.at("data").at("patterns").get<int64_t>();
-    if (manifest.contains("held_out")) {
-      facts.held_out_share = manifest.at("held_out").value("share", 0.0);
-    }
+    if (manifest.contains("held_out")) facts.held_out_share = ShareOf(manifest.at("held_out"));
   } catch (const Json::exception&) {
     // What is missing is the problem that loading it finds.
   }
@@ -275,7 +288,7 @@ const ModelFacts* ModelStore::Fitting(const ModelDevice& device) const {
   };
   for (const auto& [name, facts] : models_) {
     if (facts.own || facts.device != Name(device.kind)) continue;
-    const bool needs_avx512 = facts.device_model.find(kAvx512) != std::string::npos;
+    const bool needs_avx512 = name.find(kAvx512) != std::string::npos;
     if (device.kind == DeviceKind::kCpu && needs_avx512 && !device.avx512) continue;
     if (fitting == nullptr || rank(facts) > rank(*fitting)) fitting = &facts;
   }

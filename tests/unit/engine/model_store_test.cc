@@ -117,13 +117,23 @@ TEST_F(ModelStoreTest, TheInstalledModelOfTheDeviceServesElseAnyOfItsKind) {
 }
 
 TEST_F(ModelStoreTest, AModelForAvx512ServesNoOtherCpu) {
-  Install("a", TrainedOn("any CPU with AVX-512"));
+  Install("cpu-avx512");
   Open();
   EXPECT_EQ(Used(), "rules");
   EXPECT_THAT(said_, IsEmpty());
   options_.devices.front().avx512 = true;
   Open();
-  EXPECT_EQ(Used(), "a");
+  EXPECT_EQ(Used(), "cpu-avx512");
+}
+
+TEST_F(ModelStoreTest, TheHeldOutShareIsTheMeanOfTheGroups) {
+  Install("a", [](nlohmann::json& manifest) {
+    manifest["held_out"] = {{"spmm", {{"all", {{"first", 0.9}}}, {"f32 K=32", {{"first", 0.1}}}}},
+                            {"sddmm", {{"all", {{"first", 0.4}}}}}};
+  });
+  EXPECT_NEAR(Open().List()[0].held_out_share, 0.6, 1e-9);
+  Install("a", [](nlohmann::json& manifest) { manifest["held_out"] = nlohmann::json::object(); });
+  EXPECT_EQ(Open().List()[0].held_out_share, 0);
 }
 
 TEST_F(ModelStoreTest, AModelForGpusServesNoCpu) {
