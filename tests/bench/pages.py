@@ -25,6 +25,7 @@ import kernel_tables
 import layout_tables
 import papers_tables
 import permutation_tables
+import predictor_tables
 import spgemm_tables
 import summary_tables
 import tables
@@ -59,6 +60,7 @@ PAGES = {
     "docs/results/h100/iterations.md": lambda: iteration_tables.page(h100("iterations.jsonl.gz")),
     "docs/results/h100/layouts.md": lambda: layout_tables.page(h100("layouts.jsonl.gz", "tiles.jsonl.gz", "metis.jsonl.gz")),
     "docs/results/h100/permutations.md": lambda: permutation_tables.page(*h100("permutations.jsonl.gz")),
+    "docs/results/h100/predictors.md": predictor_tables.page,
     "docs/results/h100/spgemm.md": lambda: spgemm_tables.page(*h100("spgemm.jsonl.gz", "spgemm-plans.jsonl.gz")),
 }
 
