@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -68,6 +69,19 @@ const absl::StatusOr<Library>& TheLibrary() {
   return library;
 }
 
+/// While it lives, parallel regions that this thread begins have a team of one: what the library
+/// loads is too little to wait for others.
+class OneThread {
+ public:
+  OneThread() : team_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(team_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  const int team_;
+};
+
 /// The last error's first line: the rest is a stack trace.
 std::string LastError() {
   const std::string_view text = TheLibrary()->last_error();
@@ -80,6 +94,7 @@ absl::StatusOr<std::unique_ptr<Booster>> Booster::Load(std::string_view bytes, i
                                                        int outputs) {
   const absl::StatusOr<Library>& library = TheLibrary();
   if (!library.ok()) return library.status();
+  const OneThread alone;
   void* handle = nullptr;
   if (library->create(nullptr, 0, &handle) != 0) return absl::InternalError(LastError());
   std::unique_ptr<Booster> booster(new Booster(handle, inputs, outputs));
@@ -116,6 +131,7 @@ absl::StatusOr<std::vector<double>> Booster::Predict(std::span<const float> row)
   const uint64_t* shape = nullptr;
   uint64_t dimensions = 0;
   const float* result = nullptr;
+  const OneThread alone;
   const MutexLock lock(mutex_);
   if (TheLibrary()->predict(handle_, array.c_str(), kConfig, nullptr, &shape, &dimensions,
                             &result) != 0) {

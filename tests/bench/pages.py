@@ -25,6 +25,8 @@ import kernel_tables
 import layout_tables
 import papers_tables
 import permutation_tables
+import predictor_tables
+import selection_tables
 import selector_tables
 import spgemm_tables
 import summary_tables
@@ -61,7 +63,9 @@ PAGES = {
     "docs/results/h100/layouts.md": lambda: layout_tables.page(h100("layouts.jsonl.gz", "tiles.jsonl.gz", "metis.jsonl.gz")),
     "docs/results/h100/permutations.md": lambda: permutation_tables.page(*h100("permutations.jsonl.gz")),
     "docs/results/cpu/selector.md": lambda: selector_tables.page(RESULTS / "cpu/selector.jsonl.gz"),
+    "docs/results/h100/selection.md": selection_tables.page,
     "docs/results/h100/selector.md": lambda: selector_tables.page(H100 / "selector.jsonl.gz"),
+    "docs/results/h100/predictors.md": predictor_tables.page,
     "docs/results/h100/spgemm.md": lambda: spgemm_tables.page(*h100("spgemm.jsonl.gz", "spgemm-plans.jsonl.gz")),
 }
 

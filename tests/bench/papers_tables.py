@@ -17,6 +17,7 @@ import anchors
 import data_movement_tables
 import layout_tables
 import permutation_tables
+import predictor_tables
 import measurements
 from measurements import geomean, interval, table
 
@@ -90,6 +91,19 @@ def shares_of_best(times):
     return wins, needed
 
 
+def order_shares():
+    """The permutation predictor's: of the paper's kernel, four columns a block."""
+    _, cases = predictor_tables.read("orders")
+    judged = {split: predictor_tables.Judgement(cases, permutation_tables.KERNEL, split, "network") for split in predictor_tables.SPLITS}
+    gain, oracle = judged["random"].over(0)
+    unseen = judged["families"]
+    never = predictor_tables.Judgement(cases, permutation_tables.KERNEL, "families", "never")
+    one_column = predictor_tables.Judgement(cases, "output_stationary.1", "families", "network")
+    return (f"split as theirs {judged['random'].share()} ({statistics.mean(gain):.3f} of {statistics.mean(oracle):.3f}); families unseen {unseen.share()} "
+            f"(with one column a block {one_column.share()}); the best order for {predictor_tables.percent(judged['random'].right)} and "
+            f"{predictor_tables.percent(unseen.right)}; never permuting {never.share()} ([every model](results/h100/predictors.md))")
+
+
 def permutations():
     times = permutation_tables.read(H100 / "permutations.jsonl.gz")
     kernel = permutation_tables.KERNEL
@@ -102,8 +116,6 @@ def permutations():
     modes = [of["cusparse.column_major", "csr"] / of["cusparse.row_major", "csr"] for of in times.values()]
     wins, needed = shares_of_best(original)
     sizes = portfolio(original, "csr", range(1, 7))
-    kept = [min(of.values()) / of["csr"] for of in original.values()]
-    always_lpt = [min(of.values()) / of["lpt_sort"] for of in original.values()]
     four = [min(of.values()) / min(of[n] for n in ("csr", "dcsr", "lpt_sort", "warp_sort")) for of in original.values()]
     n = len(times)
     yes = "method, K up to 2,048"
@@ -124,9 +136,9 @@ def permutations():
          f"{names}; {needed} for 90 %", n, yes, "held in kind; the original order is best most often"],
         ["gain by the size of the portfolio (figure 10, original included)", "two 1.33 of 1.40; little after three",
          "; ".join(f"{size}: {gain:.3f}" for size, (_, gain, _) in sizes.items()), n, yes, "held in kind"],
-        ["the predictor's choice reaches 96 % of the oracle", "1.37 of 1.41 on 338 test matrices",
-         f"never permuting reaches {figure(kept)}, always LPT {figure(always_lpt)}", n,
-         "no predictor was trained", "not measured; these matrices leave it nothing to show (for our kernels: last table below)"],
+        ["the predictor's choice reaches 96 % of the oracle (figure 13: the best order for 82 %)", "1.37 of 1.41 on 338 test matrices",
+         order_shares(), len(predictor_tables.read("orders")[1]), "their network, features and kernel (four columns a block); patterns that are made, K = 1,024",
+         "held; on families unseen in the mean, not at the interval's lower end, and hardly better than never permuting: there is little to gain; the best order is found half as often"],
         ["four classes are enough for it", "original, DCSR, LPT, warp-aware", f"{figure(four)} of the oracle", n, yes, "held"],
     ]
     lines = ["## Row permutations", "",
@@ -475,6 +487,16 @@ def cusparse_of_plans():
     return found
 
 
+def threshold_shares():
+    """RS-SpMM's decision tree and what is beside it: families unseen."""
+    header, cases = predictor_tables.read("thresholds")
+
+    def of(model, split="families"):
+        return by_width({k: predictor_tables.Judgement(cases, k, split, model).share() for k in header["settings"]})
+    return (f"their tree {of('tree')}; always the best fixed threshold {of('fixed')}; extra trees {of('trees_regret')}; families unseen; split at random the tree "
+            f"{of('tree', 'random')} ([every model](results/h100/predictors.md#rs-spmms-threshold))")
+
+
 def row_segments():
     of, vendor = iterations(), cusparse_of_plans()
     segments = {k: {m: ways["row_segments"] for m, ways in of[k].items()} for k in WIDTHS}
@@ -538,7 +560,8 @@ def row_segments():
          "CSR on the GPU to the layout on the GPU", f"held; {geomean(copied):.1f} products at K = 512 with copies to and from the host ([every matrix](results/h100/builds.md))"],
         ["matrices with more in heavy segments run faster (figure 16)", "a clear trend",
          f"rank correlation of share and GFLOP/s at K = 512: {rank_correlation(heavy):.2f}", len(heavy), "one width", "held" if rank_correlation(heavy) > 0.5 else "held weakly"],
-        ["the model's parameters reach the best ones (figure 7)", "closely", "", "", "", "not measured: thresholds and coarsening were not swept"],
+        ["the model's threshold reaches the best one's speed (figure 7, K = 128)", "\"matches or closely follows\"", threshold_shares(), len(predictor_tables.read("thresholds")[1]),
+         "their tree and inputs; patterns that are made, our kernel; coarsening not swept", "refuted for their tree: always 16 is better; that and trees that learn times come within 4 to 6 %"],
     ]
     return ["## Row segments", "",
             "Hong, Sukumaran-Rajam, Bandyopadhyay, Kim, Kurt, Nisa, Sabhlok, Çatalyürek, Parthasarathy, Sadayappan, *Efficient Sparse-Matrix "
@@ -688,6 +711,34 @@ def most(ratios):
     return ", ".join(f"{m} {r:.2f}" for m, r in sorted(ratios.items(), key=lambda item: -item[1])[:3])
 
 
+def matnet():
+    """What MatNet chooses for squares: families unseen, and the paper's split."""
+    header, cases = predictor_tables.read("products")
+    n = len(cases)
+    splits = {"families": "families unseen", "random": "split as theirs"}
+    judged = {(split, model): predictor_tables.Judgement(cases, "f32", split, model) for split in splits for model in predictor_tables.PRODUCT_MODELS}
+
+    def of(model, text):
+        return "; ".join(f"{name} {text(judged[split, model])}" for split, name in splits.items())
+    gains = {split: predictor_tables.vendor_gains(header, cases, split, "matnet") for split in splits}
+    measured, _, _, ideal = gains["families"]
+    own = f"MatNet ([every model](results/h100/predictors.md#spgemms-algorithm)); squares of patterns that are made, our kernels; 800 pairs to train on, not 4,900"
+    return [
+        ["MatNet finds the best algorithm", "91 % (validation on a CPU; test set on the GPU: 87 %)",
+         of("matnet", lambda j: f"{predictor_tables.percent(j.right)}, within 3 % of the best {predictor_tables.percent(j.near)}"), n, own, "refuted"],
+        ["MatNet over cuSPARSE (2.57, above)", "2.57, all overhead counted",
+         "; ".join(f"{name} {predictor_tables.by_groups(gains[split][0], gains[split][1])}, the layout's building counted in one product "
+                   f"{predictor_tables.by_groups(gains[split][0], gains[split][2])}" for split, name in splits.items()) +
+         f"; a perfect choice {predictor_tables.by_groups(measured, ideal)}", len(measured), "as above; features and prediction not timed",
+         "held, by the kernels: the best fixed one has " + predictor_tables.by_groups(measured, predictor_tables.vendor_gains(header, cases, "families", "fixed")[1])],
+        ["share of the perfect choice's gain", "94 % without overhead, 37 % with", "of its speed: " + of("matnet", lambda j: j.share()) + "; the best fixed algorithm " +
+         judged["families", "fixed"].share(), n, "as above", "held in kind without; with: features and prediction not timed"],
+        ["features and map together are better than either (table 6: precision of tree 74 %, MLP and CNN 86 %, MatNet 92 %)", "", "families unseen: " + ", ".join(
+            f"{name} {judged['families', model].share()}" for model, name in (("tree", "tree"), ("mlp", "MLP"), ("cnn", "CNN"), ("matnet", "MatNet"))), n, "as above",
+         "refuted: the map adds nothing to the features"],
+    ]
+
+
 def patterns_gpu():
     of, chosen = squares(), plans()
     of = {m: of[m] for m in chosen}
@@ -711,10 +762,9 @@ def patterns_gpu():
          f"default kernel alone, nothing to select or convert: {figure(bins)}; the chosen kernel {figure(served)}, trials and layouts made before not counted",
          len(bins), "squares only; trials instead of a model; today's cuSPARSE", "held by the default; what selection costs: not measured"],
         ["over cuSPARSE by a perfect choice (table 2)", "3.11", figure(ideal), len(ideal), "as above", "held"],
-        ["the model finds the best algorithm", "91 % (test set on the GPU: 87 %)", f"trials: {hits} of {n}; {near} of {n} within 3 % of the best", n,
-         "no MatNet was trained", "not measured; trials are level with it"],
-        ["share of the perfect choice's gain", "94 % without overhead, 37 % with", f"{geomean(share):.3f} of its speed, least {min(share):.2f}", n, "trials, without their time",
-         "held without; with: not measured"],
+        *matnet(),
+        ["the same, by trials", "", f"the best for {hits} of {n}, {near} within 3 %; {geomean(share):.3f} of a perfect choice's speed, least {min(share):.2f}", n,
+         "trials in place of a model, their time not counted", "better than MatNet"],
         ["no algorithm wins everywhere", "five of six win somewhere by 3 % or more", ", ".join(f"{k.split('.')[-1]} {c}" for k, c in wins.most_common()), n,
          "our kernels", "held"],
         ["over the best of eight programs of others", "", f"{figure(over_peers)}, least {min(over_peers):.2f}; {figure(over_all)}, least {min(over_all):.2f} "
@@ -783,7 +833,7 @@ def page():
         "3.3 TB/s, L1 caches of 256 KB a multiprocessor, and a cuSPARSE that has learnt since. Where a claim fell, that is mostly why: what the papers bring into "
         "shared memory or close to each other is in a cache already.", "",
         "*Ours* is the geometric mean over matrices unless it says otherwise, with its 95 % interval in brackets (bootstrap over the matrices: how much the figure depends on "
-        "which were at hand, not how exact times are); a number above 1 is faster. *Held*: our figure is the same or more. *In kind*: the same direction, less of it. "
+        "which were at hand, not how exact times are; of the predictors over groups of alike patterns); a number above 1 is faster. *Held*: our figure is the same or more. *In kind*: the same direction, less of it. "
         "*Not measured*: no raw result says it.", "",
         "*Same experiment*: none is on their cards and matrices. *Program*: their program and their measure; *method*: their method in our kernel, their measure; otherwise what "
         "differs besides.", "",

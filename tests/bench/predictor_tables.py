@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Judges what the papers' own models chose for patterns that they were not trained on: docs/results/h100/predictors.md, which tests/bench/pages.py writes.
+
+usage: predictor_tables.py OUT.md
+
+`tools/train/papers/run` makes what this reads: the packed measurements, and predictors.jsonl.gz with the choices of its three tasks.
+"""
+
+import collections
+import functools
+import math
+import pathlib
+import statistics
+import sys
+
+from measurements import geomean, interval, read_lines, table
+
+H100 = pathlib.Path(__file__).resolve().parents[2] / "docs/results/h100"
+FILES = {"orders": "row-orders.jsonl.gz", "thresholds": "heavy-rows.jsonl.gz", "products": "squares.jsonl.gz"}
+SPLITS = {"families": "families that the model has not seen", "random": "patterns at random, the paper's split"}
+ORDER_MODELS = {
+    "never": "the original order, always", "fixed": "the best fixed order", "network": "the paper's network: times of four orders",
+    "classifier": "the paper's classifier of four orders", "network_ratio": "network, times over the original order's",
+    "network_all": "the same, all eleven", "trees": "extra trees, all eleven"}
+THRESHOLD_MODELS = {"fixed": "the best fixed threshold", "tree": "the paper's decision tree", "trees_regret": "extra trees on more features, by log time"}
+PRODUCT_MODELS = {"fixed": "the best fixed algorithm that suits", "tree": "decision tree (CART)", "mlp": "MLP, features alone", "cnn": "CNN, map alone", "matnet": "MatNet"}
+LARGE = 100_000  # nonzeros: RS-SpMM's section 4 trains on such matrices
+
+
+@functools.cache
+def read(task):
+    """The header, and by pattern its line with `of`: {(setting, split): {model: the chosen contender}}."""
+    header, *lines = read_lines(H100 / FILES[task])
+    cases = {line["pattern"]: dict(line, of={}) for line in lines}
+    for line in read_lines(H100 / "predictors.jsonl.gz"):
+        if line["task"] == task:
+            chosen = dict(line["chosen"], never=0) if task == "orders" else line["chosen"]
+            cases[line["pattern"]]["of"][line["setting"], line["split"]] = chosen
+    return header, list(cases.values())
+
+
+def nonzeros(header, case):
+    return case["features"][header["features"].index("nnz")]
+
+
+class Judgement:
+    """What a model's choices are worth, over patterns."""
+
+    def __init__(self, cases, setting, split, model):
+        self.cases = cases
+        self.chosen = [case["of"][setting, split][model] for case in cases]
+        self.ms = [[math.inf if ms is None else ms for ms in case["ms"][setting]] for case in cases]
+        self.shares = [min(ms) / ms[chosen] for ms, chosen in zip(self.ms, self.chosen)]
+        self.right = statistics.mean(share == 1 for share in self.shares)
+        self.near = statistics.mean(share >= 1 / 1.03 for share in self.shares)
+        self.twentieth = sorted(self.shares)[len(self.shares) // 20]
+        self.least = min(self.shares)
+
+    def over(self, base):
+        """Speed-ups over contender `base`: of the choice, of the oracle."""
+        return [ms[base] / ms[chosen] for ms, chosen in zip(self.ms, self.chosen)], [ms[base] / min(ms) for ms in self.ms]
+
+    def share(self):
+        return by_groups(self.cases, self.shares)
+
+
+def by_groups(cases, values):
+    """A geometric mean with its interval: groups of alike patterns are drawn, not patterns."""
+    sums = collections.defaultdict(lambda: [0.0, 0])
+    for case, value in zip(cases, values):
+        sums[case["group"]][0] += math.log(value)
+        sums[case["group"]][1] += 1
+
+    def mean(groups):
+        return math.exp(sum(g[0] for g in groups) / sum(g[1] for g in groups))
+    low, high = interval(list(sums.values()), mean)
+    return f"{geomean(values):.3f} [{low:.3f}, {high:.3f}]"
+
+
+def percent(share):
+    return f"{100 * share:.0f} %"
+
+
+HEADERS = ["model", "share of the oracle", "worst twentieth", "within 3 % of the best", "the best"]
+
+
+def judgement_row(name, judged):
+    return [name, judged.share(), f"{judged.twentieth:.2f}", percent(judged.near), percent(judged.right)]
+
+
+def about(cases):
+    return f"{len(cases)} patterns of {len({c['family'] for c in cases})} families, {len({c['group'] for c in cases})} groups of alike ones"
+
+
+def never_measured(cases):
+    return statistics.mean(any(ms is None for of in case["ms"].values() for ms in of) for case in cases)
+
+
+def orders():
+    header, cases = read("orders")
+    lines = ["## Row orders", "",
+             f"Mehrabi et al., section V: {about(cases)}; the paper's output-stationary kernel with one and four columns a block, K = rows up to 1,024; the original "
+             "order, DCSR and nine permutations. The network has hidden layers of 64 and 32 over the 24 features of its table II, classes weighed inversely to "
+             "their population, L2 regularisation and the mean absolute percentage error as loss, as there; 1,688 matrices in the paper. Speed-ups "
+             "are arithmetic means over the original order, the paper's measure.", ""]
+    for setting in header["settings"]:
+        for split, named in SPLITS.items():
+            rows = []
+            for model, name in ORDER_MODELS.items():
+                judged = Judgement(cases, setting, split, model)
+                chosen, oracle = judged.over(0)
+                rows.append(judgement_row(name, judged) + [f"{statistics.mean(chosen):.3f} of {statistics.mean(oracle):.3f}"])
+            lines += [f"`{setting}`, {named}:", "", *table(HEADERS + ["speed-up, of the oracle's"], rows)]
+    wins = collections.Counter(header["contenders"][ms.index(min(ms))] for ms in (case["ms"]["output_stationary.4"] for case in cases))
+    lines += ["Which order is fastest, four columns a block: " + ", ".join(f"{name} {count}" for name, count in wins.most_common()) + ".", ""]
+    return lines
+
+
+def thresholds():
+    header, cases = read("thresholds")
+    large = [case for case in cases if nonzeros(header, case) >= LARGE]
+    lines = ["## RS-SpMM's threshold", "",
+             f"Section 4.2: {about(cases)}; `row_segments` with min_heavy = 1 to 16, panels of 64 columns, all measured. The decision tree's inputs are the paper's, how many "
+             "distances between neighbours are in each bin and the number of accumulations (taken as the nonzeros), its parameters those of J48 as near as scikit-learn has "
+             "them (entropy, two cases a leaf, cost-complexity pruning of 0.005). The paper's first phase chooses the coarsening that is best most often; with one coarsening for each K there was "
+             f"nothing to choose, so these are of its second phase. The paper leaves out matrices of fewer than 100,000 nonzeros: {len(large)} patterns remain in the last column.", ""]
+    for k in header["settings"]:
+        for split, named in SPLITS.items():
+            rows = [judgement_row(name, Judgement(cases, k, split, model)) + [Judgement(large, k, split, model).share()]
+                    for model, name in THRESHOLD_MODELS.items()]
+            lines += [f"K = {k}, {named}:", "", *table(HEADERS + ["share, from 100,000 nonzeros on"], rows)]
+    noise = {k: [abs(math.log2(case["ms"][k][14] / case["ms"][k][15])) for case in cases] for k in header["settings"]}
+    wins = {k: collections.Counter(case["ms"][k].index(min(case["ms"][k])) + 1 for case in cases) for k in header["settings"]}
+    over = {k: [case["beside"][k]["csr"] / min(case["ms"][k]) for case in cases] for k in header["settings"]}
+    lines += [
+        "The greatest threshold is best most often (" + "; ".join(f"K = {k}: 16 on {wins[k][16]}, 9 to 15 on {sum(wins[k][t] for t in range(9, 16))}, below on "
+                                                                 f"{sum(wins[k][t] for t in range(1, 9))}" for k in wins) +
+        "). Times of thresholds 15 and 16, which mostly make the same layout or nearly so, differ by " +
+        " and ".join(f"{100 * (2 ** statistics.median(noise[k]) - 1):.1f} %" for k in noise) + " in the median and by " +
+        " and ".join(f"{100 * (2 ** sorted(noise[k])[len(noise[k]) * 9 // 10] - 1):.0f} %" for k in noise) +
+        " for a tenth: a part of what every choice falls short by is the oracle's luck among sixteen. "
+        "With the best threshold, `row_segments` has " + " and ".join(f"{by_groups(cases, over[k])}" for k in over) + " of the speed of plain CSR's default kernel.", ""]
+    return lines
+
+
+def vendor_gains(header, cases, split, model):
+    """Over cuSPARSE's faster algorithm where it was measured: (cases, of the choice, with its layout's building counted once, of the oracle)."""
+    vendor = [i for i, name in enumerate(header["contenders"]) if name.startswith("spgemm_alg")]
+    found = [], [], [], []
+    for case in cases:
+        ms = case["ms"]["f32"]
+        beside = [ms[i] for i in vendor if ms[i] is not None]
+        if beside:
+            chosen = case["of"]["f32", split][model]
+            values = case, min(beside) / ms[chosen], min(beside) / (ms[chosen] + case["preparation_ms"]["f32"][chosen]), min(beside) / min(v for v in ms if v is not None)
+            for column, value in zip(found, values):
+                column.append(value)
+    return found
+
+
+def products():
+    header, cases = read("products")
+    lines = ["## SpGEMM's algorithm", "",
+             f"MatNet (Xie et al., section 4): squares of {about(cases)}; f32, kernel times, {len({n.split('.')[0] for n in header['contenders']})} algorithms, of which `blocks` has a parameter. Which suit a matrix is known "
+             "beforehand and no matter of choice. Features: those of its table 4 but InCSR's padding; 128 x 128 density maps, scaled to 0 to 255 by their logarithm; both factors "
+             "are the same matrix, so that one of each serves. Probabilities inverse to times as soft labels, a head for the algorithm and one for the parameter; the first phase "
+             "trains CNN and MLP apart, the second keeps their layers and trains new heads on both. The networks are smaller than may have been the paper's (three convolutions of 8, 16 and 32 filters; it gives no "
+             "sizes) and trained on some 800 pairs (theirs: 4,900). The paper does not say how it scales maps within 0 to 255. The paper's accuracy is how often the best algorithm is found; its speed-up is over cuSPARSE.", ""]
+    for split, named in SPLITS.items():
+        rows = []
+        for model, name in PRODUCT_MODELS.items():
+            of, gain, with_building, _ = vendor_gains(header, cases, split, model)
+            rows.append(judgement_row(name, Judgement(cases, "f32", split, model)) + [by_groups(of, gain), by_groups(of, with_building)])
+        lines += [f"{named[0].upper()}{named[1:]}:", "", *table(HEADERS + ["over cuSPARSE", "the layout's building counted, one product"], rows)]
+    of, _, _, ideal = vendor_gains(header, cases, "families", "matnet")
+    lines += [f"A perfect choice is {by_groups(of, ideal)} times as fast as cuSPARSE's faster algorithm, on the {len(of)} patterns that it was measured on. Features, map and the network's run are not "
+              "counted: they were not timed in the engine.", ""]
+    return lines
+
+
+def page():
+    return "\n".join([
+        "# The papers' own models", "",
+        "Made by `tests/bench/predictor_tables.py` from " + ", ".join(f"`{name}`" for name in FILES.values()) + " (an H100) and `predictors.jsonl.gz`, the choices of models "
+        "that `tools/train/papers/run` trained on the other folds ([how](../../selector.md#the-papers-own-models)). Each model is judged on all patterns, a sixth at a time. *Split by "
+        "families*: a fold's families are in no other. *At random*, as the papers split: then relatives of a pattern, its shuffle or another size of the same shape, are among what was trained on.", "",
+        "*Share of the oracle*: the fastest contender's time over the chosen one's, geometric mean; in brackets the 95 % interval (bootstrap over groups of alike patterns). *Worst twentieth*: the share that "
+        "a twentieth of the patterns is below. *The best*: how often the choice is the fastest. A model sees times of the same run as it is judged by: an oracle over noisy times is too good by the noise.", "",
+        *orders(), *thresholds(), *products()]).rstrip() + "\n"
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    pathlib.Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
