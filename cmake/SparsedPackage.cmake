@@ -91,7 +91,7 @@ function(sparsed_package)
   if(EXISTS ${PROJECT_SOURCE_DIR}/tools/train)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/tools/train
       DESTINATION ${CMAKE_INSTALL_DATADIR}/sparsed COMPONENT server USE_SOURCE_PERMISSIONS
-      PATTERN __pycache__ EXCLUDE)
+      PATTERN __pycache__ EXCLUDE PATTERN papers EXCLUDE)
   endif()
 
   set(CPACK_GENERATOR TGZ)

@@ -35,6 +35,7 @@ struct TrainArguments {
   std::string name;
   std::string trainer;     ///< a program; empty: the one that is installed with this one
   std::string warm_start;  ///< a model's directory; empty: none
+  std::string device;      ///< whose measurements are learned from; empty: there is one kind
   bool replace = false;
 };
 
@@ -316,6 +317,24 @@ absl::StatusOr<Report> Train(const Client& client, const TrainArguments& argumen
     return absl::InvalidArgumentError(fmt::format("{}: {}; --trainer=PROGRAM says where it is",
                                                   trainer, std::generic_category().message(errno)));
   }
+  // Said before the time that training takes.
+  const bool is_name = !arguments.name.empty() && arguments.name.front() != '.' &&
+                       arguments.name.find('/') == std::string::npos;
+  if (!is_name || arguments.name == "rules" || arguments.name == "none") {
+    return absl::InvalidArgumentError(fmt::format("no model can be named \"{}\"", arguments.name));
+  }
+  const absl::StatusOr<std::vector<ModelInfo>> models = client.ListModels();
+  if (!models.ok()) return models.status();
+  for (const ModelInfo& model : *models) {
+    if (model.name != arguments.name || (model.own && arguments.replace)) continue;
+    return absl::AlreadyExistsError(
+        model.own ? fmt::format("there is a model named {} already: --replace puts the new one in "
+                                "its place",
+                                model.name)
+                  : fmt::format("a model named {} is installed with the server: give this one "
+                                "another name",
+                                model.name));
+  }
   const absl::StatusOr<std::unique_ptr<TemporaryFolder>> folder = TemporaryFolder::Make();
   if (!folder.ok()) return folder.status();
   const std::string data = fmt::format("{}/measurements.jsonl.gz", (*folder)->path());
@@ -332,6 +351,7 @@ absl::StatusOr<Report> Train(const Client& client, const TrainArguments& argumen
   if (!arguments.warm_start.empty()) {
     words.push_back(fmt::format("--warm-start={}", arguments.warm_start));
   }
+  if (!arguments.device.empty()) words.push_back(fmt::format("--device={}", arguments.device));
   const absl::StatusOr<int> exit_code = RunProgram(std::move(words));
   if (!exit_code.ok()) return exit_code.status();
   if (*exit_code != 0) {
@@ -450,6 +470,9 @@ void AddModel(CLI::App& app, Invocation& invocation) {
       ->add_option("--warm-start", trained->warm_start,
                    "The directory of a model to begin with (default: none)")
       ->type_name("DIR");
+  OneOf(train->add_option("--device", trained->device,
+                          "Learn from what this kind of device measured; needed where both did"),
+        {"cpu", "cuda"});
   train->add_flag("--replace", trained->replace,
                   "Replace one of its name; if that is used or watched, this one is at once");
   train->callback([&invocation, trained] {

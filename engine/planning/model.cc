@@ -24,7 +24,9 @@ constexpr int kFormat = 1;
 constexpr char kManifest[] = "manifest.json";
 /// A model of a few megabytes is a large one.
 constexpr size_t kMostFileBytes = size_t{64} << 20;
-constexpr size_t kMostNameLength = 64, kMostFiles = 32;
+constexpr size_t kMostNameLength = 64;
+/// Of a deviation, in log2: more is no estimate.
+constexpr double kMostDeviation = 20;
 constexpr size_t kMostInputs = 1000, kMostCandidates = 1000;
 constexpr std::string_view kDistance = "distance_";
 
@@ -42,6 +44,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
     return absl::NotFoundError(fmt::format("{} cannot be read", path));
   }
   return bytes;
+}
+
+/// Of a line that may be printed.
+bool IsText(std::string_view text) {
+  return std::ranges::none_of(
+      text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7F; });
 }
 
 std::string Digest(std::string_view bytes) {
@@ -112,6 +120,8 @@ bool IsKernel(Operation operation, const std::string& name, DeviceKind device) {
   return IsOn(FindSpgemmKernel(name), device);
 }
 
+bool IsDeviation(double deviation) { return deviation >= 0 && deviation <= kMostDeviation; }
+
 absl::Status CheckCandidate(const Estimate& candidate, Operation operation, DeviceKind device) {
   if (!IsKernel(operation, candidate.kernel, device)) {
     return absl::FailedPreconditionError(
@@ -122,8 +132,9 @@ absl::Status CheckCandidate(const Estimate& candidate, Operation operation, Devi
     return absl::FailedPreconditionError(fmt::format(
         "it knows a transform pipeline that there is none of here: \"{}\"", candidate.recipe));
   }
-  if (!std::isfinite(candidate.deviation) || candidate.deviation < 0) {
-    return absl::InvalidArgumentError("a deviation is none");
+  if (!IsDeviation(candidate.deviation)) {
+    return absl::InvalidArgumentError(
+        fmt::format("the deviation {} of {} is none", candidate.deviation, candidate.kernel));
   }
   return absl::OkStatus();
 }
@@ -183,9 +194,9 @@ absl::StatusOr<Model::Files> Model::ReadFiles(const std::string& directory) {
   if (!manifest.is_object() || !manifest.contains("files") || !manifest.at("files").is_object()) {
     return absl::InvalidArgumentError(fmt::format("{}/{} names no files", directory, kManifest));
   }
-  if (manifest.at("files").size() > kMostFiles) {
+  if (manifest.at("files").size() >= kMostModelFiles) {
     return absl::InvalidArgumentError(
-        fmt::format("{}/{} names more than {} files", directory, kManifest, kMostFiles));
+        fmt::format("{}/{} names more than {} files", directory, kManifest, kMostModelFiles - 1));
   }
   for (const auto& [name, digest] : manifest.at("files").items()) {
     if (!IsModelName(name)) {
@@ -219,7 +230,10 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
           "it was trained for version {} of the kernels, not {}", kernels, kKernelsVersion));
     }
     model->name_ = manifest.at("name").get<std::string>();
-    if (!IsModelName(model->name_)) return absl::InvalidArgumentError("its name is none");
+    if (!IsModelName(model->name_)) {
+      return absl::InvalidArgumentError(
+          "its name is none: 1 to 64 letters, digits, '-', '_' and '.', which is not the first");
+    }
     model->created_ = manifest.at("created").get<std::string>();
     const auto kind = manifest.at("device").at("kind").get<std::string>();
     if (kind != "cpu" && kind != "cuda") {
@@ -227,9 +241,12 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
     }
     model->device_ = kind == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
     model->device_model_ = manifest.at("device").at("model").get<std::string>();
+    if (!IsText(model->device_model_) || !IsText(model->created_)) {
+      return absl::InvalidArgumentError("its device or its time is no printable text");
+    }
     model->patterns_ = Integer(manifest.at("data").at("patterns"));
+    if (model->patterns_ < 0) return absl::InvalidArgumentError("it has fewer than no patterns");
     model->most_nonzeros_ = manifest.at("data").value("most_nonzeros", 0.0);
-    if (manifest.contains("held_out")) model->held_out_ = manifest.at("held_out").dump();
     model->inputs_ = manifest.at("inputs").get<std::vector<std::string>>();
     if (model->inputs_.empty() || model->inputs_.size() > kMostInputs) {
       return absl::InvalidArgumentError("it has no inputs, or too many");
@@ -250,9 +267,14 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
       group.types = described.at("types").get<std::vector<std::string>>();
       group.least_k = Integer(described.at("least_k"));
       group.most_k = Integer(described.at("most_k"));
+      if (group.least_k < 0 || group.least_k > group.most_k) {
+        return absl::InvalidArgumentError(
+            fmt::format("no K is from {} to {}", group.least_k, group.most_k));
+      }
       group.shared_deviation = described.value("shared_deviation", 0.0);
-      if (!std::isfinite(group.shared_deviation) || group.shared_deviation < 0) {
-        return absl::InvalidArgumentError("a shared deviation is none");
+      if (!IsDeviation(group.shared_deviation)) {
+        return absl::InvalidArgumentError(
+            fmt::format("the shared deviation {} is none", group.shared_deviation));
       }
       for (const Json& candidate : described.at("candidates")) {
         group.candidates.push_back({candidate.at("recipe").get<std::string>(),
@@ -286,7 +308,8 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
     if (!booster.ok()) return booster.status();
     model->building_ = *std::move(booster);
   } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(fmt::format("manifest.json: {}", error.what()));
+    return absl::InvalidArgumentError(
+        fmt::format("manifest.json is not as it is to be: {}", error.what()));
   }
   return model;
 }

@@ -20,6 +20,9 @@
 
 namespace sparsed::engine {
 
+/// Files of a model, with its manifest.
+inline constexpr size_t kMostModelFiles = 32;
+
 /// Whether a model, or a file of one, can be called so: letters, digits, '-', '_' and '.', not in
 /// front; at most 64.
 bool IsModelName(std::string_view text);
@@ -46,8 +49,6 @@ class Model {
   const std::string& created() const { return created_; }
   /// How many patterns it was trained on.
   int64_t patterns() const { return patterns_; }
-  /// What cross-validation found, as JSON, for people.
-  const std::string& held_out() const { return held_out_; }
 
   /// It was trained for such a class. Of products it knows squares alone.
   bool Covers(const ProblemClass& problem_class) const;
@@ -77,7 +78,7 @@ class Model {
   const Group* GroupOf(const ProblemClass& problem_class) const;
   std::vector<float> InputsOf(const ProblemClass& problem_class, const Features& features) const;
 
-  std::string name_, device_model_, created_, held_out_;
+  std::string name_, device_model_, created_;
   DeviceKind device_ = DeviceKind::kCpu;
   int64_t patterns_ = 0;
   double most_nonzeros_ = 0;  ///< of a pattern that it was trained on; 0: not known

@@ -99,8 +99,19 @@ std::optional<DeviceKind> KindNamed(std::string_view name) {
   return std::nullopt;
 }
 
+/// As sentences have what callers wrote.
+std::string Shortened(std::string_view text) {
+  constexpr size_t kMost = 64;
+  return text.size() <= kMost ? std::string(text) : fmt::format("{}...", text.substr(0, kMost));
+}
+
 absl::Status CheckOnlyNamed(const Model::Files& files) {
   const Json manifest = Json::parse(files.at(std::string(kManifest)));
+  for (const auto& [name, digest] : manifest.at("files").items()) {
+    if (files.contains(name)) continue;
+    return absl::InvalidArgumentError(
+        fmt::format("its manifest names a file that is missing: {}", Shortened(name)));
+  }
   for (const auto& [name, contents] : files) {
     if (name == kManifest || manifest.at("files").contains(name)) continue;
     return absl::InvalidArgumentError(
@@ -110,7 +121,7 @@ absl::Status CheckOnlyNamed(const Model::Files& files) {
 }
 
 absl::Status NoModel(std::string_view name) {
-  return absl::NotFoundError(fmt::format("there is no model named '{}'", name));
+  return absl::NotFoundError(fmt::format("there is no model named '{}'", Shortened(name)));
 }
 
 std::string Said(const absl::Status& status) { return std::string(status.message()); }
@@ -118,13 +129,18 @@ std::string Said(const absl::Status& status) { return std::string(status.message
 }  // namespace
 
 absl::Status CheckModelFiles(const std::map<std::string, size_t>& bytes) {
+  if (bytes.size() > kMostModelFiles) {
+    return absl::InvalidArgumentError(
+        fmt::format("the model has {} files, {} at most are taken", bytes.size(), kMostModelFiles));
+  }
   if (!bytes.contains(std::string(kManifest))) {
     return absl::InvalidArgumentError(fmt::format("the model has no {}", kManifest));
   }
   size_t all = 0;
   for (const auto& [name, size] : bytes) {
     if (!IsModelName(name)) {
-      return absl::InvalidArgumentError(fmt::format("\"{}\" is no name for a file", name));
+      return absl::InvalidArgumentError(
+          fmt::format("\"{}\" is no name for a file", Shortened(name)));
     }
     const size_t most = name == kManifest ? kMostManifestBytes : kMostModelBytes;
     if (size > most) {
@@ -133,10 +149,9 @@ absl::Status CheckModelFiles(const std::map<std::string, size_t>& bytes) {
     }
     all += std::min(size, kMostModelBytes + 1);
   }
-  if (bytes.size() > kMostModelFiles || all > kMostModelBytes) {
+  if (all > kMostModelBytes) {
     return absl::InvalidArgumentError(
-        fmt::format("the model has {} files of {} bytes, {} of {} at most are taken", bytes.size(),
-                    all, kMostModelFiles, kMostModelBytes));
+        fmt::format("the model has files of {} bytes, {} at most are taken", all, kMostModelBytes));
   }
   return absl::OkStatus();
 }
@@ -191,9 +206,11 @@ void ModelStore::FinishChanges() {
     if (name.starts_with(kNew)) RemoveAll(path);
     if (!name.starts_with(kOld)) continue;
     const std::string of = name.substr(kOld.size());
-    if (std::ranges::find(*names, of) != names->end() ||
-        !files_.Rename(path, InFolder(options_.own, of)).ok()) {
+    if (std::ranges::find(*names, of) != names->end()) {
       RemoveAll(path);
+    } else {
+      // The only copy: if that fails, the next start tries again.
+      files_.Rename(path, InFolder(options_.own, of)).IgnoreError();
     }
   }
 }
@@ -301,11 +318,13 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelStore::LoadNamed(
   if (found == models_.end()) return NoModel(name);
   absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(DirectoryOf(found->second));
   if (!model.ok()) {
-    return absl::Status(model.status().code(),
-                        fmt::format("model {} cannot be used: {}", name, Said(model.status())));
+    const std::string why = fmt::format("model {} cannot be used: {}", name, Said(model.status()));
+    // That the library is missing is said once for all models.
+    return absl::IsUnimplemented(model.status()) ? absl::UnimplementedError(why)
+                                                 : absl::FailedPreconditionError(why);
   }
   if ((*model)->name() != name) {
-    return absl::InvalidArgumentError(fmt::format(
+    return absl::FailedPreconditionError(fmt::format(
         "model {} cannot be used: its manifest is of a model named {}", name, (*model)->name()));
   }
   if ((*model)->device() != device.kind) {
@@ -353,7 +372,9 @@ absl::Status ModelStore::WriteModel(const std::string& name, const Model::Files&
   const std::string path = InFolder(options_.own, fmt::format("{}{}", kNew, name));
   const std::string old = InFolder(options_.own, fmt::format("{}{}", kOld, name));
   RemoveAll(path);
-  RemoveAll(old);
+  const absl::StatusOr<bool> replaces = files_.Exists(final_path);
+  if (!replaces.ok()) return replaces.status();
+  if (*replaces) RemoveAll(old);
   absl::Status status = files_.CreateDirectory(options_.own);
   if (status.ok()) status = files_.SyncDirectory(InFolder(options_.own, ".."));
   if (status.ok()) status = files_.CreateDirectory(path);
@@ -362,17 +383,24 @@ absl::Status ModelStore::WriteModel(const std::string& name, const Model::Files&
   }
   if (status.ok()) status = files_.SyncDirectory(path);
   // A directory cannot take the place of another one: FinishChanges knows what is between.
-  const absl::StatusOr<bool> replaces = files_.Exists(final_path);
-  if (status.ok()) status = replaces.status();
-  if (status.ok() && *replaces) status = files_.Rename(final_path, old);
-  if (status.ok()) status = files_.Rename(path, final_path);
+  bool moved = false, placed = false;
+  if (status.ok() && *replaces) {
+    status = files_.Rename(final_path, old);
+    moved = status.ok();
+  }
+  if (status.ok()) {
+    status = files_.Rename(path, final_path);
+    placed = status.ok();
+  }
   if (status.ok()) status = files_.SyncDirectory(options_.own);
   if (status.ok()) {
     RemoveAll(old);
     return status;
   }
+  // What was there serves on, and after a restart.
+  if (placed) files_.Rename(final_path, path).IgnoreError();
+  if (moved) files_.Rename(old, final_path).IgnoreError();
   RemoveAll(path);
-  if (replaces.ok() && *replaces) files_.Rename(old, final_path).IgnoreError();
   return status;
 }
 
@@ -443,12 +471,10 @@ absl::StatusOr<DeviceKind> ModelStore::Activate(const std::string& name,
   std::shared_ptr<const Model> model;
   if (!off) {
     absl::StatusOr<std::shared_ptr<const Model>> loaded = LoadNamed(name, *Serving(*kind));
-    if (!loaded.ok()) {
-      // Whoever asks for a damaged one did nothing wrong.
-      const bool damaged =
-          absl::IsInvalidArgument(loaded.status()) && !models_.find(name)->second.problem.empty();
-      return damaged ? absl::FailedPreconditionError(loaded.status().message()) : loaded.status();
+    if (absl::IsUnimplemented(loaded.status())) {
+      return absl::FailedPreconditionError(loaded.status().message());
     }
+    if (!loaded.ok()) return loaded.status();
     model = *std::move(loaded);
   }
   AskedOfKinds asked = asked_;
@@ -482,13 +508,14 @@ absl::StatusOr<std::string> ModelStore::Rollback(std::optional<DeviceKind> devic
   if (!kind.ok()) return kind.status();
   AskedOfKinds asked = asked_;
   Asked& of = asked[IndexOf(*kind)];
-  if (of.history.empty()) {
-    return absl::FailedPreconditionError(
-        fmt::format("nothing was used for {} before what is used now", Name(*kind)));
+  absl::StatusOr<std::shared_ptr<const Model>> model = absl::FailedPreconditionError(
+      fmt::format("nothing was used for {} before what is used now", Name(*kind)));
+  // One that cannot be used any more is passed over.
+  while (!model.ok() && !of.history.empty()) {
+    of.used = std::move(of.history.back());
+    of.history.pop_back();
+    model = ModelFor(of.used, *Serving(*kind));
   }
-  of.used = std::move(of.history.back());
-  of.history.pop_back();
-  absl::StatusOr<std::shared_ptr<const Model>> model = ModelFor(of.used, *Serving(*kind));
   if (!model.ok()) return absl::FailedPreconditionError(Said(model.status()));
   std::string chooses = *model == nullptr ? std::string(kRules) : (*model)->name();
   if (of.watched == chooses) of.watched.clear();

@@ -26,7 +26,6 @@ namespace sparsed::engine {
 inline constexpr std::string_view kRules = "rules", kNoModel = "none";
 /// Of all files of a model, in bytes.
 inline constexpr size_t kMostModelBytes = size_t{64} << 20;
-inline constexpr size_t kMostModelFiles = 64;
 /// Of them the manifest.
 inline constexpr size_t kMostManifestBytes = size_t{512} << 10;
 /// A server's own ones.

@@ -45,7 +45,7 @@ void KeepLikely(std::vector<Estimate>& kernels) {
 }
 
 std::string LeftOut(const Model& model) {
-  return fmt::format("model {} leaves it out: it was hardly ever among the fastest", model.name());
+  return fmt::format("left out by model {}: it was hardly ever among the fastest", model.name());
 }
 
 }  // namespace
@@ -71,18 +71,19 @@ Worth Weigh(const Promise& promise, const Stakes& stakes) {
                          static_cast<double>(promise.kernels.size()) * trial_ms;
   const std::string reached =
       stakes.best_ms < stakes.default_ms
-          ? fmt::format(", where {:.2f}x is reached", stakes.default_ms / stakes.best_ms)
+          ? fmt::format(", {:.2f}x is reached", stakes.default_ms / stakes.best_ms)
           : "";
+  const double gain_s = 1e-3 * gain_ms;
   const bool pays = gain_ms > cost_ms;
-  return {
-      pays, gain_ms - cost_ms,
-      fmt::format("model {} expects {:.2f}x plain CSR's speed{}: {:.3g} s to be gained in {:.3g} "
-                  "requests, {} than the {:.3g} s of building and trying",
-                  promise.model, std::exp2(-ratio), reached, 1e-3 * gain_ms, stakes.requests,
-                  pays ? "more" : "not more", 1e-3 * cost_ms)};
+  return {pays, gain_ms - cost_ms,
+          fmt::format(
+              "{:.2f}x expected ({:.2f} to {:.2f}) by model {}{}: {} in {:.0f} requests, {} "
+              "the {:.2g} s of building and trying",
+              std::exp2(-ratio), std::exp2(-ratio - deviation), std::exp2(-ratio + deviation),
+              promise.model, reached,
+              gain_s < 1e-3 ? "nothing to be gained" : fmt::format("{:.2g} s to be gained", gain_s),
+              stakes.requests, pays ? "more than" : "not worth", 1e-3 * cost_ms)};
 }
-
-// The model that was there ends its life, if it does, with the parameter: outside of the lock.
 
 void Selector::Use(DeviceKind device, std::shared_ptr<const Model> model) {
   const MutexLock lock(mutex_);

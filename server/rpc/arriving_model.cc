@@ -12,6 +12,13 @@ namespace sparsed::server {
 
 absl::StatusOr<std::unique_ptr<ArrivingModel>> ArrivingModel::Begin(
     engine::Budget& budget, const v1::PutModelHeader& header) {
+  if (header.files_size() > static_cast<int>(engine::kMostModelFiles)) {
+    return absl::InvalidArgumentError(fmt::format("the model has {} files, {} at most are taken",
+                                                  header.files_size(), engine::kMostModelFiles));
+  }
+  if (!engine::IsModelName(header.name())) {
+    return absl::InvalidArgumentError("that is no name of a model");
+  }
   std::map<std::string, size_t> bytes;
   for (const v1::ModelFile& file : header.files()) {
     if (!bytes.emplace(file.name(), file.bytes()).second) {

@@ -1,6 +1,7 @@
 // Unary calls: one request, one reply, and a client that may not take it.
 #pragma once
 
+#include <fmt/format.h>
 #include <google/protobuf/message_lite.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
@@ -65,7 +66,13 @@ class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
 /// What a request is about, for logs and statistics.
 template <typename Request>
 std::string SubjectOf(const Request& request) {
-  if constexpr (requires { request.name(); }) {
+  if constexpr (requires {
+                  request.watch();
+                  request.device();
+                }) {
+    return fmt::format("{}{}{}{}", request.watch() ? "watch " : "", request.name(),
+                       request.device().empty() ? "" : " for ", request.device());
+  } else if constexpr (requires { request.name(); }) {
     return request.name();
   } else if constexpr (requires { request.prefix(); }) {
     return request.prefix();

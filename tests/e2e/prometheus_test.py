@@ -209,6 +209,7 @@ def main(sparsed, sparsectl):
         folder = pathlib.Path(name)
         server = stack.enter_context(running(
             sparsed, folder / "sparsed.log", f"--data-dir={folder / 'data'}", "--buffer-memory=1GiB",
+            f"--models={ROOT / 'tests/data/model'}",
             # Nobody is there: spans are dropped.
             f"--otlp-endpoint=http://127.0.0.1:{reserved_port()}", *make_certificate(folder)))
         web = f"127.0.0.1:{reserved_port()}"

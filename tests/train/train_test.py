@@ -166,6 +166,21 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(list(products), [data.Candidate("csr", "cuda.csr.row_bins")])
         self.assertEqual(len(read.patterns[1].measured), 2)
 
+    def test_of_several_devices_and_kernels_those_that_fit_are_taken(self):
+        lines = list(exported(3))
+        cpu = dict(lines[0]["measurements"][0], device="cpu", model="Some CPU, kernels 2")
+        lines[0]["measurements"].insert(0, cpu)
+        older = [dict(m, model=m["model"].replace("kernels 2", "kernels 1")) for m in lines[1]["measurements"]]
+        lines[1] = dict(lines[1], measurements=older)
+        path = write(self.at / "mixed.jsonl", lines)
+        with self.assertRaisesRegex(data.BadData, "a model is of one kind"):
+            data.read([path])
+        read = data.read([path], "cuda")
+        self.assertEqual((read.device.kind, read.device.kernels), ("cuda", 2))
+        self.assertEqual([pattern.name for pattern in read.patterns], ["h0", "h2"])
+        # Newer ones take the place of what was read before.
+        self.assertEqual([pattern.name for pattern in data.read([write(self.at / "older.jsonl", [lines[1], lines[2]])], "cuda").patterns], ["h2"])
+
     # What is learned.
 
     def test_it_reaches_the_oracle(self):

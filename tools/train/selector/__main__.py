@@ -23,6 +23,7 @@ def parser():
     train.add_argument("--out", required=True, metavar="DIR", help="the model's directory")
     train.add_argument("--name", required=True, help="of the model: letters, digits, '-', '_' and '.'")
     train.add_argument("--warm-start", metavar="DIR", help="go on with this model")
+    train.add_argument("--device", choices=("cpu", "cuda"), help="of exported measurements, take those of this kind of device (default: all, which are of one)")
     train.set_defaults(run=run_train)
     evaluate = commands.add_parser("evaluate", help="judge by cross-validation, or judge a model; write nothing")
     add_data(evaluate)
@@ -46,7 +47,7 @@ def run_train(arguments):
     if not model.NAME.fullmatch(arguments.name):
         raise data.BadData(f'"{arguments.name}" is no name of a model: 1 to 64 letters, digits, "-", "_" and ".", which is not the first')
     base = model.load(arguments.warm_start) if arguments.warm_start else None
-    read = data.read(arguments.data)
+    read = data.read(arguments.data, arguments.device)
     manifest, boosters, judged, recipes = training.train(read, arguments.name, base)
     size = model.write(arguments.out, manifest, boosters)
     report(read, judged, recipes, arguments.results)

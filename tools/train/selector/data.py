@@ -99,9 +99,11 @@ def measurement_of(line):
 class Reader:
     """Puts files together; the last measurement of a pattern, problem and candidate holds."""
 
-    def __init__(self):
+    def __init__(self, kind=None):
+        self.kind = kind  # of devices, whose measurements alone are taken from exported ones; None: all
         self.device = None
         self.patterns = {}
+        self.left_out = 0  # exported measurements: of another kind of device, or of older kernels
 
     def pattern(self, name, family="", group=""):
         return self.patterns.setdefault(name, Pattern(name, family or name, group or family or name, {}, {}))
@@ -117,6 +119,21 @@ class Reader:
         if device.kernels != self.device.kernels:
             raise BadData(f"{path}: measured with version {device.kernels} of the kernels, the others with {self.device.kernels}: "
                           "measure the older ones again, or leave them out")
+
+    def is_left_out(self, device):
+        """Of the other kind of device, or of older kernels than others: newer ones take the place of what was read before."""
+        if self.kind and device.kind != self.kind:
+            return True
+        known = self.device
+        if known is None or (known.kind, known.model) != (device.kind, device.model) or device.kernels == known.kernels:
+            return False
+        if device.kernels < known.kernels:
+            return True
+        for pattern in self.patterns.values():
+            self.left_out += sum(len(measured) for measured in pattern.measured.values())
+            pattern.measured.clear()
+        self.device = device
+        return False
 
     def add(self, pattern, problem, candidate, measurement):
         if measurement.median_ms > 0 and measurement.csr_ms > 0:
@@ -178,7 +195,11 @@ class Reader:
             # A product with another matrix: the model is of squares alone.
             if m["transpose_left"] or m["transpose_right"] or m["right_pattern_hash"] not in ("", line["pattern_hash"]):
                 continue
-            self.check_device(path, Device.of(m["device"], m["model"]))
+            device = Device.of(m["device"], m["model"])
+            if self.is_left_out(device):
+                self.left_out += 1
+                continue
+            self.check_device(path, device)
             self.add_line(pattern, dict(m["class"], **{name: m[name] for name in ("type", "k", "recipe", "kernel", *MEASURED)}))
 
     def done(self):
@@ -191,11 +212,13 @@ class Reader:
         return Data(self.device, known)
 
 
-def read(paths):
-    """The data of files; raises BadData."""
-    reader = Reader()
+def read(paths, kind=None):
+    """The data of files; kind: of exported measurements those of such devices alone. Raises BadData."""
+    reader = Reader(kind)
     for path in paths:
         reader.read(path)
+    if reader.left_out:
+        print(f"{reader.left_out} measurements are left out: of another kind of device, or of older kernels")
     return reader.done()
 
 
