@@ -309,7 +309,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
     model->building_ = *std::move(booster);
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(
-        fmt::format("manifest.json is not as it is to be: {}", error.what()));
+        fmt::format("manifest.json: {}", error.what()));
   }
   return model;
 }

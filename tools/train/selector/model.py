@@ -57,10 +57,19 @@ def group_entry(group, chosen, deviations, shared, old=None):
             "file": f"{group.name}.ubj", "shared_deviation": round(float(shared), 3), "candidates": candidates}
 
 
+def stripped(booster):
+    """The same trees without what only learning looks at: what is left compresses to half in packages."""
+    saved = json.loads(booster.save_raw("json").decode())
+    for tree in saved["learner"]["gradient_booster"]["model"]["trees"]:
+        for name in ("base_weights", "loss_changes", "sum_hessian"):
+            tree[name] = [0.0] * len(tree[name])
+    return xgboost.Booster(model_file=bytearray(json.dumps(saved).encode()))
+
+
 def write(directory, manifest, boosters):
     """Writes the files, with their checksums in the manifest; returns their size in bytes. Nothing is left where they are too large."""
     directory = pathlib.Path(directory)
-    contents = {name: bytes(booster if isinstance(booster, bytes) else booster.save_raw("ubj")) for name, booster in boosters.items()}
+    contents = {name: bytes(booster if isinstance(booster, bytes) else stripped(booster).save_raw("ubj")) for name, booster in boosters.items()}
     manifest = dict(manifest, format=FORMAT, created=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                     files={name: digest(content) for name, content in contents.items()})
     text = json.dumps(manifest, indent=1) + "\n"
