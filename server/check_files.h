@@ -14,8 +14,8 @@ namespace sparsed::server {
 absl::StatusOr<std::string> InstalledModels(const Config& config);
 
 /// Adds to `problems` what a start with these settings would find wrong with them: the access file,
-/// certificates and their key, the data directory, the models, and the folders of the audit log and of Unix
-/// sockets. Makes and changes nothing.
+/// certificates and their key, the data directory, the models, and the folders of the audit log and
+/// of Unix sockets. Makes and changes nothing.
 void CheckFiles(const Config& config, Problems& problems);
 
 }  // namespace sparsed::server

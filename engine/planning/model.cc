@@ -308,8 +308,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
     if (!booster.ok()) return booster.status();
     model->building_ = *std::move(booster);
   } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(
-        fmt::format("manifest.json: {}", error.what()));
+    return absl::InvalidArgumentError(fmt::format("manifest.json: {}", error.what()));
   }
   return model;
 }

@@ -24,7 +24,7 @@ def traces(own_server):
     """A server, and a function that gives the traces (by number, 0 of none of ours) that requests
     of an operation were in, once there are `count` of them."""
     server = own_server(
-        "--slow-request=0.001ms", "--log-format=json", "--preparation-workers=0", local=False
+        "--slow-request=0.0001ms", "--log-format=json", "--preparation-workers=0", local=False
     )
 
     def found(operation, count):
