@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "engine/planning/asked.h"
-#include "kernels/recipe.h"
 
 namespace sparsed::engine {
 namespace {
@@ -22,16 +21,6 @@ constexpr double kUnlikely = 1.0;
 constexpr size_t kMostKernels = 3;
 
 double NormalCdf(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
-
-/// The recipe as models know it.
-std::string WithoutForce(const std::string& text) {
-  absl::StatusOr<Recipe> recipe = ParseRecipe(text);
-  if (!recipe.ok()) return text;
-  for (RecipeStep& step : recipe->steps) {
-    std::erase_if(step.parameters, [](const auto& p) { return p.first == "force"; });
-  }
-  return ToString(*recipe);
-}
 
 /// Keeps the most promising estimate first, and behind it those that may well beat it.
 void KeepLikely(std::vector<Estimate>& kernels) {
@@ -186,7 +175,8 @@ std::optional<Choice> Selector::ChoiceOf(const Model& model, const ProblemClass&
   for (const Measurement& m : measured) {
     if (m.problem_class != c || ratio(m) <= 0) continue;
     least = std::min(least, ratio(m));
-    const bool is_first = m.kernel == first.kernel && WithoutForce(m.recipe) == first.recipe;
+    const bool is_first =
+        m.kernel == first.kernel && WithoutSkipRules(m.recipe) == WithoutSkipRules(first.recipe);
     if (is_first && first.log2_ratio < 0) chosen = ratio(m);
   }
   if (!chosen) return std::nullopt;

@@ -336,6 +336,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
   if (estimated) {
     if (absl::Status s = trial.BaselineAlone(share_ms).status(); !s.ok()) return s;
   }
+  const double requests = ExpectedRequests(c, plan.pair);
   std::optional<SharedError> shared_error;  // of the model's estimates
   std::vector<Decision> decisions;
   std::string best_recipe;
@@ -352,7 +353,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
                                       .best_ms = default_ms / std::max(best_speedup, 1.0),
                                       .is_built = recipe == kCsr || (has(left) && has(right)),
                                       .least_speedup = best_speedup > 1 ? 1 : kLeastSpeedup,
-                                      .requests = ExpectedRequests(c, plan.pair),
+                                      .requests = requests,
                                       .shared_error = shared_error->mean(),
                                       .shared_variance = shared_error->variance()});
   };

@@ -251,6 +251,7 @@ absl::Status PatternJob::TryEstimated(ClassSearch& search, std::vector<Candidate
     if (!s.ok()) return s;
   }
   std::erase_if(candidates, [](const Candidate& candidate) { return !candidate.promise; });
+  search.requests = ExpectedRequests(c, std::nullopt);
   while (!candidates.empty()) {
     if (!search.shared_error) search.shared_error.emplace(candidates[0].promise->shared_deviation);
     std::vector<Worth> worths;
@@ -288,7 +289,7 @@ Worth PatternJob::WorthOf(const ClassSearch& search, const Candidate& candidate,
                 .is_built = plain || EntryOf(existing, candidate.recipe) != nullptr ||
                             builder_->Has(candidate.recipe),
                 .least_speedup = more_memory ? kLeastSpeedup : 1,
-                .requests = ExpectedRequests(search.plain.problem_class, std::nullopt),
+                .requests = search.requests,
                 .shared_error = search.shared_error->mean(),
                 .shared_variance = search.shared_error->variance()});
 }

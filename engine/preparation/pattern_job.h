@@ -159,6 +159,7 @@ class PatternJob {
     bool short_of_time = false;    ///< something was not tried
     bool only_asked = false;       ///< the class has its plan: no other candidate is tried
     double baseline_ms = 0;        ///< 0: not run yet
+    double requests = 0;           ///< that a promised candidate is to pay over (ExpectedRequests)
     std::optional<SharedError> shared_error;  ///< of the model's estimates
     std::optional<Tried> best;                ///< none: plain CSR
     std::vector<Decision> decisions;
