@@ -4,11 +4,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "kernels/kernel_table.h"
@@ -28,7 +27,6 @@ constexpr size_t kMostNameLength = 64;
 /// Of a deviation, in log2: more is no estimate.
 constexpr double kMostDeviation = 20;
 constexpr size_t kMostInputs = 1000, kMostCandidates = 1000;
-constexpr std::string_view kDistance = "distance_";
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
@@ -55,33 +53,6 @@ bool IsText(std::string_view text) {
 std::string Digest(std::string_view bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
-}
-
-/// The number of a distance's bin; none if the input is none.
-std::optional<int> DistanceBin(std::string_view input) {
-  if (!input.starts_with(kDistance)) return std::nullopt;
-  const std::string_view digits = input.substr(kDistance.size());
-  int bin = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bin);
-  const bool whole = error == std::errc() && end == digits.data() + digits.size();
-  return whole && bin >= 0 && bin < kDistanceBins ? std::optional(bin) : std::nullopt;
-}
-
-/// None if there is no such input.
-std::optional<double> InputOf(std::string_view input, const ProblemClass& c,
-                              const Features& features) {
-  if (input == "k") return c.operation == Operation::kSpgemm ? 0 : c.k_bucket;
-  if (input == "value_bytes") return static_cast<double>(SizeOf(c.type));
-  if (input == "tf32") return c.allow_tf32 ? 1 : 0;
-  if (const std::optional<int> bin = DistanceBin(input)) {
-    const auto& counts = features.distance_histogram;
-    const auto all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    return static_cast<double>(counts[static_cast<size_t>(*bin)]) /
-           static_cast<double>(std::max<int64_t>(all, 1));
-  }
-  const auto field = std::ranges::find(kFeatureFields, input, &FeatureField::name);
-  if (field == kFeatureFields.end()) return std::nullopt;
-  return features.*(field->value);
 }
 
 /// "f32", or "tf32" where that is allowed.
@@ -247,14 +218,17 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
     model->patterns_ = Integer(manifest.at("data").at("patterns"));
     if (model->patterns_ < 0) return absl::InvalidArgumentError("it has fewer than no patterns");
     model->most_nonzeros_ = manifest.at("data").value("most_nonzeros", 0.0);
-    model->inputs_ = manifest.at("inputs").get<std::vector<std::string>>();
-    if (model->inputs_.empty() || model->inputs_.size() > kMostInputs) {
+    const auto inputs = manifest.at("inputs").get<std::vector<std::string>>();
+    if (inputs.empty() || inputs.size() > kMostInputs) {
       return absl::InvalidArgumentError("it has no inputs, or too many");
     }
-    for (const std::string& input : model->inputs_) {
-      if (InputOf(input, {}, {})) continue;
-      return absl::FailedPreconditionError(
-          fmt::format("it wants a feature that there is none of here: \"{}\"", input));
+    for (const std::string& text : inputs) {
+      std::optional<ModelInput> input = ModelInput::Parse(text);
+      if (!input) {
+        return absl::FailedPreconditionError(
+            fmt::format("it wants a feature that there is none of here: \"{}\"", text));
+      }
+      model->inputs_.push_back(*std::move(input));
     }
     const Reader reader(manifest, files, static_cast<int>(model->inputs_.size()));
     for (const Json& described : manifest.at("groups")) {
@@ -339,8 +313,8 @@ double Model::SharedDeviation(const ProblemClass& problem_class) const {
 std::vector<float> Model::InputsOf(const ProblemClass& c, const Features& features) const {
   std::vector<float> row;
   row.reserve(inputs_.size());
-  for (const std::string& input : inputs_) {
-    row.push_back(static_cast<float>(InputOf(input, c, features).value_or(0)));
+  for (const ModelInput& input : inputs_) {
+    row.push_back(static_cast<float>(input.Of(c, features)));
   }
   return row;
 }

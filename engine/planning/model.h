@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "engine/planning/booster.h"
 #include "engine/planning/estimate.h"
+#include "engine/planning/model_input.h"
 #include "kernels/device_id.h"
 #include "kernels/features/features.h"
 #include "kernels/problem.h"
@@ -82,7 +83,7 @@ class Model {
   DeviceKind device_ = DeviceKind::kCpu;
   int64_t patterns_ = 0;
   double most_nonzeros_ = 0;  ///< of a pattern that it was trained on; 0: not known
-  std::vector<std::string> inputs_;
+  std::vector<ModelInput> inputs_;
   std::vector<Group> groups_;
   std::vector<std::string> built_;  ///< recipes
   std::unique_ptr<Booster> building_;

@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/features/columns.h"
 #include "kernels/features/dense_tiles.h"
 #include "kernels/formats/aspt.h"
 #include "kernels/scratch.h"
@@ -317,6 +318,7 @@ absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext&
       DenseTileRatio(csr, tiles_of_aspt.panel, tiles_of_aspt.min_dense, context);
   if (!dense_ratio.ok()) return dense_ratio.status();
   features.dense_ratio = *dense_ratio;
+  if (absl::Status s = PutColumnFeatures(csr, context, features); !s.ok()) return s;
   absl::StatusOr<Array> counts =
       AllocateArray(*context.memory, "density_tiles", ElementType::kI32, DensityMap::kTiles);
   if (!counts.ok()) return counts.status();

@@ -75,8 +75,17 @@ struct Features {
   /// [RT] Share of the nonzeros that tiling alone puts into dense tiles (DenseTileRatio of the
   /// tiles that "aspt" has by default).
   double dense_ratio = 0;
-  /// Of none of them: share of the rows that have no nonzero.
-  double empty_rows = 0;
+  // Of none of them.
+  double empty_rows = 0;  ///< share of the rows that have no nonzero
+  double col_nonzeros_max = 0;
+  double col_nonzeros_cv = 0;  ///< standard deviation / mean; 0 if the mean is
+  double heavy_columns = 0;    ///< share of the nonzeros in the fullest ceil(N / 100) columns
+  /// In so many aligned rows, nonzeros of a column that has one, mean: 1 where they share none.
+  double panel_fill_8 = 0, panel_fill_16 = 0, panel_fill_64 = 0;
+  /// Of S * S, 0 if M is not N: multiplications, and those of a row of it, most and deviation.
+  double square_products = 0, square_products_max = 0, square_products_cv = 0;
+  /// Multiplications for a nonzero of S * S, in at most 512 rows of it.
+  double square_compression = 0;
 
   /// [RS] Share of the nonzeros that are less than 16 columns behind the one before them in their
   /// row.
@@ -197,11 +206,37 @@ inline constexpr std::array kFeatureFields = {
                  "share of the nonzeros in dense tiles; above 0.1: rows are clustered already",
                  &Features::dense_ratio},
     FeatureField{"empty_rows", kOurs, "share of the rows without a nonzero", &Features::empty_rows},
+    FeatureField{"col_nonzeros_max", kOurs, "nonzeros of a column, most",
+                 &Features::col_nonzeros_max},
+    FeatureField{"col_nonzeros_cv", kOurs,
+                 "standard deviation of the nonzeros of a column / mean; above 1: columns are "
+                 "uneven",
+                 &Features::col_nonzeros_cv},
+    FeatureField{"heavy_columns", kOurs,
+                 "share of the nonzeros in the fullest hundredth of the columns; near 1: a cache "
+                 "holds most of what is read of B",
+                 &Features::heavy_columns},
+    FeatureField{"panel_fill_8", kOurs, "nonzeros of a column in 8 rows that have one there, mean",
+                 &Features::panel_fill_8},
+    FeatureField{"panel_fill_16", kOurs, "likewise in 16 rows", &Features::panel_fill_16},
+    FeatureField{"panel_fill_64", kOurs,
+                 "likewise in 64 rows; near 1: neighbouring rows share no columns",
+                 &Features::panel_fill_64},
+    FeatureField{"square_products", kOurs,
+                 "multiplications of the pattern with itself; 0 if it is not square",
+                 &Features::square_products},
+    FeatureField{"square_products_max", kOurs, "likewise for a row of the result, most",
+                 &Features::square_products_max},
+    FeatureField{"square_products_cv", kOurs, "likewise, standard deviation / mean",
+                 &Features::square_products_cv},
+    FeatureField{"square_compression", kOurs,
+                 "multiplications for a nonzero of the result, in some rows",
+                 &Features::square_compression},
 };
 
 /// The features of a valid pattern, its rows in csr.row_order if there is one; the same bits for
-/// any number of threads. Two passes over the nonzeros. Scratch: N / 2 + (M + N) / 8 bytes a
-/// thread, fewer threads than allowed if that would outgrow the pattern, and 64 KiB; the map is of
+/// any number of threads. Three passes over the nonzeros. Scratch: at most 8 N bytes a thread,
+/// fewer threads than allowed if that would outgrow the pattern, and 64 KiB; the map is of
 /// `context.memory`, too. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext& context);
 

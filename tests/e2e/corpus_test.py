@@ -83,6 +83,31 @@ def test_write(folder):
     check(entries == [line + "\n" for line in head if line[0] != "%"], "another matrix")
 
 
+def test_features(folder):
+    few = FEW[:2]
+    path = f"{folder}/features.jsonl"
+    said = run("features", *few, f"--out={path}", "--maps")
+    lines = lines_of(path)
+    check(lines[0] == {"line": "features", "format": 1}, lines[0])
+    check(f"features of {len(lines) - 1} patterns, 0 failed" in said and len(lines) > 5, said)
+    run("measure", *few, f"--out={folder}/measured.jsonl", "--classes=spmm:8", "--threads=1",
+        "--trial-budget-ms=1", "--maps")
+    measured = {line["pattern"]: line["features"] for line in lines_of(f"{folder}/measured.jsonl")
+                if line["line"] == "pattern"}
+    check({line["pattern"]: line["features"] for line in lines[1:]} == measured,
+          "features are others when nothing is measured")
+    parts = []
+    for part in ("1/2", "2/2"):
+        run("features", *few, f"--out={path}", f"--part={part}")
+        parts += done_in(path)
+    check(sorted(parts) == sorted(measured), f"{parts} and {list(measured)}")
+    with open(f"{folder}/damaged.npz", "w") as file:
+        file.write("no archive")
+    said = run("features", "--families=real", f"--files={folder}", f"--out={path}")
+    check("features of 0 patterns, 1 failed" in said and lines_of(path)[1]["failed"], said)
+    check("--out" in run("features", *few, f"--out={folder}/none/file", code=1), "a file nowhere")
+
+
 def test_measure(folder):
     path = f"{folder}/all.jsonl"
     said = run("measure", *FEW, f"--out={path}", "--maps")
@@ -208,7 +233,7 @@ def test_bad_input(folder):
     check(not os.path.exists(f"{folder}/bad.jsonl"), "a refused run began a file")
 
 
-for test in (test_list, test_write, test_measure, test_failures, test_kill, test_bad_input):
+for test in (test_list, test_write, test_features, test_measure, test_failures, test_kill, test_bad_input):
     with tempfile.TemporaryDirectory() as work:
         test(work)
 print("corpus_test: ok")

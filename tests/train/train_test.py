@@ -106,6 +106,17 @@ class TrainTest(unittest.TestCase):
         self.assertIn(saying, done.stderr)
         self.assertNotIn("Traceback", done.stderr)
 
+    def test_features_that_come_later_hold(self):
+        later = write(self.at / "later.jsonl", [
+            {"line": "features", "format": 1},
+            {"line": "pattern", "pattern": "p0x0", "family": "family0", "group": "family0-p0x0",
+             "features": {"rows": 7, "anything": 3, "distance_histogram": [1] + [0] * 16}},
+            {"line": "pattern", "pattern": "p0x1", "family": "family0", "group": "family0-p0x1", "failed": "no memory"}])
+        read = {pattern.name: pattern for pattern in data.read([self.raw, later]).patterns}
+        self.assertEqual(read["p0x0"].features, {"rows": 7, "anything": 3, "distance_histogram": [1] + [0] * 16})
+        self.assertNotIn("anything", read["p0x1"].features)
+        self.assertTrue(read["p0x0"].measured)
+
     def refused_data(self, *files, saying):
         out = self.at / "refused"
         self.refused("train", "--data", *files, f"--out={out}", "--name=refused", saying=saying)
@@ -226,7 +237,7 @@ class TrainTest(unittest.TestCase):
         wins = group.ratios[:, panels] < 0
         self.assertLess(abs(estimates[wins, panels].mean() - math.log2(0.4)), 0.3)
         pattern = read.patterns[0]
-        row = [learn.inputs_of(pattern, self.manifest["inputs"]) + [32, 4, 0]]
+        row = learn.inputs_of(pattern, self.manifest["inputs"], [(32, 4, 0)])
         seconds = 2 ** learn.predict(trained.boosters["building.ubj"], row)[0]
         actual = next(iter(pattern.measured.values()))[data.Candidate("row_panels(rows=8)", PANELS[1])].preparation_ms / 1e3
         self.assertTrue(all(actual / 2 < s < actual * 2 for s in seconds), (seconds, actual))

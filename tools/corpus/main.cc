@@ -8,6 +8,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -15,6 +16,7 @@
 #include <thread>
 
 #include "kernels/device_id.h"
+#include "kernels/features/features.h"
 #include "tools/corpus/corpus_list.h"
 #include "tools/corpus/journal.h"
 #include "tools/corpus/measure.h"
@@ -197,6 +199,42 @@ absl::Status WriteFiles(const WriteOptions& options) {
     if (!written.ok()) return written;
     fmt::print("wrote {}: {} x {}, {} nonzeros\n", path, made->rows, made->cols, nnz);
   }
+  return absl::OkStatus();
+}
+
+/// The features of patterns, as they are now: measurements stay good when features change.
+absl::Status WriteFeatures(const Selection& selection, const std::string& path, bool maps) {
+  absl::StatusOr<std::vector<CorpusPattern>> patterns = Select(selection);
+  if (!patterns.ok()) return patterns.status();
+  MixAndCut(selection, *patterns);
+  std::ofstream out(path);
+  const auto write = [&](const Json& line) {
+    out << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
+    return out ? absl::OkStatus()
+               : absl::UnavailableError(fmt::format("--out: {}: cannot be written", path));
+  };
+  if (absl::Status s = write({{"line", "features"}, {"format", 1}}); !s.ok()) return s;
+  BuildContext context;
+  context.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  context.memory = &HeapMemory();
+  size_t failed = 0;
+  for (const CorpusPattern& pattern : *patterns) {
+    Json line = {{"line", "pattern"},
+                 {"pattern", pattern.name},
+                 {"family", pattern.family},
+                 {"group", pattern.group}};
+    const absl::StatusOr<Pattern> made = Make(pattern);
+    const absl::StatusOr<Features> features =
+        made.ok() ? ComputeFeatures(made->view(), context) : made.status();
+    if (features.ok()) {
+      line["features"] = ToJson(*features, maps);
+    } else {
+      line["failed"] = Sentence(features.status());
+      ++failed;
+    }
+    if (absl::Status s = write(line); !s.ok()) return s;
+  }
+  fmt::print("features of {} patterns, {} failed\n", patterns->size() - failed, failed);
   return absl::OkStatus();
 }
 
@@ -404,6 +442,18 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"npz", "mtx", "mtx.gz", "mtx.xz", "mtx.zst"}))
       ->capture_default_str();
   write->callback([&] { status = WriteFiles(written); });
+
+  Selection described;
+  std::string features_path;
+  bool maps = false;
+  CLI::App* const features =
+      app.add_subcommand("features", "Computes the features of patterns, without measuring");
+  AddSelection(*features, described);
+  features->add_option("--part", described.part, "I/N: the I-th of N equal parts")
+      ->capture_default_str();
+  features->add_option("--out", features_path, "The file of JSON lines, written anew")->required();
+  features->add_flag("--maps", maps, "Write the density maps of 128 x 128 tiles, too");
+  features->callback([&] { status = WriteFeatures(described, features_path, maps); });
 
   MeasureArguments measured;
   CLI::App* const measure = app.add_subcommand(

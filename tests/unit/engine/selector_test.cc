@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 #include <random>
+#include <string_view>
+
+#include "engine/planning/model_input.h"
 
 namespace sparsed::engine {
 namespace {
@@ -152,6 +156,41 @@ TEST(Model, EstimatesWhatItWasTrainedTo) {
   c.device = DeviceKind::kCuda;
   EXPECT_FALSE((*model)->Covers(c));
   EXPECT_FALSE((*model)->EstimateTimes(c, Features()).ok());
+}
+
+TEST(ModelInput, IsAProductAndQuotientFromLeftToRight) {
+  const ProblemClass c = {.operation = Operation::kSpmm,
+                          .type = ElementType::kF16,
+                          .k_bucket = 32,
+                          .device = DeviceKind::kCuda,
+                          .allow_tf32 = true};
+  Features features;
+  features.rows = 100;
+  features.cols = 50;
+  features.nnz = 1000;
+  features.distance_histogram[3] = 1;
+  features.distance_histogram[16] = 3;
+  const auto value = [&](std::string_view text) {
+    const std::optional<ModelInput> input = ModelInput::Parse(text);
+    EXPECT_TRUE(input) << text;
+    return input ? input->Of(c, features) : -1;
+  };
+  EXPECT_EQ(value("nnz"), 1000);
+  EXPECT_EQ(value("k"), 32);
+  EXPECT_EQ(value("value_bytes"), 2);
+  EXPECT_EQ(value("tf32"), 1);
+  EXPECT_EQ(value("distance_16"), 0.75);
+  EXPECT_EQ(value("nnz/rows"), 10);
+  EXPECT_EQ(value("cols*k*value_bytes"), 50 * 32 * 2);
+  EXPECT_EQ(value("nnz/rows*cols/k"), 1000.0 / 100 * 50 / 32);
+  EXPECT_EQ(value("nnz/diagonals"), 0) << "there are none";
+  EXPECT_EQ(value("nnz/diagonals*rows"), 0);
+  EXPECT_EQ(ModelInput::Parse("k")->Of({.operation = Operation::kSpgemm, .k_bucket = 1}, features),
+            0);
+  for (const char* const text : {"", "nothing", "nnz/", "/nnz", "nnz//rows", "nnz*", "nnz+rows",
+                                 "distance_17", "distance_-1", "distance_", "distance_1x"}) {
+    EXPECT_FALSE(ModelInput::Parse(text)) << text;
+  }
 }
 
 TEST(Model, RefusesWhatDoesNotFit) {

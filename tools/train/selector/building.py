@@ -29,7 +29,7 @@ def group_of(data, names):
         for recipe, values in seconds.items():
             table[i, recipes.index(recipe)] = numpy.log2(max(float(numpy.median(values)), LEAST))
     # K and tf32 say nothing of it: they are the same in all rows, so that no tree asks for them.
-    inputs = numpy.array([learn.inputs_of(pattern, names) + [0, size, 0] for pattern, size, _ in rows], dtype=numpy.float32)
+    inputs = numpy.array([learn.inputs_of(pattern, names, [(0, size, 0)])[0] for pattern, size, _ in rows], dtype=numpy.float32)
     patterns = [pattern for pattern, _, _ in rows]
     return learn.Group("building", False, [None] * len(rows), patterns, inputs, [Candidate(recipe, "") for recipe in recipes], table,
                        learn.weights(patterns))

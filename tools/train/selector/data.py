@@ -1,6 +1,6 @@
 """Measurements of candidates on patterns: what is read, checked and packed.
 
-Three kinds of files are read, plain or compressed (.gz, .xz): those of `sparsed_corpus measure`, those that `sparsectl measurements --all --out=FILE`
+Three kinds of files are read, plain or compressed (.gz, .xz): those of `sparsed_corpus measure` and `features` (the last ones of a pattern hold), those that `sparsectl measurements --all --out=FILE`
 writes, and packed ones (pack.py). A candidate is (recipe, kernel); a problem is (operation, transposed, type, allow_tf32, k).
 """
 
@@ -149,7 +149,7 @@ class Reader:
         for number, line in lines(path):
             try:
                 if kind is None:
-                    kind = ("packed" if line.get("line") == "packed" else "corpus" if line.get("line") == "run" else
+                    kind = ("packed" if line.get("line") == "packed" else "corpus" if line.get("line") in ("run", "features") else
                             "exported" if "pattern_hash" in line else None)
                     if kind is None:
                         raise BadData(f"{path}: neither of sparsed_corpus measure, nor of sparsectl measurements --all --out, nor packed")

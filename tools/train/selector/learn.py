@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import itertools
+import re
 
 import numpy
 import xgboost
@@ -36,16 +38,48 @@ class Settings:
     bins: int = 128
 
 
+SAID = ("k", "value_bytes", "tf32")  # by the problem, and not by the pattern
+# Quotients and products, from left to right, which trees cannot make: what is near 1 where something is even, bytes that caches hold or not.
+DERIVED = (
+    "row_nonzeros_max/row_nonzeros_mean", "warp_load_max/warp_load_mean", "col_nonzeros_max*cols/nnz", "col_nonzeros_max/rows", "row_nonzeros_max/cols",
+    "row_blocks_mean/row_nonzeros_mean", "warp_distinct_lines_mean/warp_lines_mean", "adjacent_distance_mean/row_blocks_mean", "rows/cols",
+    "nnz/diagonals", "row_nonzeros_max/nnz", "square_products/nnz", "square_products/rows", "square_products_max*rows/square_products",
+    "square_products_max/square_products", "square_products/square_compression/rows", "square_products/square_compression/nnz",
+    "cols*k*value_bytes", "rows*k*value_bytes", "nnz*k*value_bytes", "nnz*k/rows", "k*value_bytes", "row_nonzeros_max*k*value_bytes")
+
+
+def factors(text):
+    """Of an input, (divides, name) from left to right."""
+    return [(operator == "/", name) for operator, name in re.findall(r"(^|[*/])([^*/]+)", text)]
+
+
 def input_names(data):
-    names = sorted({name for pattern in data.patterns for name in pattern.features} - {"distance_histogram", "density_map"})
-    return names + [f"distance_{i}" for i in range(DISTANCES)] + ["k", "value_bytes", "tf32"]
+    known = {name for pattern in data.patterns for name in pattern.features} - {"distance_histogram", "density_map"}
+    derived = [text for text in DERIVED if all(name in known or name in SAID for _, name in factors(text))]
+    return [*sorted(known), *(f"distance_{i}" for i in range(DISTANCES)), *derived, *SAID]
 
 
-def inputs_of(pattern, names):
-    """The inputs of a pattern, those of the problem 0; NaN where a feature is not known."""
+def inputs_of(pattern, names, problems):
+    """For each of the problems, (k, value_bytes, tf32), its inputs; NaN where a feature is not known."""
     histogram = pattern.features["distance_histogram"]
     values = dict(pattern.features, **{f"distance_{i}": count / max(sum(histogram), 1) for i, count in enumerate(histogram)})
-    return [float(values.get(name, numpy.nan)) for name in names[:-3]]
+    parsed = [factors(name) for name in names]
+    rows = []
+    for said in problems:
+        values.update(zip(SAID, said))
+        rows.append([value_of(each, values) for each in parsed])
+    return rows
+
+
+def value_of(parsed, values):
+    """0 where something is divided by 0."""
+    value = 1.0
+    for divides, name in parsed:
+        number = float(values.get(name, numpy.nan))
+        if divides and number == 0:
+            return 0.0
+        value = value / number if divides else value * number
+    return value
 
 
 @dataclasses.dataclass
@@ -90,9 +124,11 @@ def group_of(data, operation, transposed, names):
     for i, row in enumerate(ratios):
         for candidate, ratio in row.items():
             table[i, place[candidate]] = ratio
-    own = {id(pattern): inputs_of(pattern, names) for pattern in data.patterns}
-    inputs = numpy.array([own[id(pattern)] + [problem.k, VALUE_BYTES[problem.type], problem.allow_tf32] for pattern, problem in rows],
-                         dtype=numpy.float32)
+    inputs = []
+    for _, same in itertools.groupby(rows, key=lambda row: id(row[0])):
+        same = list(same)
+        inputs += inputs_of(same[0][0], names, [(problem.k, VALUE_BYTES[problem.type], problem.allow_tf32) for _, problem in same])
+    inputs = numpy.array(inputs, dtype=numpy.float32)
     patterns = [pattern for pattern, _ in rows]
     return Group(operation, transposed, [problem for _, problem in rows], patterns, inputs, candidates, table, weights(patterns))
 

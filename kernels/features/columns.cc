@@ -1,0 +1,210 @@
+#include "kernels/features/columns.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/scratch.h"
+
+namespace sparsed {
+namespace {
+
+/// Rows of a panel, each a multiple of the one before.
+constexpr std::array<int64_t, 3> kPanelRows = {8, 16, 64};
+/// Parts of whole panels, each the work of one thread, so that sums over parts depend on nobody's
+/// number of threads.
+constexpr int64_t kParts = 128;
+constexpr int64_t kAhead = 24;  // nonzeros; time enough for a line of the last level cache
+constexpr int64_t kSampledRows = 512;
+constexpr int64_t kMostSampledProducts = int64_t{1} << 21;
+
+/// What a thread knows of a column.
+struct Column {
+  uint32_t nonzeros = 0;
+  int32_t last_row = -1;  ///< with a nonzero in it
+};
+
+/// What a part of the rows adds up to.
+struct Sums {
+  std::array<int64_t, kPanelRows.size()> distinct{};  ///< (panel, column) pairs with a nonzero
+  int64_t products = 0, most_products = 0;            ///< of S * S, of a row of it
+  double square_deviations = 0;  ///< of a row's products from ColumnScan::usual_products()
+};
+
+class ColumnScan {
+ public:
+  explicit ColumnScan(const CsrView& csr)
+      : csr_(csr),
+        end_(csr.column_indices.data() + csr.nnz()),
+        square_(csr.rows == csr.cols && csr.nnz() > 0),
+        panels_((csr.rows + kPanelRows.back() - 1) / kPanelRows.back()) {
+    if (!square_) return;
+    const double mean = static_cast<double>(csr.nnz()) / static_cast<double>(csr.rows);
+    usual_products_ = mean * mean;
+  }
+
+  void Part(int64_t part, const BuildContext& context, std::span<Column> columns,
+            Sums& sums) const {
+    const int64_t begin = panels_ * part / kParts * kPanelRows.back();
+    const int64_t end = std::min(panels_ * (part + 1) / kParts * kPanelRows.back(), csr_.rows);
+    for (int64_t row = begin; row < end; ++row) {
+      if (context.stopped()) return;
+      Row(row, columns, sums);
+    }
+  }
+
+  /// Products of some rows of S * S for each of their nonzeros; counted in `columns`, whose last
+  /// rows are forgotten.
+  double Compression(std::span<Column> columns) const {
+    for (Column& column : columns) column.last_row = -1;
+    int64_t products = 0, distinct = 0;
+    for (int32_t i = 0; i < kSampledRows && products < kMostSampledProducts; ++i) {
+      // In an order that is spread over the rows however early it ends; 317 has no factor of 2.
+      const int64_t row = i * 317 % kSampledRows * csr_.rows / kSampledRows;
+      for (const int32_t middle : Columns(row)) {
+        const std::span<const int32_t> other = MatrixRow(middle);
+        products += static_cast<int64_t>(other.size());
+        for (const int32_t column : other) {
+          distinct += columns[column].last_row == i ? 0 : 1;
+          columns[column].last_row = i;
+        }
+        if (products >= 2 * kMostSampledProducts) break;
+      }
+    }
+    return distinct == 0 ? 0 : static_cast<double>(products) / static_cast<double>(distinct);
+  }
+
+  /// S * S is there, and S is not empty.
+  bool square() const { return square_; }
+  /// What a row of S * S would take if all had as many nonzeros: a number not far from the mean.
+  double usual_products() const { return usual_products_; }
+
+ private:
+  std::span<const int32_t> MatrixRow(int64_t row) const {
+    const int64_t begin = csr_.row_offsets[row];
+    return csr_.column_indices.subspan(begin, csr_.row_offsets[row + 1] - begin);
+  }
+  std::span<const int32_t> Columns(int64_t row) const {
+    return MatrixRow(csr_.row_order.empty() ? row : int64_t{csr_.row_order[row]});
+  }
+
+  void Row(int64_t row, std::span<Column> columns, Sums& sums) const {
+    int64_t products = 0;
+    for (const int32_t& at : Columns(row)) {
+      if (end_ - &at > kAhead) {
+        const int32_t ahead = *(&at + kAhead);
+        __builtin_prefetch(&columns[ahead], /*rw=*/1);
+        if (square_) __builtin_prefetch(&csr_.row_offsets[ahead]);
+      }
+      Column& column = columns[at];
+      for (size_t i = 0; i < kPanelRows.size(); ++i) {
+        const bool seen =
+            column.last_row >= 0 && column.last_row / kPanelRows[i] == row / kPanelRows[i];
+        sums.distinct[i] += seen ? 0 : 1;
+      }
+      ++column.nonzeros;
+      column.last_row = static_cast<int32_t>(row);
+      if (square_) products += csr_.row_offsets[at + 1] - csr_.row_offsets[at];
+    }
+    sums.products += products;
+    sums.most_products = std::max(sums.most_products, products);
+    const double deviation = static_cast<double>(products) - usual_products_;
+    sums.square_deviations += deviation * deviation;
+  }
+
+  const CsrView& csr_;
+  const int32_t* const end_;  ///< of the column indices
+  const bool square_;
+  const int64_t panels_;  ///< of the most rows
+  double usual_products_ = 0;
+};
+
+double Ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }
+
+/// Standard deviation / mean of `count` numbers; `squares`: of their deviations from `near`.
+double Variation(double sum, double squares, double near, double count) {
+  const double mean = Ratio(sum, count);
+  const double off = mean - near;
+  return Ratio(std::sqrt(std::max(0.0, Ratio(squares, count) - off * off)), mean);
+}
+
+/// `columns` are put into another order.
+void PutColumns(std::span<Column> columns, double nnz, Features& f) {
+  if (columns.empty()) return;
+  const auto fuller = [](const Column& a, const Column& b) { return a.nonzeros > b.nonzeros; };
+  const auto heavy = columns.begin() + (static_cast<int64_t>(columns.size()) + 99) / 100;
+  std::nth_element(columns.begin(), heavy - 1, columns.end(), fuller);
+  const auto count = static_cast<double>(columns.size());
+  const double mean = nnz / count;
+  double squares = 0, most = 0, in_heavy = 0;
+  for (auto column = columns.begin(); column != columns.end(); ++column) {
+    const double nonzeros = column->nonzeros;
+    squares += (nonzeros - mean) * (nonzeros - mean);
+    most = std::max(most, nonzeros);
+    in_heavy += column < heavy ? nonzeros : 0;
+  }
+  f.col_nonzeros_max = most;
+  f.col_nonzeros_cv = Variation(nnz, squares, mean, count);
+  f.heavy_columns = Ratio(in_heavy, nnz);
+}
+
+}  // namespace
+
+absl::Status PutColumnFeatures(const CsrView& csr, const BuildContext& context,
+                               Features& features) {
+  constexpr int64_t kLeastBudget = 1 << 22;
+  const auto bytes = static_cast<int64_t>(csr.cols * sizeof(Column));
+  const int64_t budget = std::max(kLeastBudget, 8 * csr.rows + 4 * csr.nnz());
+  const int threads = static_cast<int>(std::clamp<int64_t>(budget / std::max<int64_t>(bytes, 1), 1,
+                                                           context.TeamFor(csr.rows + csr.nnz())));
+  std::vector<Scratch<Column>> columns(threads);
+  for (Scratch<Column>& each : columns) {
+    if (absl::Status s = each.Allocate(*context.memory, csr.cols); !s.ok()) return s;
+    std::ranges::fill(each.span(), Column());
+  }
+  std::vector<Sums> parts(kParts);
+  const ColumnScan scan(csr);
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t part = 0; part < kParts; ++part) {
+      scan.Part(part, context, columns[omp_get_thread_num()].span(), parts[part]);
+    }
+#pragma omp for schedule(static)
+    for (int64_t column = 0; column < csr.cols; ++column) {
+      for (int i = 1; i < threads; ++i) {
+        columns[0][column].nonzeros += columns[i][column].nonzeros;
+      }
+    }
+  }
+  if (context.stopped()) return absl::CancelledError("the build was stopped");
+
+  Sums sums;
+  for (const Sums& part : parts) {
+    for (size_t i = 0; i < sums.distinct.size(); ++i) sums.distinct[i] += part.distinct[i];
+    sums.products += part.products;
+    sums.most_products = std::max(sums.most_products, part.most_products);
+    sums.square_deviations += part.square_deviations;
+  }
+  Features& f = features;
+  const auto nnz = static_cast<double>(csr.nnz());
+  f.panel_fill_8 = Ratio(nnz, static_cast<double>(sums.distinct[0]));
+  f.panel_fill_16 = Ratio(nnz, static_cast<double>(sums.distinct[1]));
+  f.panel_fill_64 = Ratio(nnz, static_cast<double>(sums.distinct[2]));
+  if (scan.square()) {
+    f.square_products = static_cast<double>(sums.products);
+    f.square_products_max = static_cast<double>(sums.most_products);
+    f.square_products_cv = Variation(f.square_products, sums.square_deviations,
+                                     scan.usual_products(), static_cast<double>(csr.rows));
+    f.square_compression = scan.Compression(columns.front().span());
+  }
+  PutColumns(columns.front().span(), nnz, f);
+  return absl::OkStatus();
+}
+
+}  // namespace sparsed
