@@ -22,6 +22,7 @@ constexpr int64_t kParts = 128;
 constexpr int64_t kAhead = 24;  // nonzeros; time enough for a line of the last level cache
 constexpr int64_t kSampledRows = 512;
 constexpr int64_t kMostSampledProducts = int64_t{1} << 21;
+constexpr int64_t kMostSortedRows = int64_t{1} << 19;
 
 /// What a thread knows of a column.
 struct Column {
@@ -153,6 +154,48 @@ void PutColumns(std::span<Column> columns, double nnz, Features& f) {
   f.heavy_columns = Ratio(in_heavy, nnz);
 }
 
+/// Another function for each of the odd factors.
+constexpr uint64_t kFirstHash = 0x9e3779b97f4a7c15U, kSecondHash = 0xc2b2ae3d27d4eb4fU;
+uint32_t Hash(int32_t column, uint64_t factor) {
+  return static_cast<uint32_t>((static_cast<uint64_t>(column) + 1) * factor >> 32);
+}
+
+/// Minhashes of sections 3 and 4 of Broder, "On the resemblance and containment of documents"
+/// (1997), two in a word.
+absl::Status PutLikeRows(const CsrView& csr, const BuildContext& context, Features& f) {
+  Scratch<uint64_t> keys;
+  if (absl::Status s = keys.Allocate(*context.memory, csr.rows); !s.ok()) return s;
+#pragma omp parallel for num_threads(context.TeamFor(csr.rows + csr.nnz())) schedule(static)
+  for (int64_t row = 0; row < csr.rows; ++row) {
+    uint32_t first = ~uint32_t{0}, second = first;
+    for (int64_t i = csr.row_offsets[row]; i < csr.row_offsets[row + 1]; ++i) {
+      first = std::min(first, Hash(csr.column_indices[i], kFirstHash));
+      second = std::min(second, Hash(csr.column_indices[i], kSecondHash));
+    }
+    keys[row] = uint64_t{first} << 32 | second;
+  }
+  // Of very many rows a share of the keys, so that like rows stay together.
+  int bits = 0;
+  while (csr.rows >> bits > kMostSortedRows) ++bits;
+  const auto left_out = [&](uint64_t key) {
+    return key == ~uint64_t{0} || (bits > 0 && key * kFirstHash >> (64 - bits) != 0);
+  };
+  const std::span<uint64_t> all = keys.span();
+  const auto kept = all.first(std::remove_if(all.begin(), all.end(), left_out) - all.begin());
+  std::ranges::sort(kept);
+  double rows = 0, shared = 0, together = 0;
+  for (auto begin = kept.begin(), end = begin; begin != kept.end(); begin = end) {
+    end = std::find_if(begin, kept.end(), [&](uint64_t key) { return key != *begin; });
+    const auto count = static_cast<double>(end - begin);
+    rows += count;
+    shared += count > 1 ? count : 0;
+    together += count * count;
+  }
+  f.like_rows = Ratio(shared, rows);
+  f.like_rows_mean = Ratio(together, rows);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status PutColumnFeatures(const CsrView& csr, const BuildContext& context,
@@ -204,7 +247,7 @@ absl::Status PutColumnFeatures(const CsrView& csr, const BuildContext& context,
     f.square_compression = scan.Compression(columns.front().span());
   }
   PutColumns(columns.front().span(), nnz, f);
-  return absl::OkStatus();
+  return PutLikeRows(csr, context, f);
 }
 
 }  // namespace sparsed

@@ -9,10 +9,10 @@
 
 namespace sparsed {
 
-/// Puts col_nonzeros_*, heavy_columns, panel_fill_* and square_* of a valid pattern into
-/// `features`, its rows in csr.row_order if there is one; the same bits for any number of threads.
-/// One pass over the nonzeros; 8 N bytes of scratch a thread, fewer threads than allowed if that
-/// would outgrow the pattern. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+/// Puts col_nonzeros_*, heavy_columns, panel_fill_*, like_rows* and square_* of a valid
+/// pattern into `features`, its rows in csr.row_order if there is one; the same bits for any number
+/// of threads. Two passes over the nonzeros; 8 N bytes of scratch a thread and 8 M, fewer threads
+/// than allowed if that would outgrow the pattern. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::Status PutColumnFeatures(const CsrView& csr, const BuildContext& context, Features& features);
 
 }  // namespace sparsed

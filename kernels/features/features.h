@@ -82,6 +82,10 @@ struct Features {
   double heavy_columns = 0;    ///< share of the nonzeros in the fullest ceil(N / 100) columns
   /// In so many aligned rows, nonzeros of a column that has one, mean: 1 where they share none.
   double panel_fill_8 = 0, panel_fill_16 = 0, panel_fill_64 = 0;
+  /// Share of the rows that share their least column by each of two hash functions with another
+  /// row, which rows with a Jaccard similarity of J do in J^2 of all cases; and how many rows that
+  /// are, mean over rows.
+  double like_rows = 0, like_rows_mean = 0;
   /// Of S * S, 0 if M is not N: multiplications, and those of a row of it, most and deviation.
   double square_products = 0, square_products_max = 0, square_products_cv = 0;
   /// Multiplications for a nonzero of S * S, in at most 512 rows of it.
@@ -222,6 +226,12 @@ inline constexpr std::array kFeatureFields = {
     FeatureField{"panel_fill_64", kOurs,
                  "likewise in 64 rows; near 1: neighbouring rows share no columns",
                  &Features::panel_fill_64},
+    FeatureField{"like_rows", kOurs,
+                 "share of the rows that share two minhashes with another; near 1: reordering may "
+                 "bring like rows together",
+                 &Features::like_rows},
+    FeatureField{"like_rows_mean", kOurs, "rows that share them, itself included, mean over rows",
+                 &Features::like_rows_mean},
     FeatureField{"square_products", kOurs,
                  "multiplications of the pattern with itself; 0 if it is not square",
                  &Features::square_products},

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/scratch.h"
@@ -68,6 +69,29 @@ std::array<int64_t, kDistanceBins> Bins(const std::map<int, int64_t>& filled) {
   return bins;
 }
 
+/// like_rows and like_rows_mean, by the hash functions that they are defined with.
+std::pair<double, double> LikeRows(const std::vector<std::vector<int32_t>>& s) {
+  const auto least = [](const std::vector<int32_t>& row, uint64_t factor) {
+    uint32_t least = std::numeric_limits<uint32_t>::max();
+    for (const int32_t column : row) {
+      const uint64_t product = (static_cast<uint64_t>(column) + 1) * factor;
+      least = std::min(least, static_cast<uint32_t>(product >> 32));
+    }
+    return least;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, double> alike;
+  for (const auto& row : s) {
+    if (!row.empty()) ++alike[{least(row, 0x9e3779b97f4a7c15), least(row, 0xc2b2ae3d27d4eb4f)}];
+  }
+  double rows = 0, shared = 0, together = 0;
+  for (const auto& [hashes, count] : alike) {
+    rows += count;
+    if (count > 1) shared += count;
+    together += count * count;
+  }
+  return rows == 0 ? std::pair(0.0, 0.0) : std::pair(shared / rows, together / rows);
+}
+
 TEST(DensityMap, IsPackedAndTakesNothingElse) {
   std::vector<int32_t> tiles(DensityMap::kTiles);
   EXPECT_EQ(DensityMap().Tiles(), tiles);
@@ -108,7 +132,8 @@ TEST(FeatureFields, HaveTheNumbersOfTheirPapers) {
 TEST(Features, OfTheMatrixThatMatNetShowsFormatsWith) {
   // Fig. 2 of the paper: DIA and ELL have 8 slots for 7 nonzeros, 2 x 2 BCSR has 12; InCSR has a
   // section of one counter and its blocks' in each row (here of 8 columns: 5 counters).
-  const Pattern pattern = FromRows(4, {{0, 1}, {1, 2}, {2, 3}, {3}});
+  const std::vector<std::vector<int32_t>> rows = {{0, 1}, {1, 2}, {2, 3}, {3}};
+  const Pattern pattern = FromRows(4, rows);
   const Features features = Compute(pattern.view());
   ExpectValues(features, {{"rows", 4},
                           {"cols", 4},
@@ -151,6 +176,8 @@ TEST(Features, OfTheMatrixThatMatNetShowsFormatsWith) {
                           {"panel_fill_8", 7.0 / 4},
                           {"panel_fill_16", 7.0 / 4},
                           {"panel_fill_64", 7.0 / 4},
+                          {"like_rows", LikeRows(rows).first},
+                          {"like_rows_mean", LikeRows(rows).second},
                           {"square_products", 4 + 4 + 3 + 1},
                           {"square_products_max", 4},
                           {"square_products_cv", std::sqrt((1.0 + 1 + 0 + 4) / 4) / 3},
@@ -230,6 +257,7 @@ TEST(Features, OfWarpsWithSeveralRowsAndRowsWithSeveralLines) {
   // Five columns in rows 0 and 1, 41 in rows 32 and 33, of which 0, 31 and 32 are the same.
   expected["panel_fill_8"] = expected["panel_fill_16"] = 47.0 / 46;
   expected["panel_fill_64"] = 47.0 / 43;
+  std::tie(expected["like_rows"], expected["like_rows_mean"]) = LikeRows(rows);
   for (const char* const name :
        {"square_products", "square_products_max", "square_products_cv", "square_compression"}) {
     expected[name] = 0;
@@ -399,6 +427,7 @@ class ReferenceFeatures {
       values_["panel_fill_" + std::to_string(rows)] =
           Over(nnz, static_cast<double>(panels[rows].size()));
     }
+    std::tie(values_["like_rows"], values_["like_rows_mean"]) = LikeRows(s_);
     std::ranges::sort(columns, std::greater());
     values_["col_nonzeros_max"] = columns.front();
     values_["col_nonzeros_cv"] = Variation(columns);
@@ -477,6 +506,18 @@ TEST(Features, AreWhatPlainLoopsFind) {
   }
 }
 
+TEST(Features, OfManyRowsFindLikeRowsInASample) {
+  std::vector<std::vector<int32_t>> rows;
+  for (int32_t i = 0; i < 700'000; ++i) {
+    rows.push_back({2 * i, 2 * i + 1});
+    if (i % 2 == 0) rows.push_back({2 * i, 2 * i + 1});
+  }
+  const Features features = Compute(FromRows(1'400'000, rows).view(), 2);
+  // Two of three rows are one of two.
+  EXPECT_NEAR(features.like_rows, 2.0 / 3, 0.01);
+  EXPECT_NEAR(features.like_rows_mean, 5.0 / 3, 0.01);
+}
+
 TEST(Features, FollowTheRowOrder) {
   const Pattern pattern = test::ShuffledClusters(60, 16, 3001, 30, 14, 3, 11);
   const std::vector<int32_t> order = test::RandomOrder(pattern.rows, 12);
@@ -504,7 +545,7 @@ TEST(Features, TakeTheirMemoryFromTheSource) {
     // What is left is the density map.
     const auto map = static_cast<int64_t>(features->density_map.packed().size());
     EXPECT_EQ(memory.held(), map);
-    EXPECT_LE(memory.peak(), map + 4 * 128 * 128 + 4 * 8 * 200'000);
+    EXPECT_LE(memory.peak(), map + 4 * 128 * 128 + 4 * 8 * 200'000 + 8 * 100'000);
   }
   EXPECT_EQ(memory.held(), 0);
   for (const int64_t limit : {0, 100'000, 200'000}) {
