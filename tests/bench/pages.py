@@ -64,6 +64,7 @@ PAGES = {
     "docs/results/h100/permutations.md": lambda: permutation_tables.page(*h100("permutations.jsonl.gz")),
     "docs/results/cpu/selector.md": lambda: selector_tables.page(RESULTS / "cpu/selector.jsonl.gz"),
     "docs/results/h100/selection.md": selection_tables.page,
+    "docs/results/h200/selector.md": lambda: selector_tables.page(RESULTS / "h200/selector.jsonl.gz"),
     "docs/results/h100/selector.md": lambda: selector_tables.page(H100 / "selector.jsonl.gz"),
     "docs/results/h100/predictors.md": predictor_tables.page,
     "docs/results/h100/spgemm.md": lambda: spgemm_tables.page(*h100("spgemm.jsonl.gz", "spgemm-plans.jsonl.gz")),

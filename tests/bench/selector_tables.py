@@ -110,9 +110,26 @@ def policies(lines):
                   "less time, all together", "geometric mean"], rows)
 
 
+def page_across(path, lines):
+    """Of a device by models of another one."""
+    run, learned = lines[0], lines[0]["learned"]
+    return "\n".join([
+        f"# The selector's model of an {learned['device']['model']} on an {run['device']['model']}", "",
+        f"Made by `tests/bench/selector_tables.py` from [selector.jsonl.gz]({path.name}), which `tools/train/run evaluate --learn-from --results` writes. Models learned from "
+        f"{learned['measurements']:,} measurements of {learned['patterns']:,} patterns on an {learned['device']['model']}, and were judged by {run['measurements']:,} of {run['patterns']:,} patterns on an "
+        f"{run['device']['model']}, of which they had learned nothing: families that they had not seen on either. The columns: [../h100/selector.md](../h100/selector.md).", "",
+        *choices(lines),
+        *ceiling(lines),
+        "## By family", "", "First choice / best of the first three.", "",
+        *families(lines),
+    ]).rstrip() + "\n"
+
+
 def page(path):
     lines = read_lines(path)
     run = lines[0]
+    if "learned" in run:
+        return page_across(path, lines)
     return "\n".join([
         f"# The selector's model: {run['device']['model']}", "",
         f"Made by `tests/bench/selector_tables.py` from [selector.jsonl.gz]({path.name}), which `tools/train/run train --results` writes. Learned from "

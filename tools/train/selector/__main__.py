@@ -27,7 +27,9 @@ def parser():
     train.set_defaults(run=run_train)
     evaluate = commands.add_parser("evaluate", help="judge by cross-validation, or judge a model; write nothing")
     add_data(evaluate)
-    evaluate.add_argument("--model", metavar="DIR", help="judge this model (what it was trained on tells little)")
+    other = evaluate.add_mutually_exclusive_group()
+    other.add_argument("--model", metavar="DIR", help="judge this model (what it was trained on tells little)")
+    other.add_argument("--learn-from", nargs="+", metavar="FILE", help="judge models of these measurements, of another device of the kind")
     evaluate.set_defaults(run=run_evaluate)
     return top
 
@@ -57,16 +59,22 @@ def run_train(arguments):
 def run_evaluate(arguments):
     given = model.load(arguments.model) if arguments.model else None
     read = data.read(arguments.data)
+    learned, recipes = None, None
     if given:
         training.check_fits(read, given)
-        judged, recipes = training.judge_model(read, given), None
+        judged = training.judge_model(read, given)
+    elif arguments.learn_from:
+        learned = data.read(arguments.learn_from, read.device.kind)
+        training.check_enough(learned)
+        training.check_same_kernels(read, learned)
+        judged = training.judge_across(read, learned)
     else:
         training.check_enough(read)
         judged, recipes = training.cross_validate(read)
-    report(read, judged, recipes, arguments.results)
+    report(read, judged, recipes, arguments.results, learned)
 
 
-def report(read, judged, recipes, results):
+def report(read, judged, recipes, results, learned=None):
     print(f"{read.device.model}: {len(read.patterns)} patterns, {read.measurements()} measurements. Shares of the fastest candidate's speed:")
     heads = ("patterns", "default", "fixed", "first", "first_three", "first_worst_twentieth", "first_within_3_percent")
     print(f"{'group':16}{'class':12}" + "".join(f"{head.removeprefix('first_'):>16}" for head in heads))
@@ -75,7 +83,7 @@ def report(read, judged, recipes, results):
             print(f"{one.group.name:16}{name:12}" + "".join(f"{entry[head]:>16}" for head in heads))
     if results:
         with gzip.GzipFile(results, "wb", mtime=0) as file:
-            for line in training.result_lines(read, judged, recipes):
+            for line in training.result_lines(read, judged, recipes, learned):
                 file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
 
 

@@ -56,6 +56,23 @@ def out_of_fold(group, settings, split, base=None, chosen=None):
     return estimates
 
 
+def across(group, learned, settings, split):
+    """rows x candidates of the group: what a model estimates that learned from another group's rows, of another device, and saw no relative."""
+    estimates = numpy.full(group.ratios.shape, numpy.nan)
+    place = {candidate: index for index, candidate in enumerate(group.candidates)}
+    for part in split:
+        held = [i for i, pattern in enumerate(group.patterns) if household(pattern) in part]
+        seen = [i for i, pattern in enumerate(learned.patterns) if household(pattern) not in part]
+        if not held or not seen:
+            continue
+        booster, outputs = learn.fit(learned.rows(seen), settings)
+        margins = learn.predict(booster, group.inputs[held])
+        for output, candidate in enumerate(outputs):
+            if learned.candidates[candidate] in place:
+                estimates[held, place[learned.candidates[candidate]]] = margins[:, output]
+    return estimates
+
+
 def order(group, estimates):
     """By row, the candidates that were measured and are estimated, most promising first; the default, number -1, where its estimate, 0, puts it."""
     known = numpy.where(numpy.isnan(group.ratios) | numpy.isnan(estimates), numpy.inf, estimates)

@@ -15,7 +15,7 @@ from selector.data import BadData, Candidate
 
 FORMAT = 1
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
-BOUNDS = {"cuda": 3_000_000, "cpu": 1_000_000}  # bytes of all files of a model
+MOST_BYTES = 4_000_000  # of all files of a model
 
 
 @dataclasses.dataclass
@@ -74,9 +74,8 @@ def write(directory, manifest, boosters):
                     files={name: digest(content) for name, content in contents.items()})
     text = json.dumps(manifest, indent=1) + "\n"
     size = len(text) + sum(map(len, contents.values()))
-    bound = BOUNDS[manifest["device"]["kind"]]
-    if size > bound:
-        raise BadData(f"the model would take {size} bytes, more than the {bound} that one may; after --warm-start, train one anew")
+    if size > MOST_BYTES:
+        raise BadData(f"the model would take {size} bytes, more than the {MOST_BYTES} that one may; after --warm-start, train one anew")
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (directory / name).write_bytes(content)

@@ -58,6 +58,13 @@ def check_enough(data):
         raise BadData("all patterns are of one family: nothing would be left to judge by")
 
 
+def check_same_kernels(data, learned):
+    here, there = data.device, learned.device
+    if (here.kind, here.kernels) != (there.kind, there.kernels):
+        raise BadData(f"measured on a {here.kind} device with version {here.kernels} of the kernels, and learned on a {there.kind} device "
+                      f"with version {there.kernels}")
+
+
 def check_fits(data, base):
     device = base.manifest["device"]
     if device["kind"] != data.device.kind:
@@ -103,6 +110,20 @@ def judge_model(data, given):
     for group in groups_of(data, names):
         estimates = model.estimates(given, group)
         judged.append(Judged(group, estimates, *judge.deviations(group, estimates)))
+    return judged
+
+
+def judge_across(data, learned):
+    """Estimates for one device by models of another's measurements that had not seen the family."""
+    names = [name for name in learn.input_names(learned) if name in set(learn.input_names(data))]
+    split = judge.folds(learned.patterns + [pattern for pattern in data.patterns if pattern.name not in {p.name for p in learned.patterns}])
+    of = {(group.operation, group.transposed): group for group in groups_of(learned, names)}
+    judged = []
+    for group in groups_of(data, names):
+        if (group.operation, group.transposed) in of:
+            base = of[group.operation, group.transposed]
+            estimates = judge.across(group, base, settings_of(learned, base, None), split)
+            judged.append(Judged(group, estimates, *judge.deviations(group, estimates)))
     return judged
 
 
@@ -155,9 +176,10 @@ def train_building(recipes, entries, base):
     return [{"recipe": recipe, "deviation": spread[recipe]} for recipe in wanted], booster
 
 
-def result_lines(data, judged, recipes):
-    """Raw results: what the pages' tables are made from."""
-    yield {"line": "results", "format": 1, "device": vars(data.device), "patterns": len(data.patterns), "measurements": data.measurements(),
+def result_lines(data, judged, recipes, learned=None):
+    """Raw results: what the pages' tables are made from; learned: what models of another device learned from."""
+    other = {"learned": {"device": vars(learned.device), "patterns": len(learned.patterns), "measurements": learned.measurements()}} if learned else {}
+    yield {"line": "results", "format": 1, "device": vars(data.device), **other, "patterns": len(data.patterns), "measurements": data.measurements(),
            "regrets": ["default", "fixed", *(f"first {tried}" for tried in judge.TRIED)],
            "seconds": ["built", "tried", "all built", "all tried", "request at best"]}
     for one in judged:
