@@ -18,6 +18,7 @@
 #include "kernels/cuda/attention/heads.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::cuda {
@@ -76,13 +77,11 @@ struct Row : Lane<P, kGroup> {
   }
 
   /// Four nonzeros, or (not kAll) fewer; `columns` are theirs, `first` is the number of the first.
-  template <bool kAll>
-  __device__ void Add(const int32_t* columns, int64_t first, int count) {
+  template <bool kAll, typename Columns>
+  __device__ void Add(const Columns& columns, int64_t first, int count) {
     P values[4];
     Sum score;
-    const auto column_of = [&](int i) {
-      return static_cast<uint32_t>(__ldg(columns + (kAll ? i : min(i, count - 1))));
-    };
+    const auto column_of = [&](int i) { return columns.Of(kAll ? i : min(i, count - 1)); };
     if constexpr (kDot) {
       P keys[4];
       Sum dots[4];
@@ -126,16 +125,24 @@ template <typename P, int kGroup, bool kDot>
 __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
     Attend(const Forward<typename P::Element> p) {
   using Sum = typename P::Sum;
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();  // MergeChunks may get ready; it waits for this grid
+#endif
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
   if (task.row < 0) return;
+  auto columns = attention::ColumnsOf<kGroup>(p.s, task, lane);
   Row<P, kGroup, kDot> row(p, lane, task.row);
-  const int32_t* columns = p.s.columns + task.begin;
-  int64_t first = task.begin;
-  int left = task.count;
+  int done = 0;
 #pragma unroll 1
-  for (; left >= 4; left -= 4, columns += 4, first += 4) row.template Add<true>(columns, first, 4);
-  if (left > 0) row.template Add<false>(columns, first, left);
+  for (; done + 4 <= task.count; done += 4) {
+    columns.MoveTo(done);
+    row.template Add<true>(columns, task.begin + done, 4);
+  }
+  if (done < task.count) {
+    columns.MoveTo(done);
+    row.template Add<false>(columns, task.begin + done, task.count - done);
+  }
   const Sum total = row.quarters.Total(row.total);
   if (!row.active) return;
   const int head = row.head;
@@ -155,46 +162,49 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   }
 }
 
-// Puts the chunks of each split row together: threadIdx.y takes every kMergers-th.
+/// Of a head: its greatest score, the sum of exponentials from that and a column's weighted sum.
+template <typename Sum>
+struct Softened {
+  Sum best, total, sum;
+
+  __device__ void Merge(const Softened& other) {
+    const Sum most = max(best, other.best);
+    const Sum base = most == -static_cast<Sum>(INFINITY) ? Sum(0) : most;
+    const Sum mine = Power(best - base), theirs = Power(other.best - base);
+    total = total * mine + other.total * theirs;
+    sum = sum * mine + other.sum * theirs;
+    best = most;
+  }
+};
+
+// Puts the chunks of each split row together.
 template <typename T>
 __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Forward<T> p) {
+  AwaitTheKernelBefore();
   using Sum = SumOf<T>;
   constexpr Sum kNone = -static_cast<Sum>(INFINITY);
-  __shared__ Sum bests[kMergers][32], totals[kMergers][32], sums[kMergers][32];
+  __shared__ Softened<Sum> shared[kMergers][32];
   const int column = static_cast<int>(blockIdx.y * 32 + threadIdx.x);
   const int head = column / p.values_width;
   const bool inside = head < p.heads.heads;
-  ForEachSplitRow(p.s, [&](int64_t row, int64_t first, int64_t last) {
-    Sum best = kNone, total = 0, sum = 0;
-    const auto merge = [&](Sum other_best, Sum other_total, Sum other_sum) {
-      const Sum most = max(best, other_best);
-      const Sum base = most == kNone ? Sum(0) : most;
-      const Sum mine = Power(best - base), theirs = Power(other_best - base);
-      total = total * mine + other_total * theirs;
-      sum = sum * mine + other_sum * theirs;
-      best = most;
-    };
+  ForEachSplitRow(p.s, [&](int64_t row, const Share& share) {
+    Softened<Sum> all = {kNone, 0, 0};
     if (inside) {
-      for (int64_t i = first + threadIdx.y; i <= last; i += kMergers) {
-        merge(p.greatest[i * p.heads.heads + head], p.total[i * p.heads.heads + head],
-              p.partial[i * p.padded_width + column]);
+#pragma unroll 4
+      for (int64_t i = share.first; i <= share.last; i += share.step) {
+        all.Merge({p.greatest[i * p.heads.heads + head], p.total[i * p.heads.heads + head],
+                   p.partial[i * p.padded_width + column]});
       }
     }
-    bests[threadIdx.y][threadIdx.x] = best;
-    totals[threadIdx.y][threadIdx.x] = total;
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y == 0 && inside) {
-      for (int i = 1; i < kMergers; ++i) {
-        merge(bests[i][threadIdx.x], totals[i][threadIdx.x], sums[i][threadIdx.x]);
-      }
-      p.out.At(row)[column] = Narrow<T>(total == 0 ? Sum(0) : sum / total);
-      if (p.log_sums.data != nullptr && column % p.values_width == 0) {
-        p.log_sums.At(row)[head] =
-            total == 0 ? kNone : (best + Logarithm(total)) / static_cast<Sum>(kLog2E);
-      }
+    const bool writes =
+        OverShares(share, all, shared,
+                   [](Softened<Sum>& mine, const Softened<Sum>& other) { mine.Merge(other); });
+    if (!writes || !inside) return;
+    p.out.At(row)[column] = Narrow<T>(all.total == 0 ? Sum(0) : all.sum / all.total);
+    if (p.log_sums.data != nullptr && column % p.values_width == 0) {
+      p.log_sums.At(row)[head] =
+          all.total == 0 ? kNone : (all.best + Logarithm(all.total)) / static_cast<Sum>(kLog2E);
     }
-    __syncthreads();
   });
 }
 
@@ -202,7 +212,7 @@ __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Forward<T> p)
 
 size_t EdgeAttentionWorkspace(const EdgeAttention& of, ElementType type) {
   const int64_t each = attention::PaddedWidth(of.out.cols) + 2 * of.scores.heads;
-  const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout, of.out.cols));
+  const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout));
   return chunks * (sizeof(int64_t) + static_cast<size_t>(each) * SumSize(type));
 }
 
@@ -216,7 +226,7 @@ absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& o
         attention::ShapeOf<T>(scores, of.values, {}, {AsConst(of.out)}, {AsConst(of.log_sums)});
     if (!shape.ok()) return shape.status();
     Forward<T> p(scores, of.values, shape->heads);
-    p.s = attention::NonzerosOf(of.layout, of.out.cols);
+    p.s = attention::NonzerosOf(of.layout);
     p.out = RowsOf<T>(of.out);
     p.log_sums = RowsOf<SumOf<T>>(of.log_sums);
     p.padded_width = attention::PaddedWidth(of.out.cols);
@@ -235,8 +245,8 @@ absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& o
     });
     cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess && p.s.chunks > 0) {
-      MergeChunks<T><<<MergingGrid(p.s.chunks, of.out.cols), kMerging, 0, stream>>>(p);
-      error = cudaGetLastError();
+      error = LaunchOverlapping(stream, MergingGrid(p.s.chunks, of.out.cols), kMerging,
+                                MergeChunks<T>, p);
     }
     return ToStatus(error, "starting attention");
   });

@@ -244,18 +244,18 @@ struct Nonzeros {
 };
 
 /// Chunks, in whole blocks of the narrowest group.
-inline int64_t ChunksOf(const Layout& layout, int64_t columns) {
-  return cuda::ChunksOf(layout, columns, kThreads / 8);
+inline int64_t ChunksOf(const Layout& layout) {
+  return cuda::ChunksOf(layout, ShortChunkFor(layout.nnz), kThreads / 8);
 }
-inline Nonzeros NonzerosOf(const Layout& layout, int64_t columns) {
+inline Nonzeros NonzerosOf(const Layout& layout) {
   const CsrView s = ViewCsr(layout);
   Nonzeros nonzeros;
   nonzeros.row_offsets = s.row_offsets.data();
   nonzeros.columns = s.column_indices.data();
   nonzeros.rows = layout.rows;
   nonzeros.nnz = layout.nnz;
-  nonzeros.chunks = ChunksOf(layout, columns);
-  nonzeros.chunk = ChunkFor(layout.nnz, columns);
+  nonzeros.chunks = ChunksOf(layout);
+  nonzeros.chunk = ShortChunkFor(layout.nnz);
   nonzeros.position = ValueSource(layout);
   return nonzeros;
 }
@@ -285,6 +285,44 @@ __device__ inline Task TaskOf(const Nonzeros& s, int lane) {
     task = {row, begin, static_cast<int>(end - begin), -1};
   }
   return task;
+}
+
+/// Numbers of a task's nonzeros, four of which are looked at a time: a group's lanes read one each,
+/// as many ahead, and pass them around. `read(i)` is that of the task's nonzero i.
+template <int kGroup, typename Read>
+class Ahead {
+ public:
+  __device__ Ahead(const Read& read, int count, int lane)
+      : read_(read), count_(count), lane_(lane), held_(At(lane)), next_(At(kGroup + lane)) {}
+
+  /// To the four from nonzero `done` on: after those before.
+  __device__ void MoveTo(int done) {
+    if (done > 0 && done % kGroup == 0) {
+      held_ = next_;
+      next_ = At(done + kGroup + lane_);
+    }
+    base_ = done % kGroup;
+  }
+  /// Of the i-th of the four. All lanes of the group call it.
+  __device__ uint32_t Of(int i) const {
+    return __shfl_sync(GroupMask<kGroup>(), held_, base_ + i, kGroup);
+  }
+
+ private:
+  __device__ uint32_t At(int i) const { return i < count_ ? read_(i) : 0; }
+
+  const Read read_;
+  const int count_, lane_;
+  uint32_t held_, next_;
+  int base_ = 0;
+};
+
+/// The columns of a task's nonzeros.
+template <int kGroup>
+__device__ inline auto ColumnsOf(const Nonzeros& s, const Task& task, int lane) {
+  const int32_t* const columns = s.columns + task.begin;
+  const auto read = [columns](int i) { return static_cast<uint32_t>(__ldg(columns + i)); };
+  return Ahead<kGroup, decltype(read)>(read, task.count, lane);
 }
 
 /// How the kernel is cut out for a problem.
