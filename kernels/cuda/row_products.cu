@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, kPerElement  ? 8
   using Sum = SumOf<T>;
   constexpr int kTeams = kThreads / kGroup;
   constexpr int kScales = kPerElement ? Part::kWidth : 1;
-  constexpr int kInFlight = kPerElement || !kAligned ? 4 : 8;
+  constexpr int kInFlight = kPerElement || !kAligned || kKind == Kind::kWhich ? 4 : 8;
 #if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();  // MergeChunks may get ready; it waits for this grid
 #endif
@@ -169,16 +169,12 @@ __global__ void __launch_bounds__(kThreads, kPerElement  ? 8
   // All indices are read before any row is, so that the rows are on their way together.
   const auto add = [&]<bool kAll>(int done) {
     int32_t of_row[kInFlight];
-    Part rows[kInFlight];
     Sum scales[kInFlight][kScales];
+    Part rows[kInFlight];
     const auto there = [&](int i) { return kAll || done + i < count; };
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      if (there(i)) of_row[i] = __ldg(columns + done + i);
-    }
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      if (there(i)) rows[i] = Part::Load(RowAt(b, of_row[i], p.b_stride), elements);
+      of_row[i] = there(i) ? __ldg(columns + done + i) : 0;
 #pragma unroll
       for (int j = 0; j < kScales; ++j) scales[i][j] = Sum(1);
     }
@@ -186,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, kPerElement  ? 8
       int64_t of_value[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
-        if (there(i)) of_value[i] = p.of_value[span.begin + done + i];
+        of_value[i] = there(i) ? p.of_value[span.begin + done + i] : 0;
       }
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
@@ -195,6 +191,10 @@ __global__ void __launch_bounds__(kThreads, kPerElement  ? 8
 #pragma unroll
         for (int j = 0; j < kScales; ++j) scales[i][j] = Widen(ReadOnly(values + heads[j]));
       }
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      if (there(i)) rows[i] = Part::Load(RowAt(b, of_row[i], p.b_stride), elements);
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {

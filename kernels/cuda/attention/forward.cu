@@ -28,6 +28,7 @@ using attention::AsConst;
 using attention::BlocksFor;
 using attention::kLog2E;
 using attention::kThreads;
+using attention::kWarp;
 using attention::Lane;
 using attention::Logarithm;
 using attention::Nonzeros;
@@ -81,13 +82,14 @@ struct Row : Lane<P, kGroup> {
   __device__ void Add(const Columns& columns, int64_t first, int count) {
     P values[4];
     Sum score;
-    const auto column_of = [&](int i) { return columns.Of(kAll ? i : min(i, count - 1)); };
+    const auto there = [&](int i) { return kAll || i < count; };
     if constexpr (kDot) {
       P keys[4];
       Sum dots[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t column = column_of(i);
+        const uint32_t column = columns.Of(i);
+        if (!there(i)) continue;
         keys[i].Load(p.right.At(column), at);
         values[i].Load(p.values.At(column), values_at);
       }
@@ -95,16 +97,20 @@ struct Row : Lane<P, kGroup> {
       for (int i = 0; i < 4; ++i) dots[i] = query.Dot(keys[i], at);
       score = p.scale * quarters.SumOf(dots);
     } else {
-      const Sum right = Widen(ReadOnly(p.right.At(column_of(quarters.quarter)) + head));
+      const uint32_t own = columns.Of(quarters.quarter);
+      const Sum right = there(quarters.quarter) ? Widen(ReadOnly(p.right.At(own) + head)) : Sum(0);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) values[i].Load(p.values.At(column_of(i)), values_at);
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t column = columns.Of(i);
+        if (there(i)) values[i].Load(p.values.At(column), values_at);
+      }
       const Sum sum = left + right;
       score = p.scale * (sum > 0 ? sum : p.slope * sum);
     }
-    if (p.bias.data != nullptr && (kAll || quarters.quarter < count)) {
+    if (p.bias.data != nullptr && there(quarters.quarter)) {
       score += p.Bias(p.s.position[first + quarters.quarter], head);
     }
-    if (!kAll && quarters.quarter >= count) score = kNone;
+    if (!there(quarters.quarter)) score = kNone;
     const Sum most = max(greatest, quarters.Greatest(score));
     // While nothing is above minus infinity, differences from it are no numbers.
     const Sum base = most == kNone ? Sum(0) : most;
@@ -116,13 +122,13 @@ struct Row : Lane<P, kGroup> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Sum own = quarters.Of(weight, i);
-      if (kAll || i < count) sums.Add(own, values[i]);
+      if (there(i)) sums.Add(own, values[i]);
     }
   }
 };
 
 template <typename P, int kGroup, bool kDot>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
     Attend(const Forward<typename P::Element> p) {
   using Sum = typename P::Sum;
 #if __CUDA_ARCH__ >= 900
@@ -130,21 +136,15 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
 #endif
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
+  if (__all_sync(kWarp, task.row < 0)) return;
   auto columns = attention::ColumnsOf<kGroup>(p.s, task, lane);
-  Row<P, kGroup, kDot> row(p, lane, task.row);
-  int done = 0;
-#pragma unroll 1
-  for (; done + 4 <= task.count; done += 4) {
+  Row<P, kGroup, kDot> row(p, lane, task.existing_row());
+  attention::ForEachFour(task, [&](int done, auto all) {
     columns.MoveTo(done);
-    row.template Add<true>(columns, task.begin + done, 4);
-  }
-  if (done < task.count) {
-    columns.MoveTo(done);
-    row.template Add<false>(columns, task.begin + done, task.count - done);
-  }
+    row.template Add<decltype(all)::value>(columns, task.begin + done, task.count - done);
+  });
   const Sum total = row.quarters.Total(row.total);
-  if (!row.active) return;
+  if (task.row < 0 || !row.active) return;
   const int head = row.head;
   const bool speaks = row.quarters.within == 0;
   if (task.chunk >= 0) {
@@ -162,50 +162,86 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   }
 }
 
-/// Of a head: its greatest score, the sum of exponentials from that and a column's weighted sum.
-template <typename Sum>
+/// Of a head: its greatest score, the sum of exponentials from that, weighted sums of columns.
+template <typename Sum, int kColumns>
 struct Softened {
-  Sum best, total, sum;
+  static constexpr Sum kNone = -static_cast<Sum>(INFINITY);
+  Sum best, total;
+  Vector<Sum, kColumns> sums;
 
-  __device__ void Merge(const Softened& other) {
-    const Sum most = max(best, other.best);
-    const Sum base = most == -static_cast<Sum>(INFINITY) ? Sum(0) : most;
-    const Sum mine = Power(best - base), theirs = Power(other.best - base);
-    total = total * mine + other.total * theirs;
-    sum = sum * mine + other.sum * theirs;
+  __device__ static Softened None() { return {kNone, 0, {}}; }
+  template <int kOthers>
+  __device__ void Merge(const Softened (&others)[kOthers]) {
+    Sum most = best;
+#pragma unroll
+    for (int i = 0; i < kOthers; ++i) most = max(most, others[i].best);
+    const Sum base = most == kNone ? Sum(0) : most;
+    Scale(Power(best - base));
     best = most;
+#pragma unroll
+    for (int i = 0; i < kOthers; ++i) {
+      const Sum factor = Power(others[i].best - base);
+      total += factor * others[i].total;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) sums.at[j] += factor * others[i].sums.at[j];
+    }
+  }
+
+ private:
+  __device__ void Scale(Sum factor) {
+    total *= factor;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) sums.at[j] *= factor;
   }
 };
 
-// Puts the chunks of each split row together.
-template <typename T>
+// Puts the chunks of each split row together: a lane has kColumns columns of a head.
+template <typename T, int kColumns>
 __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Forward<T> p) {
   AwaitTheKernelBefore();
   using Sum = SumOf<T>;
-  constexpr Sum kNone = -static_cast<Sum>(INFINITY);
-  __shared__ Softened<Sum> shared[kMergers][32];
-  const int column = static_cast<int>(blockIdx.y * 32 + threadIdx.x);
+  using One = Softened<Sum, kColumns>;
+  __shared__ One shared[kMergers][32];
+  const int column = static_cast<int>(blockIdx.y * 32 + threadIdx.x) * kColumns;
   const int head = column / p.values_width;
   const bool inside = head < p.heads.heads;
   ForEachSplitRow(p.s, [&](int64_t row, const Share& share) {
-    Softened<Sum> all = {kNone, 0, 0};
-    if (inside) {
-#pragma unroll 4
-      for (int64_t i = share.first; i <= share.last; i += share.step) {
-        all.Merge({p.greatest[i * p.heads.heads + head], p.total[i * p.heads.heads + head],
-                   p.partial[i * p.padded_width + column]});
+    One all = One::None();
+    for (int64_t next = share.first; inside && next <= share.last; next += 4 * share.step) {
+      One parts[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t chunk = next + i * share.step;
+        parts[i] = One::None();
+        if (chunk > share.last) continue;
+        parts[i].best = p.greatest[chunk * p.heads.heads + head];
+        parts[i].total = p.total[chunk * p.heads.heads + head];
+        parts[i].sums = LoadVector<Sum, kColumns>(p.partial + chunk * p.padded_width + column);
       }
+      all.Merge(parts);
     }
-    const bool writes =
-        OverShares(share, all, shared,
-                   [](Softened<Sum>& mine, const Softened<Sum>& other) { mine.Merge(other); });
+    const bool writes = OverShares(share, all, shared, [](One& mine, const One& other) {
+      const One others[1] = {other};
+      mine.Merge(others);
+    });
     if (!writes || !inside) return;
-    p.out.At(row)[column] = Narrow<T>(all.total == 0 ? Sum(0) : all.sum / all.total);
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      p.out.At(row)[column + j] = Narrow<T>(all.total == 0 ? Sum(0) : all.sums.at[j] / all.total);
+    }
     if (p.log_sums.data != nullptr && column % p.values_width == 0) {
-      p.log_sums.At(row)[head] =
-          all.total == 0 ? kNone : (all.best + Logarithm(all.total)) / static_cast<Sum>(kLog2E);
+      p.log_sums.At(row)[head] = all.total == 0
+                                     ? One::kNone
+                                     : (all.best + Logarithm(all.total)) / static_cast<Sum>(kLog2E);
     }
   });
+}
+
+template <typename T, int kColumns>
+cudaError_t LaunchMergeChunks(cudaStream_t stream, const Forward<T>& p) {
+  const int64_t columns = static_cast<int64_t>(p.heads.heads) * p.values_width;
+  return LaunchOverlapping(stream, MergingGrid(p.s.chunks, columns / kColumns), kMerging,
+                           MergeChunks<T, kColumns>, p);
 }
 
 }  // namespace
@@ -245,8 +281,8 @@ absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& o
     });
     cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess && p.s.chunks > 0) {
-      error = LaunchOverlapping(stream, MergingGrid(p.s.chunks, of.out.cols), kMerging,
-                                MergeChunks<T>, p);
+      error = p.values_width % 4 == 0 ? LaunchMergeChunks<T, 4>(stream, p)
+                                      : LaunchMergeChunks<T, 1>(stream, p);
     }
     return ToStatus(error, "starting attention");
   });

@@ -24,7 +24,7 @@ cudaError_t LaunchAddChunks(cudaStream_t stream, const Backward<T>& p) {
   if (error != cudaSuccess || p.s.chunks == 0) return error;
   int64_t columns = 0;
   for (const auto& target : p.partials.targets) columns += target.columns;
-  return LaunchOverlapping(stream, MergingGrid(p.s.chunks, columns), kMerging,
+  return LaunchOverlapping(stream, MergingGrid(p.s.chunks, (columns + 3) / 4), kMerging,
                            attention::AddChunks<T>, p);
 }
 

@@ -157,15 +157,6 @@ struct Row : Lane<P, kGroup> {
     }
     return edge;
   }
-  /// Of two nonzeros, of which the first two quarters have the scores and the others the products;
-  /// each lane sees to number quarter % 2.
-  __device__ Edge<Sum> WeighPair(const Sum (&dots)[4], const Statistics& statistics,
-                                 int64_t nonzero, bool there) const {
-    const Sum own = quarters.SumOf(dots), other = quarters.From(own, quarters.half);
-    const bool has_score = quarters.quarter < 2;
-    return Weigh<true>(has_score ? own : other, has_score ? other : own, statistics, 1, nonzero,
-                       there, quarters.within == (quarters.quarter % 2) * quarters.fourth);
-  }
 };
 
 /// Row j of the gradients of `right` and of `values`, of scores that are dot products.
@@ -174,7 +165,7 @@ __device__ inline void StoreOfColumn(const Backward<typename P::Element>& p,
                                      const Lane<P, kGroup>& row, const Task& task,
                                      const Sums<P>& key_sums, const Sums<P>& value_sums) {
   using Sum = typename P::Sum;
-  if (!row.active) return;
+  if (task.row < 0 || !row.active) return;
   if (task.chunk >= 0) {
     Sum* const to = p.partials.data + task.chunk * p.partials.stride;
     key_sums.Store(to, row.at, Sum(1));
@@ -192,29 +183,30 @@ __device__ inline void StoreOfColumn(const Backward<typename P::Element>& p,
 /// Row i of S: the gradient of row i of `left`, of scores that are dot products, and what row j of
 /// S^T needs of the row's nonzeros. Four at a time, each quarter of a head's lanes sees to one.
 template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
     OfRows(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   MergingMayGetReady();
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
+  if (__all_sync(kWarp, task.row < 0)) return;
   auto columns = ColumnsOf<kGroup>(p.s, task, lane);
   const Row<P, kGroup> row(p, lane);
   const int number = row.quarters.quarter;
   P query, gradient;
-  query.Load(p.left.At(task.row), row.at);
-  gradient.Load(p.out_gradient.At(task.row), row.values_at);
-  const RowStatistics<Sum> statistics = row.StatisticsOf(task.row, gradient);
+  query.Load(p.left.At(task.existing_row()), row.at);
+  gradient.Load(p.out_gradient.At(task.existing_row()), row.values_at);
+  const RowStatistics<Sum> statistics = row.StatisticsOf(task.existing_row(), gradient);
   Sums<P> sums;
-  const auto add = [&]<bool kAll>(int done) {
+  ForEachFour(task, [&](int done, auto all) {
+    const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
     P keys[4], values[4];
     Sum scores[4], products[4];
-    const int last = task.count - done - 1;
     columns.MoveTo(done);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t column = columns.Of(kAll ? i : min(i, last));
+      const uint32_t column = columns.Of(i);
+      if (!there(i)) continue;
       keys[i].Load(p.right.At(column), row.at);
       values[i].Load(p.values.At(column), row.values_at);
     }
@@ -225,19 +217,15 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
     }
     const auto edge =
         row.template Weigh<true>(row.quarters.SumOf(scores), row.quarters.SumOf(products),
-                                 statistics, 1, task.begin + done + number, kAll || number <= last,
+                                 statistics, 1, task.begin + done + number, there(number),
                                  row.quarters.within == number * row.quarters.fourth);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Sum of_score = row.quarters.Of(edge.of_score, i);
-      if (kAll || i <= last) sums.Add(of_score, keys[i]);
+      if (there(i)) sums.Add(of_score, keys[i]);
     }
-  };
-  int done = 0;
-#pragma unroll 1
-  for (; done + 4 <= task.count; done += 4) add.template operator()<true>(done);
-  if (done < task.count) add.template operator()<false>(done);
-  if (!row.active || p.left_gradient.data == nullptr) return;
+  });
+  if (task.row < 0 || !row.active || p.left_gradient.data == nullptr) return;
   if (task.chunk >= 0) {
     sums.Store(p.partials.data + task.chunk * p.partials.stride, row.at, Sum(1));
   } else {
@@ -248,142 +236,139 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
 /// Row j of S^T: the gradients of row j of `right` and of `values`, of scores that are dot
 /// products, from what is known of the row's nonzeros.
 template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
     OfEdges(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   MergingMayGetReady();
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
+  if (__all_sync(kWarp, task.row < 0)) return;
   auto columns = ColumnsOf<kGroup>(p.s, task, lane);
   const auto read = [&](int i) { return static_cast<uint32_t>(p.s.position[task.begin + i]); };
   Ahead<kGroup, decltype(read)> positions(read, task.count, lane);
   const Lane<P, kGroup> row(p, lane);
   Sums<P> key_sums, value_sums;
-  const auto add = [&]<bool kAll>(int done) {
+  ForEachFour(task, [&](int done, auto all) {
+    const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
     P queries[4], gradients[4];
     Edge<Sum> edges[4];
-    const int last = task.count - done - 1;
     columns.MoveTo(done);
     positions.MoveTo(done);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int at = kAll ? i : min(i, last);
-      const uint32_t other = columns.Of(at);
-      edges[i] = p.edges[static_cast<int64_t>(positions.Of(at)) * p.heads.heads + row.head];
+      const uint32_t other = columns.Of(i);
+      const int64_t position = positions.Of(i);
+      if (!there(i)) continue;
+      edges[i] = p.edges[position * p.heads.heads + row.head];
       queries[i].Load(p.left.At(other), row.at);
       gradients[i].Load(p.out_gradient.At(other), row.values_at);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (!kAll && i > last) break;
+      if (!there(i)) continue;
       value_sums.Add(edges[i].weight, gradients[i]);
       key_sums.Add(edges[i].of_score, queries[i]);
     }
-  };
-  int done = 0;
-#pragma unroll 1
-  for (; done + 4 <= task.count; done += 4) add.template operator()<true>(done);
-  if (done < task.count) add.template operator()<false>(done);
+  });
   StoreOfColumn<P, kGroup>(p, row, task, key_sums, value_sums);
 }
 
 /// Row j of S^T: the same, all computed again.
 template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
     OfColumns(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   MergingMayGetReady();
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
+  if (__all_sync(kWarp, task.row < 0)) return;
+  auto columns = ColumnsOf<kGroup>(p.s, task, lane);
   const Row<P, kGroup> row(p, lane);
-  const int number = row.quarters.quarter % 2;
+  const int number = row.quarters.quarter;
   P key, value;
-  key.Load(p.right.At(task.row), row.at);
-  value.Load(p.values.At(task.row), row.values_at);
+  key.Load(p.right.At(task.existing_row()), row.at);
+  value.Load(p.values.At(task.existing_row()), row.values_at);
   Sums<P> key_sums, value_sums;
-  const int32_t* const columns = p.s.columns + task.begin;
-#pragma unroll 1
-  for (int done = 0; done < task.count; done += 2) {
-    P queries[2], gradients[2];
-    Sum dots[4];
-    const bool both = done + 1 < task.count;
-    const auto statistics =
-        row.StatisticsOf(static_cast<uint32_t>(__ldg(columns + done + (both ? number : 0))));
+  ForEachFour(task, [&](int done, auto all) {
+    const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
+    P queries[4], gradients[4];
+    Sum scores[4], products[4];
+    columns.MoveTo(done);
+    const auto statistics = row.StatisticsOf(columns.Of(number));
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const auto other = static_cast<uint32_t>(__ldg(columns + done + (both ? i : 0)));
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t other = columns.Of(i);
+      if (!there(i)) continue;
       queries[i].Load(p.left.At(other), row.at);
       gradients[i].Load(p.out_gradient.At(other), row.values_at);
     }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      dots[i] = key.Dot(queries[i], row.at);
-      dots[2 + i] = value.Dot(gradients[i], row.values_at);
+    for (int i = 0; i < 4; ++i) {
+      scores[i] = key.Dot(queries[i], row.at);
+      products[i] = value.Dot(gradients[i], row.values_at);
     }
     const auto edge =
-        row.WeighPair(dots, statistics, task.begin + done + number, both || number == 0);
+        row.template Weigh<true>(row.quarters.SumOf(scores), row.quarters.SumOf(products),
+                                 statistics, 1, task.begin + done + number, there(number),
+                                 row.quarters.within == number * row.quarters.fourth);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const Sum weight = row.quarters.Of(edge.weight, i);
       const Sum of_score = row.quarters.Of(edge.of_score, i);
-      if (i > 0 && !both) break;
+      if (!there(i)) continue;
       value_sums.Add(weight, gradients[i]);
       key_sums.Add(of_score, queries[i]);
     }
-  }
+  });
   StoreOfColumn<P, kGroup>(p, row, task, key_sums, value_sums);
 }
 
-/// The same of scores that are sums, and the gradients of those: four nonzeros at a time, each
-/// quarter of a head's lanes sees to one.
+/// The same of scores that are sums, and the gradients of those.
 template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
     OfColumnsOfSums(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   MergingMayGetReady();
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
+  if (__all_sync(kWarp, task.row < 0)) return;
   auto columns = ColumnsOf<kGroup>(p.s, task, lane);
   const Row<P, kGroup> row(p, lane);
   const int number = row.quarters.quarter;
   P value;
-  value.Load(p.values.At(task.row), row.values_at);
-  const Sum own_right = Widen(ReadOnly(p.right.At(task.row) + row.head));
+  value.Load(p.values.At(task.existing_row()), row.values_at);
+  const Sum own_right = Widen(ReadOnly(p.right.At(task.existing_row()) + row.head));
   Sums<P> value_sums;
   Sum right_sum = 0;  // of this lane's nonzeros
-#pragma unroll 1
-  for (int done = 0; done < task.count; done += 4) {
+  ForEachFour(task, [&](int done, auto all) {
+    const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
     P gradients[4];
     Sum dots[4];
-    const int last = task.count - done - 1;
     columns.MoveTo(done);
-    const uint32_t own = columns.Of(min(number, last));
+    const uint32_t own = columns.Of(number);
     const auto statistics = row.StatisticsOf(own);
     const Sum sum = own_right + Widen(ReadOnly(p.left.At(own) + row.head));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t other = columns.Of(min(i, last));
-      gradients[i].Load(p.out_gradient.At(other), row.values_at);
+      const uint32_t other = columns.Of(i);
+      if (there(i)) gradients[i].Load(p.out_gradient.At(other), row.values_at);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) dots[i] = value.Dot(gradients[i], row.values_at);
     const Sum steepness = sum > 0 ? Sum(1) : p.slope;
     const auto edge =
         row.template Weigh<false>(steepness * sum, row.quarters.SumOf(dots), statistics, steepness,
-                                  task.begin + done + number, number <= last,
+                                  task.begin + done + number, there(number),
                                   row.quarters.within == number * row.quarters.fourth);
     right_sum += steepness * edge.of_score;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Sum weight = row.quarters.Of(edge.weight, i);
-      if (i <= last) value_sums.Add(weight, gradients[i]);
+      if (there(i)) value_sums.Add(weight, gradients[i]);
     }
-  }
+  });
   right_sum = row.quarters.Total(right_sum);
-  if (!row.active) return;
+  if (task.row < 0 || !row.active) return;
   const bool speaks = row.quarters.within == 0;
   if (task.chunk >= 0) {
     Sum* const to = p.partials.data + task.chunk * p.partials.stride;
@@ -399,32 +384,37 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   }
 }
 
-// Adds up the chunks of each split row.
+// Adds up the chunks of each split row: a lane has four columns.
 template <typename T>
 __global__ void __launch_bounds__(32 * kMergers) AddChunks(const Backward<T> backward) {
   AwaitTheKernelBefore();
   using Sum = SumOf<T>;
+  using Four = Vector<Sum, 4>;
   const Partials<T>& p = backward.partials;
-  __shared__ Sum sums[kMergers][32];
-  const int at = static_cast<int>(blockIdx.y * 32 + threadIdx.x);
-  int column = at;
-  int target = 0;
-  for (; target < Partials<T>::kMost && column >= p.targets[target].columns; ++target) {
-    column -= p.targets[target].columns;
-  }
-  const bool inside = target < Partials<T>::kMost;
+  __shared__ Four sums[kMergers][32];
+  const int at = static_cast<int>(blockIdx.y * 32 + threadIdx.x) * 4;
+  const auto add = [](Four& mine, const Four& other) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) mine.at[j] += other.at[j];
+  };
   ForEachSplitRow(backward.s, [&](int64_t row, const Share& share) {
-    Sum sum = 0;
-    if (inside) {
+    Four sum = {};
+    if (at < p.stride) {
 #pragma unroll 4
       for (int64_t i = share.first; i <= share.last; i += share.step) {
-        sum += p.data[i * p.stride + at];
+        add(sum, LoadVector<Sum, 4>(p.data + i * p.stride + at));
       }
     }
-    const bool all = OverShares(share, sum, sums, [](Sum& mine, Sum other) { mine += other; });
-    if (all && inside && p.targets[target].data != nullptr) {
-      p.targets[target].data[row * p.targets[target].leading + column] =
-          Narrow<T>(p.targets[target].factor * sum);
+    if (!OverShares(share, sum, sums, add)) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      int column = at + j;
+      for (const auto& target : p.targets) {
+        if (column >= 0 && column < target.columns && target.data != nullptr) {
+          target.data[row * target.leading + column] = Narrow<T>(target.factor * sum.at[j]);
+        }
+        column -= target.columns;
+      }
     }
   });
 }
