@@ -273,10 +273,9 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>())
   StoreOfColumn<P, kGroup>(p, row, task, key_sums, value_sums);
 }
 
-/// Row j of S^T: the same, all computed again.
+/// Row j of S^T: the same, all computed again, which takes more registers.
 template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
-    OfColumns(const Backward<typename P::Element> p) {
+__global__ void __launch_bounds__(kThreads, 8) OfColumns(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   MergingMayGetReady();
   const int lane = threadIdx.x % kGroup;
