@@ -19,10 +19,17 @@ inline int ChunkFor(int64_t nnz, int64_t k) {
   return chunk;
 }
 
-/// Chunks, a multiple of `round`, which is even: arrays of a number for each keep what is behind
-/// them aligned. 0: no row can be split.
-inline int64_t ChunksOf(const Layout& layout, int64_t k, int64_t round) {
-  const int64_t chunk = ChunkFor(layout.nnz, k);
+/// For groups that have more to do for a nonzero than to add its row: they take a row's nonzeros
+/// one after the other, and the rest of the device waits for the last of them.
+inline int ShortChunkFor(int64_t nnz) {
+  int chunk = 32;
+  while (chunk < 2048 && nnz / chunk > 32768) chunk *= 2;
+  return chunk;
+}
+
+/// Chunks of `chunk` nonzeros, a multiple of `round`, which is even: arrays of a number for each
+/// keep what is behind them aligned. 0: no row can be split.
+inline int64_t ChunksOf(const Layout& layout, int64_t chunk, int64_t round) {
   if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
   return ((layout.nnz + chunk - 1) / chunk + round - 1) / round * round;
 }
@@ -74,18 +81,50 @@ inline dim3 MergingGrid(int64_t chunks, int64_t columns) {
           static_cast<unsigned>((columns + 31) / 32)};
 }
 
-/// Calls `visit(row, first, last)` with the first and the last chunk of each of the block's rows,
-/// in all of its threads alike.
+/// Rows of so many chunks have a warp of the block, others all of its warps.
+constexpr int kFewChunks = 16;
+
+/// Which of a row's chunks a warp takes: from `first` on every `step`-th, up to `last`.
+struct Share {
+  int64_t first, last;
+  int step;
+};
+
+/// What all warps of a split row have, in the first of them: `merge(mine, other)` in their order.
+/// True there, where it is then to be written.
+template <typename One, typename Merge>
+__device__ inline bool OverShares(const Share& share, One& mine, One (&shared)[kMergers][32],
+                                  const Merge& merge) {
+  if (share.step == 1) return true;
+  shared[threadIdx.y][threadIdx.x] = mine;
+  __syncthreads();
+  if (threadIdx.y == 0) {
+    for (int i = 1; i < kMergers; ++i) merge(mine, shared[i][threadIdx.x]);
+  }
+  __syncthreads();
+  return threadIdx.y == 0;
+}
+
+/// Calls `visit(row, share)` with each of the block's rows: in one warp, or in all alike.
 template <typename Product, typename Visit>
 __device__ inline void ForEachSplitRow(const Product& p, const Visit& visit) {
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock;
-  const int64_t first_of = begin + threadIdx.x < p.chunks ? p.first_of[begin + threadIdx.x] : -1;
-  unsigned firsts = __ballot_sync(0xffffffffu, first_of >= 0);  // the same in every warp
-  for (; firsts != 0; firsts &= firsts - 1) {
-    const int next = __ffs(static_cast<int>(firsts)) - 1;
-    const int64_t row = __shfl_sync(0xffffffffu, first_of, next);
-    visit(row, begin + next, (p.row_offsets[row + 1] - 1) / p.chunk);
+  constexpr unsigned kWarp = 0xffffffffu;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kChunksPerBlock + threadIdx.x;
+  const int64_t first_of = first < p.chunks ? p.first_of[first] : -1;
+  const int64_t last = first_of < 0 ? first : (p.row_offsets[first_of + 1] - 1) / p.chunk;
+  // The same in every warp.
+  const unsigned few = __ballot_sync(kWarp, first_of >= 0 && last - first < kFewChunks);
+  const unsigned many = __ballot_sync(kWarp, first_of >= 0 && last - first >= kFewChunks);
+  const auto call = [&](unsigned rows, unsigned warp, int step) {
+    const int next = __ffs(static_cast<int>(rows)) - 1;
+    const int64_t begin = __shfl_sync(kWarp, first, next), end = __shfl_sync(kWarp, last, next);
+    visit(__shfl_sync(kWarp, first_of, next), Share{begin + warp, end, step});
+  };
+  unsigned number = 0;
+  for (unsigned rows = few; rows != 0; rows &= rows - 1) {
+    if (number++ % kMergers == threadIdx.y) call(rows, 0, 1);
   }
+  for (unsigned rows = many; rows != 0; rows &= rows - 1) call(rows, threadIdx.y, kMergers);
 }
 
 }  // namespace sparsed::cuda

@@ -17,6 +17,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/row_chunks.cuh"
 #include "kernels/cuda/spmm/slice.cuh"
 #include "kernels/formats/csr.h"
@@ -126,12 +127,17 @@ struct Found {
 };
 
 template <typename T, bool kAligned, int kGroup, Kind kKind, bool kPerElement>
-__global__ void __launch_bounds__(kThreads, kPerElement ? 8 : 16) Rows(const Product<T> p) {
+__global__ void __launch_bounds__(kThreads, kPerElement  ? 8
+                                            : kIsHalf<T> ? 12
+                                                         : 16) Rows(const Product<T> p) {
   using Part = Slice<T, kAligned, kGroup>;
   using Sum = SumOf<T>;
   constexpr int kTeams = kThreads / kGroup;
   constexpr int kScales = kPerElement ? Part::kWidth : 1;
-  constexpr int kInFlight = 4;
+  constexpr int kInFlight = kPerElement || !kAligned || kKind == Kind::kWhich ? 4 : 8;
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();  // MergeChunks may get ready; it waits for this grid
+#endif
   const int lane = threadIdx.x % kGroup;
   const int64_t team = static_cast<int64_t>(blockIdx.x) * kTeams + threadIdx.x / kGroup;
   const int64_t first = Part::First(blockIdx.y, lane);
@@ -160,26 +166,39 @@ __global__ void __launch_bounds__(kThreads, kPerElement ? 8 : 16) Rows(const Pro
   const int32_t* const columns = p.columns + span.begin;
   const T* const b = p.b + first;
   Found<Part, kKind> found;
+  // All indices are read before any row is, so that the rows are on their way together.
   const auto add = [&]<bool kAll>(int done) {
-    Part rows[kInFlight];
+    int32_t of_row[kInFlight];
     Sum scales[kInFlight][kScales];
+    Part rows[kInFlight];
+    const auto there = [&](int i) { return kAll || done + i < count; };
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      if (!kAll && done + i >= count) break;
-      rows[i] = Part::Load(RowAt(b, __ldg(columns + done + i), p.b_stride), elements);
-      if (p.values == nullptr) {
+      of_row[i] = there(i) ? __ldg(columns + done + i) : 0;
 #pragma unroll
-        for (int j = 0; j < kScales; ++j) scales[i][j] = Sum(1);
-      } else {
-        const T* const values = p.values + p.of_value[span.begin + done + i] * p.ldv;
+      for (int j = 0; j < kScales; ++j) scales[i][j] = Sum(1);
+    }
+    if (p.values != nullptr) {
+      int64_t of_value[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        of_value[i] = there(i) ? p.of_value[span.begin + done + i] : 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        if (!there(i)) continue;
+        const T* const values = p.values + of_value[i] * p.ldv;
 #pragma unroll
         for (int j = 0; j < kScales; ++j) scales[i][j] = Widen(ReadOnly(values + heads[j]));
       }
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      if (!kAll && done + i >= count) break;
-      found.Add(scales[i], rows[i], p.sign, done + i);
+      if (there(i)) rows[i] = Part::Load(RowAt(b, of_row[i], p.b_stride), elements);
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      if (there(i)) found.Add(scales[i], rows[i], p.sign, done + i);
     }
   };
   int done = 0;
@@ -225,9 +244,12 @@ __global__ void __launch_bounds__(kThreads, kPerElement ? 8 : 16) Rows(const Pro
 /// A column's sum, or its greatest and the slot that is of, over some chunks.
 template <typename Sum, Kind kKind>
 struct Merged {
-  Sum best = kKind == Kind::kSum ? Sum(0) : -static_cast<Sum>(INFINITY);
-  int64_t slot = -1;
+  Sum best;
+  int64_t slot;
 
+  __device__ static Merged None() {
+    return {kKind == Kind::kSum ? Sum(0) : -static_cast<Sum>(INFINITY), -1};
+  }
   __device__ void Merge(const Merged& other) {
     if constexpr (kKind == Kind::kSum) {
       best += other.best;
@@ -241,34 +263,27 @@ struct Merged {
   }
 };
 
-// Puts the chunks of each split row together: threadIdx.y takes every kMergers-th, what those have
-// follows in their order.
+// Puts the chunks of each split row together.
 template <typename T, Kind kKind>
 __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Product<T> p) {
+  AwaitTheKernelBefore();
   using One = Merged<SumOf<T>, kKind>;
-  __shared__ SumOf<T> bests[kMergers][32];
-  __shared__ int64_t slots[kKind == Kind::kWhich ? kMergers : 1][32];
+  __shared__ One shared[kMergers][32];
   const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
-  ForEachSplitRow(p, [&](int64_t row, int64_t first, int64_t last) {
-    One one;
+  ForEachSplitRow(p, [&](int64_t row, const Share& share) {
+    One one = One::None();
     if (column < p.k) {
-      for (int64_t i = first + threadIdx.y; i <= last; i += kMergers) {
-        One part;
+#pragma unroll 4
+      for (int64_t i = share.first; i <= share.last; i += share.step) {
+        One part = One::None();
         part.best = p.partial[i * p.partial_stride + column];
         if constexpr (kKind == Kind::kWhich) part.slot = p.which[i * p.partial_stride + column];
         one.Merge(part);
       }
     }
-    bests[threadIdx.y][threadIdx.x] = one.best;
-    if constexpr (kKind == Kind::kWhich) slots[threadIdx.y][threadIdx.x] = one.slot;
-    __syncthreads();
-    if (threadIdx.y == 0 && column < p.k) {
-      for (int i = 1; i < kMergers; ++i) {
-        One other;
-        other.best = bests[i][threadIdx.x];
-        if constexpr (kKind == Kind::kWhich) other.slot = slots[i][threadIdx.x];
-        one.Merge(other);
-      }
+    const bool all =
+        OverShares(share, one, shared, [](One& mine, const One& other) { mine.Merge(other); });
+    if (all && column < p.k) {
       T& c = p.c[row * p.ldc + column];
       if constexpr (kKind == Kind::kSum) {
         SumOf<T> sum = one.best;
@@ -281,12 +296,13 @@ __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Product<T> p)
         if constexpr (kKind == Kind::kWhich) p.StoreArgument(row, column, one.slot);
       }
     }
-    __syncthreads();
   });
 }
 
 // Chunks, in whole blocks of the narrowest group.
-int64_t Chunks(const Layout& layout, int64_t k) { return ChunksOf(layout, k, kThreads / 2); }
+int64_t Chunks(const Layout& layout) {
+  return ChunksOf(layout, ShortChunkFor(layout.nnz), kThreads / 2);
+}
 
 int64_t PaddedWidth(int64_t k) { return (k + 127) / 128 * 128; }
 
@@ -299,8 +315,8 @@ cudaError_t Launch(cudaStream_t stream, const Product<T>& product) {
   Rows<T, kAligned, kGroup, kKind, kPerElement><<<grid, kThreads, 0, stream>>>(product);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess || product.chunks == 0) return error;
-  MergeChunks<T, kKind><<<MergingGrid(product.chunks, product.k), kMerging, 0, stream>>>(product);
-  return cudaGetLastError();
+  return LaunchOverlapping(stream, MergingGrid(product.chunks, product.k), kMerging,
+                           MergeChunks<T, kKind>, product);
 }
 
 template <typename T, bool kAligned, Kind kKind, bool kPerElement>
@@ -347,7 +363,7 @@ size_t RowProductsWorkspace(const RowProducts& products, ElementType type) {
   const auto width = static_cast<size_t>(PaddedWidth(products.c.cols));
   const size_t each = sizeof(int64_t) + width * SumSize(type) +
                       (KindOf(products) == Kind::kWhich ? width * sizeof(int64_t) : 0);
-  return static_cast<size_t>(Chunks(products.layout, products.c.cols)) * each;
+  return static_cast<size_t>(Chunks(products.layout)) * each;
 }
 
 absl::Status ComputeRowProducts(const Context& context, const RowProducts& products,
@@ -383,8 +399,8 @@ absl::Status ComputeRowProducts(const Context& context, const RowProducts& produ
     product.lda = products.arguments.leading_dimension;
     product.of_slot = ValueSource(layout);
     product.positions = products.positions.empty() ? nullptr : products.positions.data();
-    product.chunks = Chunks(layout, k);
-    product.chunk = ChunkFor(layout.nnz, k);
+    product.chunks = Chunks(layout);
+    product.chunk = ShortChunkFor(layout.nnz);
     product.partial_stride = PaddedWidth(k);
     const Kind kind = KindOf(products);
     product.first_of = reinterpret_cast<int64_t*>(context.workspace.data());

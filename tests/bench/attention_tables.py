@@ -12,6 +12,7 @@ import pathlib
 import sys
 
 WIDTHS = ((1, 64), (1, 128), (4, 32))
+GRAPHS = ("ca-CondMat", "soc-Slashdot0902", "gowalla_norm_adj", "BlogCatalog", "cnr-2000")  # rows of their own; the others are in the means
 BANDWIDTH = 2.6e12  # bytes a second, of copies on an H100 with HBM3
 GATHERS = 7.7e12  # bytes a second, of rows of an operand from the L2 cache
 EXPONENTIALS = 132 * 16 * 1.7e9  # a second, of its special function units
@@ -48,6 +49,20 @@ def ratio(a, b):
     return a / b if a and b else None
 
 
+def means(cells, ratios, after=0):
+    """Rows of a table: the geometric means over GRAPHS and over all, and the least. `ratios`: by matrix, None where there is none."""
+    of = {matrix: value for matrix, value in ratios.items() if value}
+    named = [value for matrix, value in of.items() if matrix in GRAPHS]
+    if not of:
+        return
+    tail = " |" * after
+    if len(of) > len(named) and named:
+        yield f"{cells} | geometric mean of these | | | {mean(named):.2f} |{tail}"
+    yield f"{cells} | geometric mean of all {len(of)} | | | {mean(of.values()):.2f} |{tail}"
+    least = min(of, key=of.get)
+    yield f"{cells} | the least: {least} | | | {of[least]:.2f} |{tail}"
+
+
 def floor_ms(rows, nnz, kind, heads, width, direction):
     """Each operand and result crosses the memory once, indices too; two rows of operands are gathered for each nonzero, and two more backward."""
     dense, gathers = (4, 2) if direction == "forward" else (8, 4)
@@ -57,28 +72,39 @@ def floor_ms(rows, nnz, kind, heads, width, direction):
 
 
 def attention(write, times, sizes, peers, direction):
-    peer = {"forward": (("DF-GNN", "f32"), ("Fused3S", "f16")), "backward": ()}[direction]
-    names = " | ".join(f"{name} / fused" for name, _ in peer)
-    write(f"\n## Attention, {direction}\n")
-    write(f"| type | heads x width | graph | chain | fused | chain / fused |{' ' + names + ' |' if names else ''} share of the roofline |")
-    write("|" + " --- |" * (7 + len(peer)))
+    peer = {"forward": (("DF-GNN", "f32"), ("Fused3S", "f16")), "backward": (), "both": (("DF-GNN", "f32"),)}[direction]
+    names = "".join(f" {name} / fused |" for name, _ in peer)
+    share = " share of the roofline |" if direction != "both" else ""
+    write(f"\n## Attention, {'forward and backward' if direction == 'both' else direction}\n")
+    write(f"| type | heads x width | graph | chain | fused | chain / fused |{names}{share}")
+    write("|" + " --- |" * (6 + len(peer) + bool(share)))
     for kind in ("f32", "f16"):
         for heads, width in WIDTHS:
-            ratios = []
+            ratios, of_peers = {}, {name: {} for name, of in peer if of == kind}
             for matrix, (rows, nnz, _) in sizes.items():
-                chain = times.get((matrix, kind, heads, width, f"attention {direction}", "chain"))
-                fused = times.get((matrix, kind, heads, width, f"attention {direction}", "fused"))
-                if not chain or not fused:
+                both = [
+                    [times.get((matrix, kind, heads, width, f"attention {d}", how)) for d in (("forward", "backward") if direction == "both" else (direction,))]
+                    for how in ("chain", "fused")
+                ]
+                if None in both[0] + both[1]:
                     continue
-                ratios.append(chain / fused)
-                others = "".join(
-                    f" {cell(ratio(peers.get((matrix, name, 'attention ' + direction, heads, width)), fused) if of == kind else None)} |"
-                    for name, of in peer
-                )
-                floor = floor_ms(rows, nnz, kind, heads, width, direction)
-                write(f"| {kind} | {heads} x {width} | {matrix} | {chain:.3f} | {fused:.3f} | {chain / fused:.2f} |{others} {floor / fused:.2f} |")
-            if ratios:
-                write(f"| {kind} | {heads} x {width} | geometric mean | | | {mean(ratios):.2f} |{' |' * len(peer)} |")
+                chain, fused = map(sum, both)
+                ratios[matrix] = chain / fused
+                others = ""
+                for name, of in peer:
+                    beside = ratio(peers.get((matrix, name, "attention " + direction, heads, width)), fused) if of == kind else None
+                    others += f" {cell(beside)} |"
+                    if beside:
+                        of_peers[name][matrix] = beside
+                if matrix in GRAPHS:
+                    floor = f" {floor_ms(rows, nnz, kind, heads, width, direction) / fused:.2f} |" if share else ""
+                    write(f"| {kind} | {heads} x {width} | {matrix} | {chain:.3f} | {fused:.3f} | {chain / fused:.2f} |{others}{floor}")
+            for line in means(f"| {kind} | {heads} x {width}", ratios, len(peer) + bool(share)):
+                write(line)
+            for name, of in of_peers.items():
+                if of:
+                    beside = "".join(f" {cell(mean(of.values()) if name == n else None)} |" for n, _ in peer)
+                    write(f"| {kind} | {heads} x {width} | geometric mean, {name} | | | |{beside}{' |' if share else ''}")
 
 
 def gat(write, times, sizes, peers):
@@ -105,11 +131,19 @@ def reductions(write, times, sizes):
     write("| --- | --- | --- | --- | --- | --- |")
     for kind in ("f32", "f16"):
         for width in (64, 128):
+            ratios = {"mean": [], "max": []}
             for matrix in sizes:
                 plain = times.get((matrix, kind, 1, width, "sum", "kernel"))
-                of = {what: times.get((matrix, kind, 1, width, what, "row products")) for what in ("mean", "max")}
-                if plain:
-                    write(f"| {kind} | {width} | {matrix} | {plain:.3f} | {cell(ratio(of['mean'], plain))} | {cell(ratio(of['max'], plain))} |")
+                of = {what: ratio(times.get((matrix, kind, 1, width, what, "row products")), plain) for what in ratios}
+                if None in of.values():
+                    continue
+                for what, value in of.items():
+                    ratios[what].append(value)
+                if matrix in GRAPHS:
+                    write(f"| {kind} | {width} | {matrix} | {plain:.3f} | {cell(of['mean'])} | {cell(of['max'])} |")
+            if ratios["mean"]:
+                all_of = len(ratios["mean"])
+                write(f"| {kind} | {width} | geometric mean of all {all_of} | | {cell(mean(ratios['mean']))} | {cell(mean(ratios['max']))} |")
 
 
 def page(results, peer_results):
@@ -128,6 +162,7 @@ def page(results, peer_results):
     )
     attention(write, times, sizes, peers, "forward")
     attention(write, times, sizes, peers, "backward")
+    attention(write, times, sizes, peers, "both")
     gat(write, times, sizes, peers)
     reductions(write, times, sizes)
     return "\n".join(lines) + "\n"

@@ -18,6 +18,7 @@
 #include "kernels/cuda/attention/heads.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::cuda {
@@ -27,6 +28,7 @@ using attention::AsConst;
 using attention::BlocksFor;
 using attention::kLog2E;
 using attention::kThreads;
+using attention::kWarp;
 using attention::Lane;
 using attention::Logarithm;
 using attention::Nonzeros;
@@ -76,19 +78,18 @@ struct Row : Lane<P, kGroup> {
   }
 
   /// Four nonzeros, or (not kAll) fewer; `columns` are theirs, `first` is the number of the first.
-  template <bool kAll>
-  __device__ void Add(const int32_t* columns, int64_t first, int count) {
+  template <bool kAll, typename Columns>
+  __device__ void Add(const Columns& columns, int64_t first, int count) {
     P values[4];
     Sum score;
-    const auto column_of = [&](int i) {
-      return static_cast<uint32_t>(__ldg(columns + (kAll ? i : min(i, count - 1))));
-    };
+    const auto there = [&](int i) { return kAll || i < count; };
     if constexpr (kDot) {
       P keys[4];
       Sum dots[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t column = column_of(i);
+        const uint32_t column = columns.Of(i);
+        if (!there(i)) continue;
         keys[i].Load(p.right.At(column), at);
         values[i].Load(p.values.At(column), values_at);
       }
@@ -96,16 +97,20 @@ struct Row : Lane<P, kGroup> {
       for (int i = 0; i < 4; ++i) dots[i] = query.Dot(keys[i], at);
       score = p.scale * quarters.SumOf(dots);
     } else {
-      const Sum right = Widen(ReadOnly(p.right.At(column_of(quarters.quarter)) + head));
+      const uint32_t own = columns.Of(quarters.quarter);
+      const Sum right = there(quarters.quarter) ? Widen(ReadOnly(p.right.At(own) + head)) : Sum(0);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) values[i].Load(p.values.At(column_of(i)), values_at);
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t column = columns.Of(i);
+        if (there(i)) values[i].Load(p.values.At(column), values_at);
+      }
       const Sum sum = left + right;
       score = p.scale * (sum > 0 ? sum : p.slope * sum);
     }
-    if (p.bias.data != nullptr && (kAll || quarters.quarter < count)) {
+    if (p.bias.data != nullptr && there(quarters.quarter)) {
       score += p.Bias(p.s.position[first + quarters.quarter], head);
     }
-    if (!kAll && quarters.quarter >= count) score = kNone;
+    if (!there(quarters.quarter)) score = kNone;
     const Sum most = max(greatest, quarters.Greatest(score));
     // While nothing is above minus infinity, differences from it are no numbers.
     const Sum base = most == kNone ? Sum(0) : most;
@@ -117,27 +122,29 @@ struct Row : Lane<P, kGroup> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Sum own = quarters.Of(weight, i);
-      if (kAll || i < count) sums.Add(own, values[i]);
+      if (there(i)) sums.Add(own, values[i]);
     }
   }
 };
 
 template <typename P, int kGroup, bool kDot>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
     Attend(const Forward<typename P::Element> p) {
   using Sum = typename P::Sum;
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();  // MergeChunks may get ready; it waits for this grid
+#endif
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
-  Row<P, kGroup, kDot> row(p, lane, task.row);
-  const int32_t* columns = p.s.columns + task.begin;
-  int64_t first = task.begin;
-  int left = task.count;
-#pragma unroll 1
-  for (; left >= 4; left -= 4, columns += 4, first += 4) row.template Add<true>(columns, first, 4);
-  if (left > 0) row.template Add<false>(columns, first, left);
+  if (__all_sync(kWarp, task.row < 0)) return;
+  auto columns = attention::ColumnsOf<kGroup>(p.s, task, lane);
+  Row<P, kGroup, kDot> row(p, lane, task.existing_row());
+  attention::ForEachFour(task, [&](int done, auto all) {
+    columns.MoveTo(done);
+    row.template Add<decltype(all)::value>(columns, task.begin + done, task.count - done);
+  });
   const Sum total = row.quarters.Total(row.total);
-  if (!row.active) return;
+  if (task.row < 0 || !row.active) return;
   const int head = row.head;
   const bool speaks = row.quarters.within == 0;
   if (task.chunk >= 0) {
@@ -155,54 +162,93 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   }
 }
 
-// Puts the chunks of each split row together: threadIdx.y takes every kMergers-th.
-template <typename T>
+/// Of a head: its greatest score, the sum of exponentials from that, weighted sums of columns.
+template <typename Sum, int kColumns>
+struct Softened {
+  static constexpr Sum kNone = -static_cast<Sum>(INFINITY);
+  Sum best, total;
+  Vector<Sum, kColumns> sums;
+
+  __device__ static Softened None() { return {kNone, 0, {}}; }
+  template <int kOthers>
+  __device__ void Merge(const Softened (&others)[kOthers]) {
+    Sum most = best;
+#pragma unroll
+    for (int i = 0; i < kOthers; ++i) most = max(most, others[i].best);
+    const Sum base = most == kNone ? Sum(0) : most;
+    Scale(Power(best - base));
+    best = most;
+#pragma unroll
+    for (int i = 0; i < kOthers; ++i) {
+      const Sum factor = Power(others[i].best - base);
+      total += factor * others[i].total;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) sums.at[j] += factor * others[i].sums.at[j];
+    }
+  }
+
+ private:
+  __device__ void Scale(Sum factor) {
+    total *= factor;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) sums.at[j] *= factor;
+  }
+};
+
+// Puts the chunks of each split row together: a lane has kColumns columns of a head.
+template <typename T, int kColumns>
 __global__ void __launch_bounds__(32 * kMergers) MergeChunks(const Forward<T> p) {
+  AwaitTheKernelBefore();
   using Sum = SumOf<T>;
-  constexpr Sum kNone = -static_cast<Sum>(INFINITY);
-  __shared__ Sum bests[kMergers][32], totals[kMergers][32], sums[kMergers][32];
-  const int column = static_cast<int>(blockIdx.y * 32 + threadIdx.x);
+  using One = Softened<Sum, kColumns>;
+  __shared__ One shared[kMergers][32];
+  const int column = static_cast<int>(blockIdx.y * 32 + threadIdx.x) * kColumns;
   const int head = column / p.values_width;
   const bool inside = head < p.heads.heads;
-  ForEachSplitRow(p.s, [&](int64_t row, int64_t first, int64_t last) {
-    Sum best = kNone, total = 0, sum = 0;
-    const auto merge = [&](Sum other_best, Sum other_total, Sum other_sum) {
-      const Sum most = max(best, other_best);
-      const Sum base = most == kNone ? Sum(0) : most;
-      const Sum mine = Power(best - base), theirs = Power(other_best - base);
-      total = total * mine + other_total * theirs;
-      sum = sum * mine + other_sum * theirs;
-      best = most;
-    };
-    if (inside) {
-      for (int64_t i = first + threadIdx.y; i <= last; i += kMergers) {
-        merge(p.greatest[i * p.heads.heads + head], p.total[i * p.heads.heads + head],
-              p.partial[i * p.padded_width + column]);
+  ForEachSplitRow(p.s, [&](int64_t row, const Share& share) {
+    One all = One::None();
+    for (int64_t next = share.first; inside && next <= share.last; next += 4 * share.step) {
+      One parts[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t chunk = next + i * share.step;
+        parts[i] = One::None();
+        if (chunk > share.last) continue;
+        parts[i].best = p.greatest[chunk * p.heads.heads + head];
+        parts[i].total = p.total[chunk * p.heads.heads + head];
+        parts[i].sums = LoadVector<Sum, kColumns>(p.partial + chunk * p.padded_width + column);
       }
+      all.Merge(parts);
     }
-    bests[threadIdx.y][threadIdx.x] = best;
-    totals[threadIdx.y][threadIdx.x] = total;
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y == 0 && inside) {
-      for (int i = 1; i < kMergers; ++i) {
-        merge(bests[i][threadIdx.x], totals[i][threadIdx.x], sums[i][threadIdx.x]);
-      }
-      p.out.At(row)[column] = Narrow<T>(total == 0 ? Sum(0) : sum / total);
-      if (p.log_sums.data != nullptr && column % p.values_width == 0) {
-        p.log_sums.At(row)[head] =
-            total == 0 ? kNone : (best + Logarithm(total)) / static_cast<Sum>(kLog2E);
-      }
+    const bool writes = OverShares(share, all, shared, [](One& mine, const One& other) {
+      const One others[1] = {other};
+      mine.Merge(others);
+    });
+    if (!writes || !inside) return;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      p.out.At(row)[column + j] = Narrow<T>(all.total == 0 ? Sum(0) : all.sums.at[j] / all.total);
     }
-    __syncthreads();
+    if (p.log_sums.data != nullptr && column % p.values_width == 0) {
+      p.log_sums.At(row)[head] = all.total == 0
+                                     ? One::kNone
+                                     : (all.best + Logarithm(all.total)) / static_cast<Sum>(kLog2E);
+    }
   });
+}
+
+template <typename T, int kColumns>
+cudaError_t LaunchMergeChunks(cudaStream_t stream, const Forward<T>& p) {
+  const int64_t columns = static_cast<int64_t>(p.heads.heads) * p.values_width;
+  return LaunchOverlapping(stream, MergingGrid(p.s.chunks, columns / kColumns), kMerging,
+                           MergeChunks<T, kColumns>, p);
 }
 
 }  // namespace
 
 size_t EdgeAttentionWorkspace(const EdgeAttention& of, ElementType type) {
   const int64_t each = attention::PaddedWidth(of.out.cols) + 2 * of.scores.heads;
-  const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout, of.out.cols));
+  const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout));
   return chunks * (sizeof(int64_t) + static_cast<size_t>(each) * SumSize(type));
 }
 
@@ -216,7 +262,7 @@ absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& o
         attention::ShapeOf<T>(scores, of.values, {}, {AsConst(of.out)}, {AsConst(of.log_sums)});
     if (!shape.ok()) return shape.status();
     Forward<T> p(scores, of.values, shape->heads);
-    p.s = attention::NonzerosOf(of.layout, of.out.cols);
+    p.s = attention::NonzerosOf(of.layout);
     p.out = RowsOf<T>(of.out);
     p.log_sums = RowsOf<SumOf<T>>(of.log_sums);
     p.padded_width = attention::PaddedWidth(of.out.cols);
@@ -235,8 +281,8 @@ absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& o
     });
     cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess && p.s.chunks > 0) {
-      MergeChunks<T><<<MergingGrid(p.s.chunks, of.out.cols), kMerging, 0, stream>>>(p);
-      error = cudaGetLastError();
+      error = p.values_width % 4 == 0 ? LaunchMergeChunks<T, 4>(stream, p)
+                                      : LaunchMergeChunks<T, 1>(stream, p);
     }
     return ToStatus(error, "starting attention");
   });

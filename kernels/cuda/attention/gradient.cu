@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention/gradient.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/formats/csr.h"
 
 namespace sparsed::cuda {
@@ -11,25 +12,25 @@ namespace {
 using attention::AsConst;
 using attention::Backward;
 using attention::Dots;
+using attention::Edge;
 using attention::kThreads;
 using attention::LeftOfSums;
-using attention::Nonzeros;
-using attention::Partials;
 using attention::RowsOf;
 using attention::RowStatistics;
 
 template <typename T>
-cudaError_t LaunchAddChunks(cudaStream_t stream, const Nonzeros& s, const Partials<T>& partials) {
-  if (s.chunks == 0) return cudaGetLastError();
+cudaError_t LaunchAddChunks(cudaStream_t stream, const Backward<T>& p) {
+  const cudaError_t error = cudaGetLastError();  // of what was started before
+  if (error != cudaSuccess || p.s.chunks == 0) return error;
   int64_t columns = 0;
-  for (const auto& target : partials.targets) columns += target.columns;
-  attention::AddChunks<T><<<MergingGrid(s.chunks, columns), kMerging, 0, stream>>>(s, partials);
-  return cudaGetLastError();
+  for (const auto& target : p.partials.targets) columns += target.columns;
+  return LaunchOverlapping(stream, MergingGrid(p.s.chunks, (columns + 3) / 4), kMerging,
+                           attention::AddChunks<T>, p);
 }
 
 /// The workspace, part by part.
 struct Workspace {
-  size_t statistics = 0, score_gradients = 0, sum_gradients = 0;
+  size_t statistics = 0, edges = 0, score_gradients = 0, sum_gradients = 0;
   size_t row_chunks = 0, row_partials = 0, column_chunks = 0, column_partials = 0;
   int64_t row_stride = 0, column_stride = 0, values_at = 0;
 
@@ -39,25 +40,35 @@ struct Workspace {
     const auto heads = static_cast<size_t>(scores.heads);
     const bool sums = scores.kind == EdgeScores::Kind::kSum;
     const auto nnz_by_heads = static_cast<size_t>(of.layout.nnz) * heads;
-    statistics = static_cast<size_t>(of.layout.rows) * heads * 2 * size;
-    if (of.bias.data != nullptr) score_gradients = nnz_by_heads * size;
+    if (of.right.data != nullptr || of.values_gradient.data != nullptr || of.bias.data != nullptr) {
+      const auto operands =
+          static_cast<size_t>(of.layout.rows * scores.left.cols +
+                              of.layout.cols * (scores.right.cols + of.values.cols)) *
+          SizeOf(type);
+      if (!sums && 2 * nnz_by_heads * size <= 2 * operands && of.layout.nnz <= UINT32_MAX) {
+        edges = 2 * nnz_by_heads * size;
+      } else if (of.bias.data != nullptr) {
+        score_gradients = nnz_by_heads * size;
+      }
+    }
+    if (edges == 0) statistics = static_cast<size_t>(of.layout.rows) * heads * 2 * size;
     if (sums && of.left.data != nullptr) sum_gradients = nnz_by_heads * size;
     row_stride = attention::PaddedWidth(scores.left.cols);
     values_at = attention::PaddedWidth(scores.right.cols);
     column_stride = values_at + attention::PaddedWidth(of.values.cols);
-    if (!sums && of.left.data != nullptr) {
-      const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout, of.values.cols));
+    if (!sums && (of.left.data != nullptr || edges > 0)) {
+      const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout));
       row_chunks = chunks * sizeof(int64_t);
-      row_partials = chunks * static_cast<size_t>(row_stride) * size;
+      if (of.left.data != nullptr) row_partials = chunks * static_cast<size_t>(row_stride) * size;
     }
-    const auto chunks = static_cast<size_t>(attention::ChunksOf(of.transposed, of.values.cols));
+    const auto chunks = static_cast<size_t>(attention::ChunksOf(of.transposed));
     column_chunks = chunks * sizeof(int64_t);
     column_partials = chunks * static_cast<size_t>(column_stride) * size;
   }
   /// Each part begins at 64 bytes.
   static size_t Padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
   size_t bytes() const {
-    return Padded(statistics) + Padded(score_gradients) + Padded(sum_gradients) +
+    return Padded(statistics) + Padded(edges) + Padded(score_gradients) + Padded(sum_gradients) +
            Padded(row_chunks) + Padded(row_partials) + Padded(column_chunks) +
            Padded(column_partials);
   }
@@ -78,11 +89,14 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
   Backward<T> p(scores, of.values, shape.heads);
   RowStatistics<Sum>* statistics;
   take(parts.statistics, statistics);
+  take(parts.edges, p.edges);
   take(parts.score_gradients, p.score_gradients);
   take(parts.sum_gradients, p.sum_gradients);
   p.statistics = statistics;
   p.factor = static_cast<Sum>(dot ? scores.scale : 1);
+  p.out = RowsOf<const T>(of.out);
   p.out_gradient = RowsOf<const T>(of.gradient);
+  p.log_sums = RowsOf<const Sum>(of.log_sums);
   p.left_gradient = RowsOf<T>(of.left);
   p.right_gradient = RowsOf<T>(of.right);
   p.values_gradient = RowsOf<T>(of.values_gradient);
@@ -90,17 +104,19 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
   p.by_nonzero =
       p.bias.data != nullptr || p.score_gradients != nullptr || p.sum_gradients != nullptr;
 
-  if (of.layout.rows > 0) {
-    const Dots<T> dots = {
-        of.layout.rows, static_cast<int>(heads),        p.values_width, RowsOf<const T>(of.out),
-        p.out_gradient, RowsOf<const Sum>(of.log_sums), statistics};
+  if (statistics != nullptr) {
+    const Dots<T> dots = {of.layout.rows, static_cast<int>(heads), p.values_width,
+                          p.out,          p.out_gradient,          p.log_sums,
+                          statistics};
     const int64_t threads = of.layout.rows * heads * 8;
     attention::StatisticsOfRows<T>
         <<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(dots);
   }
-  if (dot && of.left.data != nullptr && of.layout.rows > 0) {
+  if (dot && (of.left.data != nullptr || p.edges != nullptr) && of.layout.rows > 0) {
     Backward<T> rows = p;
-    rows.s = attention::NonzerosOf(of.layout, of.values.cols);
+    rows.by_nonzero = p.bias.data != nullptr || p.edges != nullptr;
+    rows.score_gradients = nullptr;
+    rows.s = attention::NonzerosOf(of.layout);
     take(parts.row_chunks, rows.s.first_of);
     take(parts.row_partials, rows.partials.data);
     rows.partials.stride = parts.row_stride;
@@ -109,13 +125,14 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
     attention::WithShape<T>(shape, [&]<typename P, typename Group>(P, Group) {
       attention::OfRows<P, Group::value><<<shape.Grid(rows.s), kThreads, 0, stream>>>(rows);
     });
-    const cudaError_t error = LaunchAddChunks(stream, rows.s, rows.partials);
+    const cudaError_t error =
+        of.left.data == nullptr ? cudaGetLastError() : LaunchAddChunks(stream, rows);
     if (error != cudaSuccess) return error;
   }
   const bool of_columns = of.right.data != nullptr || of.values_gradient.data != nullptr ||
                           p.score_gradients != nullptr || p.sum_gradients != nullptr;
   if (of_columns && of.transposed.rows > 0) {
-    p.s = attention::NonzerosOf(of.transposed, of.values.cols);
+    p.s = attention::NonzerosOf(of.transposed);
     take(parts.column_chunks, p.s.first_of);
     take(parts.column_partials, p.partials.data);
     p.partials.stride = parts.column_stride;
@@ -127,13 +144,15 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
                              static_cast<int>(of.values.cols), Sum(1)};
     attention::WithShape<T>(shape, [&]<typename P, typename Group>(P, Group) {
       const dim3 grid = shape.Grid(p.s);
-      if (dot) {
+      if (p.edges != nullptr) {
+        attention::OfEdges<P, Group::value><<<grid, kThreads, 0, stream>>>(p);
+      } else if (dot) {
         attention::OfColumns<P, Group::value><<<grid, kThreads, 0, stream>>>(p);
       } else {
         attention::OfColumnsOfSums<P, Group::value><<<grid, kThreads, 0, stream>>>(p);
       }
     });
-    const cudaError_t error = LaunchAddChunks(stream, p.s, p.partials);
+    const cudaError_t error = LaunchAddChunks(stream, p);
     if (error != cudaSuccess) return error;
   }
   if (!dot && of.left.data != nullptr && of.layout.rows > 0) {
@@ -141,12 +160,14 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
     const cudaError_t error = LaunchPass(stream, ViewCsr(of.layout).row_offsets, heads, work);
     if (error != cudaSuccess) return error;
   }
-  if (p.score_gradients != nullptr && of.layout.nnz > 0) {
+  if (of.bias.data != nullptr && of.layout.nnz > 0) {
     const bool each = of.bias.cols > 1 || heads == 1;
     const int64_t threads = of.layout.nnz * (each ? heads : 1);
     attention::BiasOfScores<T>
         <<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-            of.layout.nnz, static_cast<int>(heads), p.score_gradients, RowsOf<T>(of.bias), each);
+            of.layout.nnz, static_cast<int>(heads),
+            p.edges != nullptr ? &p.edges->of_score : p.score_gradients, p.edges != nullptr ? 2 : 1,
+            RowsOf<T>(of.bias), each);
   }
   return cudaGetLastError();
 }
@@ -163,7 +184,7 @@ absl::Status ComputeEdgeAttentionGradient(const Context& context, const EdgeAtte
   return VisitFloat(type, [&]<typename T>(T) {
     const absl::StatusOr<attention::Shape> shape = attention::ShapeOf<T>(
         scores, of.values, {AsConst(of.left), AsConst(of.right)},
-        {of.gradient, AsConst(of.values_gradient)}, {of.out, of.log_sums, AsConst(of.bias)});
+        {of.out, of.gradient, AsConst(of.values_gradient)}, {of.log_sums, AsConst(of.bias)});
     if (!shape.ok()) return shape.status();
     return ToStatus(
         Launch<T>(static_cast<cudaStream_t>(context.stream), of, *shape, context.workspace.data()),

@@ -5,21 +5,24 @@
 // its weight times (gradient[i] . values[j] - D[i]) (Dao et al. 2022, appendix B). What belongs to
 // column j is summed over row j of S^T, what belongs to row i over row i of S, so that nothing is
 // added atomically and the same comes out every time. Both read two rows a nonzero, several on
-// their way at a time. Of scores that are sums, the first pass leaves the gradient of each
-// nonzero's score, from which the gradient of `left` is added up: four bytes a head instead of a
-// row.
+// their way at a time. The pass over S leaves each nonzero's weight and the gradient of its score,
+// with which the pass over S^T only adds rows up; where these numbers would take more memory than
+// the operands and their gradients, that computes them again. Of scores that are sums, the first
+// pass leaves the gradient of each nonzero's score, from which the gradient of `left` is added up:
+// four bytes a head instead of a row.
 //
 // Layout in: "csr", and that of S^T with a value source.
 //
 // Threads: groups of 8, 16 or 32 lanes, a row and as many heads as fit each; further heads are in
 // gridDim.y. Chunks of long rows come first in the grid, a second kernel adds them up.
 //
-// Needs: two numbers a row and head; for long rows, a row of sums for each chunk; where gradients
-// of nonzeros are asked for or added up, a number for each nonzero and head.
+// Needs: two numbers a nonzero and head, or a row and head; for long rows, a row of sums for each
+// chunk; where gradients of nonzeros are asked for or added up, a number for each nonzero and head.
 #pragma once
 
 #include "kernels/attention.h"
 #include "kernels/cuda/attention/heads.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/row_passes.cuh"
 
 namespace sparsed::cuda::attention {
@@ -28,6 +31,12 @@ namespace sparsed::cuda::attention {
 template <typename W>
 struct alignas(2 * sizeof(W)) RowStatistics {
   W logarithm, product;
+};
+
+/// Of a nonzero and head: its weight and the gradient of its score.
+template <typename W>
+struct alignas(2 * sizeof(W)) Edge {
+  W weight, of_score;
 };
 
 /// What chunks of split rows have found, side by side in rows of `stride` sums, and where it goes.
@@ -50,10 +59,12 @@ struct Backward : Operands<T> {
   using Operands<T>::Operands;
   Nonzeros s;      // S or S^T
   Sum factor = 1;  // of gradients of `left` and `right`
-  Rows<const T> out_gradient;
+  Rows<const T> out, out_gradient;
+  Rows<const Sum> log_sums;
   bool by_nonzero = false;  // there is a bias, or something is written of each nonzero
   const RowStatistics<Sum>* statistics = nullptr;  // M x H
   Rows<T> left_gradient, right_gradient, values_gradient;
+  Edge<Sum>* edges = nullptr;      // nnz x H in the order of S's CSR; null: not to be left
   Sum* score_gradients = nullptr;  // of what is added to `bias`, nnz x H in the order of S's CSR
   Sum* sum_gradients = nullptr;    // kSum: of left + right, likewise
   Partials<T> partials;
@@ -88,6 +99,13 @@ __global__ void __launch_bounds__(kThreads) StatisticsOfRows(const Dots<T> p) {
   p.statistics[item] = {logarithm * static_cast<SumOf<T>>(kLog2E), sum};
 }
 
+/// The kernel that puts the chunks of split rows together may get ready; it waits for this grid.
+__device__ inline void MergingMayGetReady() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 /// A group's row of S or S^T, and what it knows of nonzeros.
 template <typename P, int kGroup>
 struct Row : Lane<P, kGroup> {
@@ -104,22 +122,28 @@ struct Row : Lane<P, kGroup> {
     return p.statistics[static_cast<int64_t>(row) * p.heads.heads + head];
   }
 
-  /// A nonzero's weight and the gradient of its score.
-  struct Edge {
-    Sum weight, of_score;
-  };
+  /// Of a row of S, by the head's lanes; `gradient` is their part of that of `out`.
+  __device__ Statistics StatisticsOf(int64_t at, const P& gradient) const {
+    P out;
+    out.Load(p.out.At(at), this->values_at);
+    const Sum logarithm = p.log_sums.At(at)[head];
+    Sum product = out.Dot(gradient, this->values_at);
+    for (int lanes = quarters.half; lanes > 0; lanes /= 2) product += quarters.From(product, lanes);
+    return {logarithm * static_cast<Sum>(kLog2E), product};
+  }
+
   /// `product`: of its values with the gradient of `out`; `steepness`: of a sum's LeakyReLU;
   /// `nonzero`: its number in the layout; `speaks`: this lane is the one that writes of it.
   template <bool kDot>
-  __device__ Edge Weigh(Sum score, Sum product, const Statistics& statistics, Sum steepness,
-                        int64_t nonzero, bool there, bool speaks) const {
+  __device__ Edge<Sum> Weigh(Sum score, Sum product, const Statistics& statistics, Sum steepness,
+                             int64_t nonzero, bool there, bool speaks) const {
     score *= p.scale;
     int64_t position = 0;
     if (p.by_nonzero && there) {
       position = p.s.position[nonzero];
       if (p.bias.data != nullptr) score += p.Bias(position, head);
     }
-    Edge edge;
+    Edge<Sum> edge;
     // The logarithm of a row of which all is masked is minus infinity, from which nothing differs.
     edge.weight = there && statistics.logarithm != -static_cast<Sum>(INFINITY)
                       ? Power(score - statistics.logarithm)
@@ -127,112 +151,21 @@ struct Row : Lane<P, kGroup> {
     edge.of_score = edge.weight == 0 ? Sum(0) : edge.weight * (product - statistics.product);
     if (p.by_nonzero && there && active && speaks) {
       const int64_t to = position * p.heads.heads + head;
+      if (kDot && p.edges != nullptr) p.edges[to] = edge;
       if (p.score_gradients != nullptr) p.score_gradients[to] = edge.of_score;
       if (!kDot && p.sum_gradients != nullptr) p.sum_gradients[to] = steepness * edge.of_score;
     }
     return edge;
   }
-  /// Of two nonzeros, of which the first two quarters have the scores and the others the products;
-  /// each lane sees to number quarter % 2.
-  __device__ Edge WeighPair(const Sum (&dots)[4], const Statistics& statistics, int64_t nonzero,
-                            bool there) const {
-    const Sum own = quarters.SumOf(dots), other = quarters.From(own, quarters.half);
-    const bool has_score = quarters.quarter < 2;
-    return Weigh<true>(has_score ? own : other, has_score ? other : own, statistics, 1, nonzero,
-                       there, quarters.within == (quarters.quarter % 2) * quarters.fourth);
-  }
 };
 
-/// Row i of S: the gradient of row i of `left`, of scores that are dot products.
+/// Row j of the gradients of `right` and of `values`, of scores that are dot products.
 template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
-    OfRows(const Backward<typename P::Element> p) {
+__device__ inline void StoreOfColumn(const Backward<typename P::Element>& p,
+                                     const Lane<P, kGroup>& row, const Task& task,
+                                     const Sums<P>& key_sums, const Sums<P>& value_sums) {
   using Sum = typename P::Sum;
-  const int lane = threadIdx.x % kGroup;
-  const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
-  const Row<P, kGroup> row(p, lane);
-  const int number = row.quarters.quarter % 2;
-  P query, gradient;
-  query.Load(p.left.At(task.row), row.at);
-  gradient.Load(p.out_gradient.At(task.row), row.values_at);
-  const auto statistics = row.StatisticsOf(static_cast<uint32_t>(task.row));
-  Sums<P> sums;
-  const int32_t* const columns = p.s.columns + task.begin;
-#pragma unroll 1
-  for (int done = 0; done < task.count; done += 2) {
-    P keys[2];
-    Sum dots[4];
-    const bool both = done + 1 < task.count;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const auto column = static_cast<uint32_t>(__ldg(columns + done + (both ? i : 0)));
-      P values;
-      keys[i].Load(p.right.At(column), row.at);
-      values.Load(p.values.At(column), row.values_at);
-      dots[i] = query.Dot(keys[i], row.at);
-      dots[2 + i] = gradient.Dot(values, row.values_at);
-    }
-    const Sum of_score =
-        row.WeighPair(dots, statistics, task.begin + done + number, both || number == 0).of_score;
-    sums.Add(row.quarters.Of(of_score, 0), keys[0]);
-    const Sum second = row.quarters.Of(of_score, 1);
-    if (both) sums.Add(second, keys[1]);
-  }
-  if (!row.active) return;
-  if (task.chunk >= 0) {
-    sums.Store(p.partials.data + task.chunk * p.partials.stride, row.at, Sum(1));
-  } else {
-    sums.Store(p.left_gradient.At(task.row), row.at, p.factor);
-  }
-}
-
-/// Row j of S^T: the gradients of row j of `right` and of `values`, of scores that are dot
-/// products.
-template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
-    OfColumns(const Backward<typename P::Element> p) {
-  using Sum = typename P::Sum;
-  const int lane = threadIdx.x % kGroup;
-  const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
-  const Row<P, kGroup> row(p, lane);
-  const int number = row.quarters.quarter % 2;
-  P key, value;
-  key.Load(p.right.At(task.row), row.at);
-  value.Load(p.values.At(task.row), row.values_at);
-  Sums<P> key_sums, value_sums;
-  const int32_t* const columns = p.s.columns + task.begin;
-#pragma unroll 1
-  for (int done = 0; done < task.count; done += 2) {
-    P queries[2], gradients[2];
-    Sum dots[4];
-    const bool both = done + 1 < task.count;
-    const auto statistics =
-        row.StatisticsOf(static_cast<uint32_t>(__ldg(columns + done + (both ? number : 0))));
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const auto other = static_cast<uint32_t>(__ldg(columns + done + (both ? i : 0)));
-      queries[i].Load(p.left.At(other), row.at);
-      gradients[i].Load(p.out_gradient.At(other), row.values_at);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      dots[i] = key.Dot(queries[i], row.at);
-      dots[2 + i] = value.Dot(gradients[i], row.values_at);
-    }
-    const auto edge =
-        row.WeighPair(dots, statistics, task.begin + done + number, both || number == 0);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const Sum weight = row.quarters.Of(edge.weight, i);
-      const Sum of_score = row.quarters.Of(edge.of_score, i);
-      if (i > 0 && !both) break;
-      value_sums.Add(weight, gradients[i]);
-      key_sums.Add(of_score, queries[i]);
-    }
-  }
-  if (!row.active) return;
+  if (task.row < 0 || !row.active) return;
   if (task.chunk >= 0) {
     Sum* const to = p.partials.data + task.chunk * p.partials.stride;
     key_sums.Store(to, row.at, Sum(1));
@@ -247,52 +180,194 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(true))
   }
 }
 
-/// The same of scores that are sums, and the gradients of those: four nonzeros at a time, each
-/// quarter of a head's lanes sees to one.
+/// Row i of S: the gradient of row i of `left`, of scores that are dot products, and what row j of
+/// S^T needs of the row's nonzeros. Four at a time, each quarter of a head's lanes sees to one.
 template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
-    OfColumnsOfSums(const Backward<typename P::Element> p) {
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
+    OfRows(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
+  MergingMayGetReady();
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
-  if (task.row < 0) return;
+  if (__all_sync(kWarp, task.row < 0)) return;
+  auto columns = ColumnsOf<kGroup>(p.s, task, lane);
+  const Row<P, kGroup> row(p, lane);
+  const int number = row.quarters.quarter;
+  P query, gradient;
+  query.Load(p.left.At(task.existing_row()), row.at);
+  gradient.Load(p.out_gradient.At(task.existing_row()), row.values_at);
+  const RowStatistics<Sum> statistics = row.StatisticsOf(task.existing_row(), gradient);
+  Sums<P> sums;
+  ForEachFour(task, [&](int done, auto all) {
+    const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
+    P keys[4], values[4];
+    Sum scores[4], products[4];
+    columns.MoveTo(done);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t column = columns.Of(i);
+      if (!there(i)) continue;
+      keys[i].Load(p.right.At(column), row.at);
+      values[i].Load(p.values.At(column), row.values_at);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[i] = query.Dot(keys[i], row.at);
+      products[i] = gradient.Dot(values[i], row.values_at);
+    }
+    const auto edge =
+        row.template Weigh<true>(row.quarters.SumOf(scores), row.quarters.SumOf(products),
+                                 statistics, 1, task.begin + done + number, there(number),
+                                 row.quarters.within == number * row.quarters.fourth);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Sum of_score = row.quarters.Of(edge.of_score, i);
+      if (there(i)) sums.Add(of_score, keys[i]);
+    }
+  });
+  if (task.row < 0 || !row.active || p.left_gradient.data == nullptr) return;
+  if (task.chunk >= 0) {
+    sums.Store(p.partials.data + task.chunk * p.partials.stride, row.at, Sum(1));
+  } else {
+    sums.Store(p.left_gradient.At(task.row), row.at, p.factor);
+  }
+}
+
+/// Row j of S^T: the gradients of row j of `right` and of `values`, of scores that are dot
+/// products, from what is known of the row's nonzeros.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
+    OfEdges(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  MergingMayGetReady();
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (__all_sync(kWarp, task.row < 0)) return;
+  auto columns = ColumnsOf<kGroup>(p.s, task, lane);
+  const auto read = [&](int i) { return static_cast<uint32_t>(p.s.position[task.begin + i]); };
+  Ahead<kGroup, decltype(read)> positions(read, task.count, lane);
+  const Lane<P, kGroup> row(p, lane);
+  Sums<P> key_sums, value_sums;
+  ForEachFour(task, [&](int done, auto all) {
+    const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
+    P queries[4], gradients[4];
+    Edge<Sum> edges[4];
+    columns.MoveTo(done);
+    positions.MoveTo(done);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t other = columns.Of(i);
+      const int64_t position = positions.Of(i);
+      if (!there(i)) continue;
+      edges[i] = p.edges[position * p.heads.heads + row.head];
+      queries[i].Load(p.left.At(other), row.at);
+      gradients[i].Load(p.out_gradient.At(other), row.values_at);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!there(i)) continue;
+      value_sums.Add(edges[i].weight, gradients[i]);
+      key_sums.Add(edges[i].of_score, queries[i]);
+    }
+  });
+  StoreOfColumn<P, kGroup>(p, row, task, key_sums, value_sums);
+}
+
+/// Row j of S^T: the same, all computed again, which takes more registers.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, 8) OfColumns(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  MergingMayGetReady();
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (__all_sync(kWarp, task.row < 0)) return;
+  auto columns = ColumnsOf<kGroup>(p.s, task, lane);
+  const Row<P, kGroup> row(p, lane);
+  const int number = row.quarters.quarter;
+  P key, value;
+  key.Load(p.right.At(task.existing_row()), row.at);
+  value.Load(p.values.At(task.existing_row()), row.values_at);
+  Sums<P> key_sums, value_sums;
+  ForEachFour(task, [&](int done, auto all) {
+    const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
+    P queries[4], gradients[4];
+    Sum scores[4], products[4];
+    columns.MoveTo(done);
+    const auto statistics = row.StatisticsOf(columns.Of(number));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t other = columns.Of(i);
+      if (!there(i)) continue;
+      queries[i].Load(p.left.At(other), row.at);
+      gradients[i].Load(p.out_gradient.At(other), row.values_at);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[i] = key.Dot(queries[i], row.at);
+      products[i] = value.Dot(gradients[i], row.values_at);
+    }
+    const auto edge =
+        row.template Weigh<true>(row.quarters.SumOf(scores), row.quarters.SumOf(products),
+                                 statistics, 1, task.begin + done + number, there(number),
+                                 row.quarters.within == number * row.quarters.fourth);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Sum weight = row.quarters.Of(edge.weight, i);
+      const Sum of_score = row.quarters.Of(edge.of_score, i);
+      if (!there(i)) continue;
+      value_sums.Add(weight, gradients[i]);
+      key_sums.Add(of_score, queries[i]);
+    }
+  });
+  StoreOfColumn<P, kGroup>(p, row, task, key_sums, value_sums);
+}
+
+/// The same of scores that are sums, and the gradients of those.
+template <typename P, int kGroup>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
+    OfColumnsOfSums(const Backward<typename P::Element> p) {
+  using Sum = typename P::Sum;
+  MergingMayGetReady();
+  const int lane = threadIdx.x % kGroup;
+  const Task task = TaskOf<kGroup>(p.s, lane);
+  if (__all_sync(kWarp, task.row < 0)) return;
+  auto columns = ColumnsOf<kGroup>(p.s, task, lane);
   const Row<P, kGroup> row(p, lane);
   const int number = row.quarters.quarter;
   P value;
-  value.Load(p.values.At(task.row), row.values_at);
-  const Sum own_right = Widen(ReadOnly(p.right.At(task.row) + row.head));
+  value.Load(p.values.At(task.existing_row()), row.values_at);
+  const Sum own_right = Widen(ReadOnly(p.right.At(task.existing_row()) + row.head));
   Sums<P> value_sums;
   Sum right_sum = 0;  // of this lane's nonzeros
-  const int32_t* const columns = p.s.columns + task.begin;
-#pragma unroll 1
-  for (int done = 0; done < task.count; done += 4) {
+  ForEachFour(task, [&](int done, auto all) {
+    const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
     P gradients[4];
     Sum dots[4];
-    const int last = task.count - done - 1;
-    const auto own = static_cast<uint32_t>(__ldg(columns + done + min(number, last)));
+    columns.MoveTo(done);
+    const uint32_t own = columns.Of(number);
     const auto statistics = row.StatisticsOf(own);
     const Sum sum = own_right + Widen(ReadOnly(p.left.At(own) + row.head));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const auto other = static_cast<uint32_t>(__ldg(columns + done + min(i, last)));
-      gradients[i].Load(p.out_gradient.At(other), row.values_at);
+      const uint32_t other = columns.Of(i);
+      if (there(i)) gradients[i].Load(p.out_gradient.At(other), row.values_at);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) dots[i] = value.Dot(gradients[i], row.values_at);
     const Sum steepness = sum > 0 ? Sum(1) : p.slope;
     const auto edge =
         row.template Weigh<false>(steepness * sum, row.quarters.SumOf(dots), statistics, steepness,
-                                  task.begin + done + number, number <= last,
+                                  task.begin + done + number, there(number),
                                   row.quarters.within == number * row.quarters.fourth);
     right_sum += steepness * edge.of_score;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Sum weight = row.quarters.Of(edge.weight, i);
-      if (i <= last) value_sums.Add(weight, gradients[i]);
+      if (there(i)) value_sums.Add(weight, gradients[i]);
     }
-  }
+  });
   right_sum = row.quarters.Total(right_sum);
-  if (!row.active) return;
+  if (task.row < 0 || !row.active) return;
   const bool speaks = row.quarters.within == 0;
   if (task.chunk >= 0) {
     Sum* const to = p.partials.data + task.chunk * p.partials.stride;
@@ -308,33 +383,38 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>(false))
   }
 }
 
-// Adds up the chunks of each split row: threadIdx.y takes every kMergers-th.
+// Adds up the chunks of each split row: a lane has four columns.
 template <typename T>
-__global__ void __launch_bounds__(32 * kMergers) AddChunks(const Nonzeros s, const Partials<T> p) {
+__global__ void __launch_bounds__(32 * kMergers) AddChunks(const Backward<T> backward) {
+  AwaitTheKernelBefore();
   using Sum = SumOf<T>;
-  __shared__ Sum sums[kMergers][32];
-  const int at = static_cast<int>(blockIdx.y * 32 + threadIdx.x);
-  int column = at;
-  int target = 0;
-  for (; target < Partials<T>::kMost && column >= p.targets[target].columns; ++target) {
-    column -= p.targets[target].columns;
-  }
-  const bool inside = target < Partials<T>::kMost;
-  ForEachSplitRow(s, [&](int64_t row, int64_t first, int64_t last) {
-    Sum sum = 0;
-    if (inside) {
-      for (int64_t i = first + threadIdx.y; i <= last; i += kMergers) {
-        sum += p.data[i * p.stride + at];
+  using Four = Vector<Sum, 4>;
+  const Partials<T>& p = backward.partials;
+  __shared__ Four sums[kMergers][32];
+  const int at = static_cast<int>(blockIdx.y * 32 + threadIdx.x) * 4;
+  const auto add = [](Four& mine, const Four& other) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) mine.at[j] += other.at[j];
+  };
+  ForEachSplitRow(backward.s, [&](int64_t row, const Share& share) {
+    Four sum = {};
+    if (at < p.stride) {
+#pragma unroll 4
+      for (int64_t i = share.first; i <= share.last; i += share.step) {
+        add(sum, LoadVector<Sum, 4>(p.data + i * p.stride + at));
       }
     }
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y == 0 && inside && p.targets[target].data != nullptr) {
-      for (int i = 1; i < kMergers; ++i) sum += sums[i][threadIdx.x];
-      p.targets[target].data[row * p.targets[target].leading + column] =
-          Narrow<T>(p.targets[target].factor * sum);
+    if (!OverShares(share, sum, sums, add)) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      int column = at + j;
+      for (const auto& target : p.targets) {
+        if (column >= 0 && column < target.columns && target.data != nullptr) {
+          target.data[row * target.leading + column] = Narrow<T>(target.factor * sum.at[j]);
+        }
+        column -= target.columns;
+      }
     }
-    __syncthreads();
   });
 }
 
@@ -355,17 +435,19 @@ struct LeftOfSums {
   }
 };
 
+/// `gradients`: of scores, one every `step` numbers; `each`: the bias is of a head.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    BiasOfScores(int64_t nnz, int heads, const SumOf<T>* gradients, Rows<T> bias, bool each) {
+    BiasOfScores(int64_t nnz, int heads, const SumOf<T>* gradients, int step, Rows<T> bias,
+                 bool each) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (each) {
-    if (at < nnz * heads) bias.At(at / heads)[at % heads] = Narrow<T>(gradients[at]);
+    if (at < nnz * heads) bias.At(at / heads)[at % heads] = Narrow<T>(gradients[at * step]);
     return;
   }
   if (at >= nnz) return;
   SumOf<T> sum = 0;
-  for (int head = 0; head < heads; ++head) sum += gradients[at * heads + head];
+  for (int head = 0; head < heads; ++head) sum += gradients[(at * heads + head) * step];
   *bias.At(at) = Narrow<T>(sum);
 }
 

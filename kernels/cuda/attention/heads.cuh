@@ -126,12 +126,10 @@ struct Part {
   }
 };
 
-/// Blocks that are to run on a multiprocessor at once, that its registers suffice for. `many`: of
-/// two operands' sums.
+/// Blocks that are to run on a multiprocessor at once, that its registers suffice for.
 template <typename P>
-constexpr int BlocksFor(bool many) {
-  const int most = P::kWidth > 8 || P::kCount > 1 ? 2 : P::kWidth > 4 ? 3 : 4;
-  return (many && most > 2 ? most - 1 : most) * 256 / kThreads;
+constexpr int BlocksFor() {
+  return P::kWidth > 8 || P::kCount > 1 ? 8 : P::kWidth > 4 ? 12 : 14;
 }
 
 /// A lane's sums of as many columns.
@@ -176,19 +174,22 @@ struct Sums {
   }
 };
 
-/// The lanes of a head in quarters, each of which sees to one of four numbers.
+/// Groups of a warp stay together until the longest of their rows is done: those that wait for it
+/// cost nothing that the others would not.
+constexpr unsigned kWarp = 0xffffffffu;
+
+/// The lanes of a head in quarters, each of which sees to one of four numbers. All lanes of the
+/// warp exchange them at once.
 template <int kGroup>
 struct Quarters {
-  unsigned mask;  // of the group's lanes
-  int half;       // of the head's lanes, how many
+  int half;  // of the head's lanes, how many
   int fourth;
   int within;   // which of them this is
   int first;    // the group's lane that is the head's first
   int quarter;  // that this one is in
 
   __device__ Quarters(const Heads& heads, int lane)
-      : mask(GroupMask<kGroup>()),
-        half(1 << (heads.shift - 1)),
+      : half(1 << (heads.shift - 1)),
         fourth(1 << (heads.shift - 2)),
         within(heads.Within(lane)),
         first(lane - within),
@@ -196,7 +197,7 @@ struct Quarters {
 
   template <typename Sum>
   __device__ Sum From(Sum number, int lanes) const {
-    return __shfl_xor_sync(mask, number, lanes, kGroup);
+    return __shfl_xor_sync(kWarp, number, lanes, kGroup);
   }
   /// The sum of the head's lanes of number `quarter`: half as many numbers are exchanged in each
   /// of two steps.
@@ -226,7 +227,7 @@ struct Quarters {
   /// What quarter i has.
   template <typename Sum>
   __device__ Sum Of(Sum number, int i) const {
-    return __shfl_sync(mask, number, first + i * fourth, kGroup);
+    return __shfl_sync(kWarp, number, first + i * fourth, kGroup);
   }
 };
 
@@ -244,18 +245,18 @@ struct Nonzeros {
 };
 
 /// Chunks, in whole blocks of the narrowest group.
-inline int64_t ChunksOf(const Layout& layout, int64_t columns) {
-  return cuda::ChunksOf(layout, columns, kThreads / 8);
+inline int64_t ChunksOf(const Layout& layout) {
+  return cuda::ChunksOf(layout, ShortChunkFor(layout.nnz), kThreads / 8);
 }
-inline Nonzeros NonzerosOf(const Layout& layout, int64_t columns) {
+inline Nonzeros NonzerosOf(const Layout& layout) {
   const CsrView s = ViewCsr(layout);
   Nonzeros nonzeros;
   nonzeros.row_offsets = s.row_offsets.data();
   nonzeros.columns = s.column_indices.data();
   nonzeros.rows = layout.rows;
   nonzeros.nnz = layout.nnz;
-  nonzeros.chunks = ChunksOf(layout, columns);
-  nonzeros.chunk = ChunkFor(layout.nnz, columns);
+  nonzeros.chunks = ChunksOf(layout);
+  nonzeros.chunk = ShortChunkFor(layout.nnz);
   nonzeros.position = ValueSource(layout);
   return nonzeros;
 }
@@ -266,6 +267,9 @@ struct Task {
   int64_t begin = 0;
   int count = 0;
   int64_t chunk = -1;  // a whole row
+
+  /// Its own, or one that is there.
+  __device__ int64_t existing_row() const { return row < 0 ? 0 : row; }
 };
 template <int kGroup>
 __device__ inline Task TaskOf(const Nonzeros& s, int lane) {
@@ -285,6 +289,56 @@ __device__ inline Task TaskOf(const Nonzeros& s, int lane) {
     task = {row, begin, static_cast<int>(end - begin), -1};
   }
   return task;
+}
+
+/// Numbers of a task's nonzeros, four of which are looked at a time: a group's lanes read one each,
+/// as many ahead, and pass them around. `read(i)` is that of the task's nonzero i; there is 0
+/// behind the last.
+template <int kGroup, typename Read>
+class Ahead {
+ public:
+  __device__ Ahead(const Read& read, int count, int lane)
+      : read_(read), count_(count), lane_(lane), held_(At(lane)), next_(At(kGroup + lane)) {}
+
+  /// To the four from nonzero `done` on: after those before.
+  __device__ void MoveTo(int done) {
+    if (done > 0 && done % kGroup == 0) {
+      held_ = next_;
+      next_ = At(done + kGroup + lane_);
+    }
+    base_ = done % kGroup;
+  }
+  /// Of the i-th of the four. All lanes of the warp call it.
+  __device__ uint32_t Of(int i) const { return __shfl_sync(kWarp, held_, base_ + i, kGroup); }
+
+ private:
+  __device__ uint32_t At(int i) const { return i < count_ ? read_(i) : 0; }
+
+  const Read read_;
+  const int count_, lane_;
+  uint32_t held_, next_;
+  int base_ = 0;
+};
+
+/// Calls `add(done, there)` for every four nonzeros from `done` on, of which `there` says whether
+/// all groups of the warp have all; those that have none left are called, too.
+template <typename Add>
+__device__ inline void ForEachFour(const Task& task, const Add& add) {
+  const int most = __reduce_max_sync(kWarp, task.count);
+  const int least = __reduce_min_sync(kWarp, task.count);
+  int done = 0;
+#pragma unroll 1
+  for (; done + 4 <= least; done += 4) add(done, std::true_type());
+#pragma unroll 1
+  for (; done < most; done += 4) add(done, std::false_type());
+}
+
+/// The columns of a task's nonzeros.
+template <int kGroup>
+__device__ inline auto ColumnsOf(const Nonzeros& s, const Task& task, int lane) {
+  const int32_t* const columns = s.columns + task.begin;
+  const auto read = [columns](int i) { return static_cast<uint32_t>(__ldg(columns + i)); };
+  return Ahead<kGroup, decltype(read)>(read, task.count, lane);
 }
 
 /// How the kernel is cut out for a problem.

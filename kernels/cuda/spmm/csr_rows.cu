@@ -184,35 +184,33 @@ __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2 || kI
   }
 }
 
-// Adds up the chunks of each split row: threadIdx.y takes every kMergers-th, the sums of those
-// follow in their order.
+// Adds up the chunks of each split row.
 template <typename T>
 __global__ void __launch_bounds__(32 * kMergers) AddChunks(const Product<T> p) {
   AwaitTheKernelBefore();
   using Sum = SumOf<T>;
   __shared__ Sum sums[kMergers][32];
   const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
-  ForEachSplitRow(p, [&](int64_t row, int64_t first, int64_t last) {
+  ForEachSplitRow(p, [&](int64_t row, const Share& share) {
     Sum sum = 0;
     if (column < p.k) {
 #pragma unroll 4
-      for (int64_t i = first + threadIdx.y; i <= last; i += kMergers) {
+      for (int64_t i = share.first; i <= share.last; i += share.step) {
         sum += p.partial[i * p.partial_stride + column];
       }
     }
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y == 0 && column < p.k) {
-      for (int i = 1; i < kMergers; ++i) sum += sums[i][threadIdx.x];
+    const bool all = OverShares(share, sum, sums, [](Sum& mine, Sum other) { mine += other; });
+    if (all && column < p.k) {
       T& c = p.c[p.Target(row) * p.ldc + column];
       c = Narrow<T>(p.beta == Sum(0) ? p.alpha * sum : p.alpha * sum + p.beta * Widen(c));
     }
-    __syncthreads();
   });
 }
 
 // Chunks, in whole blocks of the narrowest group.
-int64_t Chunks(const Layout& layout, int64_t k) { return ChunksOf(layout, k, kThreads / 2); }
+int64_t Chunks(const Layout& layout, int64_t k) {
+  return ChunksOf(layout, ChunkFor(layout.nnz, k), kThreads / 2);
+}
 
 int64_t PaddedWidth(int64_t k) { return (k + 127) / 128 * 128; }
 
