@@ -144,6 +144,22 @@ def blocks(measured):
             f"{sorted(l['choosing_ms'] for l in measured)[int(0.95 * len(measured))]:.0f} ms (95 %).\n")
 
 
+def blocks_again(first, again):
+    """How far a second run of the smallest matrices was off."""
+    before = {(line["matrix"], line["k"]): line for line in first}
+    ratios = {}
+    for line in again:
+        other = before[line["matrix"], line["k"]]
+        for shape in sorted(line["ms"].keys() & other["ms"].keys()):
+            if " x " in shape:
+                ratios[line["matrix"], line["k"], shape] = (csr_ms(line) / line["ms"][shape], csr_ms(other) / other["ms"][shape])
+    off = sorted(max(a / b, b / a) for a, b in ratios.values())
+    matrix, k, shape = max(ratios, key=lambda key: ratios[key][0] / ratios[key][1])
+    return (f"The first run read processor time to 1 us, which is coarse where K is 8 or 32 and the matrix small. A second run of {len({line['matrix'] for line in again})} small ones, to 1 ns but beside much more work, "
+            f"gave speed-ups that differ by {off[len(off) // 2]:.2f} times in the middle and {off[int(0.9 * len(off))]:.2f} in the worst tenth; the most is {matrix} by {shape} at K = {k}, {ratios[matrix, k, shape][0]:.2f} in the place of "
+            f"{ratios[matrix, k, shape][1]:.2f}. Single figures of small matrices are good to that.\n")
+
+
 SECTIONS = "cpu.incsr.sections S="
 
 
@@ -295,7 +311,8 @@ def page(results):
         text += ["## SpMM from dense blocks", "",
                  "`bench_block_shapes` on the matrices of the other tables: all shapes of 1 x 1 to 8 x 8 (rows x columns) of whose places half are nonzeros, f32, one thread of an AMD EPYC (Zen 5) with 1 MiB of L2, "
                  "processor time, medians of runs in turns. For each K the fastest shape's speed-up over the fastest kernel from CSR (in the order of rows that there is, not transposed), then that of the shape that the estimate takes. `blocks-RxC` are "
-                 "random places, a dense block in each; the estimate was fitted to them and to six of the others. Left out are matrices of which no shape is 1.1 times as fast.", "", blocks(dense)]
+                 "random places, a dense block in each; the estimate was fitted to them and to six of the others. Left out are matrices of which no shape is 1.1 times as fast.", "", blocks(dense),
+                 blocks_again(dense, lines(results / "blocks-again.jsonl"))]
     sparse = lines(results / "spgemm.jsonl")
     if sparse:
         text += ["## SpGEMM beside SuiteSparse:GraphBLAS", "",
