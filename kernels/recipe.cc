@@ -145,7 +145,9 @@ absl::StatusOr<RecipeStep> Complete(const RecipeStep& step) {
     if (ValueOf(step, flag, 0) == 1) complete.parameters.emplace_back(flag, 1);
   }
   for (const ParameterDefinition& parameter : definition->parameters) {
-    const int64_t value = ValueOf(step, parameter.key, parameter.fallback);
+    const int64_t fallback = ValueOf(complete, parameter.like, parameter.fallback);
+    const int64_t value = ValueOf(step, parameter.key, fallback);
+    if (!parameter.like.empty() && value == fallback) continue;
     if (value < parameter.least || value > parameter.most) {
       return absl::InvalidArgumentError(fmt::format("recipe: {}: {} = {} is out of range [{}, {}]",
                                                     step.name, parameter.key, value,
@@ -154,7 +156,7 @@ absl::StatusOr<RecipeStep> Complete(const RecipeStep& step) {
     complete.parameters.emplace_back(parameter.key, value);
   }
   for (const auto& [key, value] : step.parameters) {
-    if (ValueOf(complete, key, value - 1) != value) {
+    if (ValueOf(complete, key, value - 1) != value && !IsParameter(step.name, key)) {
       return absl::InvalidArgumentError(fmt::format("recipe: {} has no option '{}'; known: {}",
                                                     step.name, key, KnownOptions(step.name)));
     }
@@ -164,6 +166,10 @@ absl::StatusOr<RecipeStep> Complete(const RecipeStep& step) {
   if (siglen % bsize != 0) {
     return absl::InvalidArgumentError(fmt::format(
         "recipe: {}: siglen = {} is not a multiple of bsize = {}", step.name, siglen, bsize));
+  }
+  if (ValueOf(complete, "width", -1) == 0 && ValueOf(complete, "height", 0) != 0) {
+    return absl::InvalidArgumentError(fmt::format("recipe: {}: height = {} needs a width",
+                                                  step.name, ValueOf(complete, "height", 0)));
   }
   return complete;
 }

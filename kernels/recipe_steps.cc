@@ -213,23 +213,30 @@ absl::Status LeaveOutEmptyRows(const RecipeStep&, Draft& draft) {
   return absl::OkStatus();
 }
 
-/// A layout for SpGEMM, whose builder refuses patterns that it does not suit.
-template <absl::StatusOr<Layout> (*kBuild)(const RecipeStep&, const CsrView&, const BuildContext&)>
-absl::Status FormatForProducts(const RecipeStep& step, Draft& draft) {
+absl::Status Skip(const absl::Status& why, Draft& draft) {
+  draft.Note(std::string(why.message()));
+  draft.skipped = true;
+  return absl::OkStatus();
+}
+
+/// A layout whose rows keep their order, and whose builder refuses patterns that it does not suit.
+template <typename Build>
+absl::Status FormatForProducts(const RecipeStep& step, Draft& draft, const Build& build) {
   if (!draft.csr.row_order.empty()) {
     draft.Note(fmt::format("{}: its rows are not put into another order", step.name));
     draft.skipped = true;
     return absl::OkStatus();
   }
-  absl::StatusOr<Layout> layout = kBuild(step, draft.csr, draft.context);
-  if (absl::IsFailedPrecondition(layout.status())) {
-    draft.Note(std::string(layout.status().message()));
-    draft.skipped = true;
-    return absl::OkStatus();
-  }
+  absl::StatusOr<Layout> layout = build();
+  if (absl::IsFailedPrecondition(layout.status())) return Skip(layout.status(), draft);
   if (!layout.ok()) return layout.status();
   draft.layout = *std::move(layout);
   return absl::OkStatus();
+}
+
+template <absl::StatusOr<Layout> (*kBuild)(const RecipeStep&, const CsrView&, const BuildContext&)>
+absl::Status FormatForProducts(const RecipeStep& step, Draft& draft) {
+  return FormatForProducts(step, draft, [&] { return kBuild(step, draft.csr, draft.context); });
 }
 
 absl::StatusOr<Layout> Diagonals(const RecipeStep&, const CsrView& csr,
@@ -242,9 +249,21 @@ absl::StatusOr<Layout> Ell(const RecipeStep& step, const CsrView& csr,
   return BuildEll(csr, step.name, context);
 }
 
-absl::StatusOr<Layout> Blocks(const RecipeStep& step, const CsrView& csr,
-                              const BuildContext& context) {
-  return BuildBcsr(csr, ValueOf(step, "width", kLeastBlockWidth), context);
+absl::Status CutIntoBlocks(const RecipeStep& step, Draft& draft) {
+  const int64_t width = ValueOf(step, "width", 0);
+  BlockShape shape = {ValueOf(step, "height", width), width};
+  if (width == 0 && draft.csr.row_order.empty()) {
+    const absl::StatusOr<ChosenBlocks> chosen = ChooseBlockShape(draft.csr);
+    if (!chosen.ok()) return Skip(chosen.status(), draft);
+    shape = chosen->shape;
+    draft.skipped = chosen->cost >= 1 && ValueOf(step, "force", 0) == 0;
+    draft.Note(fmt::format(
+        "by a sample blocks of {} x {} suit best, {:.0f} % of whose places are nonzeros{}",
+        shape.height, shape.width, 100 * chosen->fill,
+        draft.skipped ? ": no better than single nonzeros" : ""));
+    if (draft.skipped) return absl::OkStatus();
+  }
+  return FormatForProducts(step, draft, [&] { return BuildBcsr(draft.csr, shape, draft.context); });
 }
 
 absl::StatusOr<Layout> Words(const RecipeStep&, const CsrView& csr, const BuildContext& context) {
@@ -258,7 +277,8 @@ absl::StatusOr<Layout> Parts(const RecipeStep& step, const CsrView& csr,
 
 absl::StatusOr<Layout> Sections(const RecipeStep& step, const CsrView& csr,
                                 const BuildContext& context) {
-  return BuildIncsr(csr, ValueOf(step, "columns", 16), context);
+  const int64_t columns = ValueOf(step, "columns", 16);
+  return BuildIncsr(csr, {columns, ValueOf(step, "block", columns)}, context);
 }
 
 absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
@@ -325,13 +345,16 @@ absl::Status ClusterRemainderStep(const RecipeStep& step, Draft& draft) {
 //   coo_panels(rows=)                              panels of rows, nonzeros listed by column
 //   dcsr                                           CSR without its empty rows
 //   row_segments(panel=,min_heavy=,coarsen=)       heavy row segments by column panel, light rows
-//   dia                                            values by diagonals; this and what follows are
-//                                                  for SpGEMM and keep the order of the rows
+//   dia                                            values by diagonals; this and what follows keep
+//                                                  the order of the rows and are for SpGEMM, bcsr
+//                                                  for SpMM as well
 //   ell, ellpack_r                                 rows of one length, by row and by entry
-//   bcsr(width=)                                   dense blocks
+//   bcsr(width=,height=)                           dense blocks; square but for a height, of a
+//                                                  shape that a sample finds but for a width
 //   row_words                                      columns as bits of words
 //   column_parts(parts=)                           ranges of columns
-//   incsr(columns=)                                sections of columns that are a line of values
+//   incsr(columns=,block=)                         sections of columns in blocks, one but for a
+//                                                  block that is given
 //   lsh_cluster(remainder,siglen=,...)             reorders the rows of what tiling left
 std::vector<StepDefinition> Definitions() {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
@@ -384,12 +407,18 @@ std::vector<StepDefinition> Definitions() {
       {kBcsr,
        Phase::kFormat,
        "",
-       {},
-       {{"width", kLeastBlockWidth, kLeastBlockWidth, kMostBlockWidth}},
-       FormatForProducts<Blocks>},
+       {"force"},
+       {{"width", 0, 0, kMostBlockSide}, {"height", 0, 1, kMostBlockSide, /*like=*/"width"}},
+       CutIntoBlocks},
       {kRowWords, Phase::kFormat, "", {}, {}, FormatForProducts<Words>},
       {kColumnParts, Phase::kFormat, "", {}, {{"parts", 2, 1, 64}}, FormatForProducts<Parts>},
-      {kIncsr, Phase::kFormat, "", {}, {{"columns", 16, 8, 16}}, FormatForProducts<Sections>},
+      {kIncsr,
+       Phase::kFormat,
+       "",
+       {},
+       {{"columns", 16, 2, kMostSectionColumns},
+        {"block", 0, 2, kMostSectionColumns, /*like=*/"columns"}},
+       FormatForProducts<Sections>},
   };
 }
 

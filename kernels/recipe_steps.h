@@ -43,6 +43,8 @@ struct ParameterDefinition {
   int64_t fallback;
   int64_t least;
   int64_t most;
+  /// A parameter before it whose value it has by default, and is not written then.
+  std::string_view like = {};
 };
 
 struct StepDefinition {

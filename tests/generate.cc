@@ -129,6 +129,19 @@ Pattern Runs(int32_t rows, int32_t cols, int32_t longest, uint64_t seed) {
   return FromCoordinates(rows, cols, std::move(entries));
 }
 
+Pattern InBlocks(const Pattern& places, int32_t height, int32_t width) {
+  std::vector<std::vector<int32_t>> rows(places.rows * height);
+  for (int64_t row = 0; row < places.rows * height; ++row) {
+    const int64_t of = row / height;
+    for (int64_t p = places.row_offsets[of]; p < places.row_offsets[of + 1]; ++p) {
+      for (int32_t i = 0; i < width; ++i) {
+        rows[row].push_back(places.column_indices[p] * width + i);
+      }
+    }
+  }
+  return FromRows(places.cols * width, rows);
+}
+
 std::vector<std::pair<Pattern, Pattern>> OddFactors() {
   std::vector<std::pair<Pattern, Pattern>> factors;
   for (const Pattern& square : {FromRows(0, {}), FromRows(1, {{}}), FromRows(1, {{0}}),

@@ -34,6 +34,9 @@ Pattern Uniform(int64_t rows, int64_t cols, int64_t row_nnz, uint64_t seed);
 /// Rows with three runs of near columns at random places, each of 1 to `longest` columns.
 Pattern Runs(int32_t rows, int32_t cols, int32_t longest, uint64_t seed);
 
+/// A dense block of height x width in the place of each nonzero, as several unknowns a vertex make.
+Pattern InBlocks(const Pattern& places, int32_t height, int32_t width);
+
 /// Graph500's R-MAT: 2^scale rows, edge_factor << scale edges drawn with a, b, c = .57, .19, .19,
 /// ids permuted, duplicates merged.
 Pattern Rmat(int scale, int64_t edge_factor, uint64_t seed);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/formats/bcsr.h"
 #include "kernels/formats/incsr.h"
 #include "kernels/kernel_table.h"
 #include "kernels/recipe.h"
@@ -98,14 +99,26 @@ std::vector<std::string_view> KindsOf(const std::vector<std::string_view>& kerne
 
 /// INVALID_ARGUMENT: the recipe's layout is of a kind that kernels read, but not as it is.
 absl::Status CheckParameters(const std::string& recipe, ElementType type) {
-  if (StepNameOf(recipe) != kIncsr) return absl::OkStatus();
   const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
   if (!parsed.ok()) return parsed.status();
-  const int64_t columns = ValueOf(parsed->steps.front(), "columns", 0);
-  if (columns == SectionColumns(type)) return absl::OkStatus();
+  const RecipeStep& step = parsed->steps.front();
+  if (step.name == kBcsr) {
+    const int64_t width = ValueOf(step, "width", 0);
+    if (width >= kLeastSquareBlock && ValueOf(step, "height", width) == width) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        fmt::format("recipe: SpGEMM reads {} of squares, width = {} to {}, not {}", kBcsr,
+                    kLeastSquareBlock, kMostBlockSide, recipe));
+  }
+  if (step.name != kIncsr) return absl::OkStatus();
+  const int64_t columns = ValueOf(step, "columns", 0);
+  const SectionShape shape = {columns, ValueOf(step, "block", columns)};
+  if (AreVectors(shape, type)) return absl::OkStatus();
+  const auto line = LineSections(type).block;
   return absl::InvalidArgumentError(
-      fmt::format("recipe: of {} kernels read {}(columns={}), not columns = {}", Name(type), kIncsr,
-                  SectionColumns(type), columns));
+      fmt::format("recipe: of {} kernels read {} in blocks of {} to {} columns, not {}", Name(type),
+                  kIncsr, line / 4, line, shape.block));
 }
 
 absl::Status CheckSpgemm(const Asked& asked, const ProblemClass& c) {

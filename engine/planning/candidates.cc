@@ -36,6 +36,8 @@ constexpr double kLeastTileUses = 4;
 constexpr double kUneven = 1;
 /// Above this share of empty rows they are left out.
 constexpr double kMostlyEmpty = 0.5;
+/// Of blocks of 2 x 2: single columns of 3 rows make 0.625, single nonzeros 0.75.
+constexpr double kMostSquarePadding = 0.65;
 /// What heavy row segments need: so great a share of nonzeros near the one before it, rows long
 /// enough for a segment, and so great a share of their columns to themselves.
 constexpr double kInRuns = 0.6;
@@ -176,6 +178,17 @@ Verdict Tiling(const Features& features) {
   }
   return {false, fmt::format("dense ratio {:.2f}, not above {:.2f}: too few tiles as it is",
                              features.dense_ratio, kClusteredAlready)};
+}
+
+/// A shape of blocks is found when they are built, by a sample; this spares looking for it.
+Verdict MultiplyingBlocks(const Features& features) {
+  const double padding = features.bcsr_padding;
+  const bool blocks = padding <= kMostSquarePadding;
+  return {blocks,
+          fmt::format("blocks of 2 x 2 would be padding by {:.0f} %, {} {:.0f}: {}", 100 * padding,
+                      blocks ? "not above" : "above", 100 * kMostSquarePadding,
+                      blocks ? "an operand's row is read once for all rows of a block"
+                             : "nonzeros lie scattered")};
 }
 
 Verdict SharingFetches(const Features&) {
@@ -485,6 +498,8 @@ constexpr Rule kRules[] = {
     {"transpose", DeviceKind::kCpu, IsTransposed, Transposing},
     {"transpose", DeviceKind::kCpu, IsPlain, ColumnByColumn},
     {"dcsr", DeviceKind::kCpu, IsPlainSpmm, LeavingOutEmptyRows},
+    {"bcsr", DeviceKind::kCpu, IsPlainSpmmAndShares, MultiplyingBlocks},
+    {"transpose > bcsr", DeviceKind::kCpu, IsTransposedAndShares, MultiplyingBlocks},
     {"lsh_cluster", DeviceKind::kCpu, IsPlain, Clustering},
     {"aspt", DeviceKind::kCpu, IsPlainAndSharesNotHalf, Tiling},
     {"aspt > lsh_cluster(remainder)", DeviceKind::kCpu, IsPlainAndSharesNotHalf, Tiling},

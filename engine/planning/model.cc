@@ -258,6 +258,9 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
             CheckCandidate(group.candidates.back(), group.operation, model->device_);
         if (!known.ok()) return known;
       }
+      if (described.contains("measured")) {
+        group.measured = described.at("measured").get<std::vector<std::string>>();
+      }
       absl::StatusOr<std::unique_ptr<Booster>> booster =
           reader.LoadBooster(described.at("file").get<std::string>(), group.candidates.size());
       if (!booster.ok()) return booster.status();
@@ -299,6 +302,12 @@ const Model::Group* Model::GroupOf(const ProblemClass& c) const {
     if (spgemm || (c.k_bucket >= group.least_k && c.k_bucket <= group.most_k)) return &group;
   }
   return nullptr;
+}
+
+bool Model::HasSeen(const ProblemClass& problem_class, const std::string& recipe) const {
+  const Group* const group = GroupOf(problem_class);
+  if (group == nullptr) return false;
+  return !group->measured || std::ranges::find(*group->measured, recipe) != group->measured->end();
 }
 
 bool Model::Covers(const ProblemClass& problem_class) const {

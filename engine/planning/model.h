@@ -53,6 +53,10 @@ class Model {
 
   /// It was trained for such a class. Of products it knows squares alone.
   bool Covers(const ProblemClass& problem_class) const;
+  /// Whether it was trained on measurements of the recipe for such a class: if it has no estimate
+  /// of that, the recipe was hardly ever among the fastest. Recipes that came later it has not
+  /// seen; that is told of models that say what was measured.
+  bool HasSeen(const ProblemClass& problem_class, const std::string& recipe) const;
   /// Of the error that its estimates for such a class have in common; 0 of one that it does not
   /// cover.
   double SharedDeviation(const ProblemClass& problem_class) const;
@@ -71,6 +75,8 @@ class Model {
     std::vector<std::string> types;  ///< "f32", "tf32", ...
     int64_t least_k = 0, most_k = 0;
     std::vector<Estimate> candidates;  ///< without a ratio
+    /// Recipes that it was trained on measurements of; not given: all that there are.
+    std::optional<std::vector<std::string>> measured;
     double shared_deviation = 0;
     std::unique_ptr<Booster> booster;
   };

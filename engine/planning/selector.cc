@@ -113,6 +113,8 @@ std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c,
   for (Candidate& candidate : candidates) {
     const auto found = of_recipe.find(candidate.recipe);
     if (found == of_recipe.end()) {
+      // Of recipes that came after the model, the rules decide.
+      if (!model->HasSeen(c, candidate.recipe)) continue;
       candidate.worth_trying = false;
       candidate.reason = LeftOut(*model);
       continue;

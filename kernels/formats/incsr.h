@@ -1,13 +1,14 @@
-// Layout kind "incsr": rows cut into sections of aligned columns, those without an entry left out
-// (the InCSR method of Xie et al., "A Pattern-Based SpGEMM Library for Multi-Core and Many-Core
-// Architectures"): a section's values are a line of the cache.
+// Layout kind "incsr": rows cut into sections of aligned columns, and these into blocks; sections
+// and blocks without an entry are left out (the InCSR method of Xie et al., "A Pattern-Based SpGEMM
+// Library for Multi-Core and Many-Core Architectures", whose S and b are `columns` and `block`).
 //
 //   section_offsets  i64, rows + 1    where a row's sections begin
+//   block_offsets    i64, rows + 1    where its blocks begin; not there if a section is one block
 //   section_columns  i32, sections    its first column / columns
 //   present          i32, sections    a bit for each of its columns: is there an entry
-//   value_source     i32/i64, slots   `columns` of each section
+//   value_source     i32/i64, slots   `block` of each block of a section that has an entry
 //
-// Parameters: columns, of a section: 8 or 16.
+// Parameters: columns, of a section: 2 to 32; block: of a block, a divisor of it. Powers of two.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +24,31 @@ namespace sparsed {
 
 inline constexpr std::string_view kIncsr = "incsr";
 
-/// Of a section whose values are a line: kernels read no others.
-inline int64_t SectionColumns(ElementType type) { return 64 / static_cast<int64_t>(SizeOf(type)); }
+inline constexpr int64_t kMostSectionColumns = 32;
+
+struct SectionShape {
+  int64_t columns = 16;
+  int64_t block = 16;
+};
+
+/// A section that is one block, whose values are a line of 64 bytes: what kernels ask for.
+inline SectionShape LineSections(ElementType type) {
+  const auto columns = 64 / static_cast<int64_t>(SizeOf(type));
+  return {columns, columns};
+}
+/// Whether kernels read such sections: a block's values are a vector of 16 to 64 bytes.
+inline bool AreVectors(SectionShape shape, ElementType type) {
+  const int64_t bytes = shape.block * static_cast<int64_t>(SizeOf(type));
+  return bytes >= 16 && bytes <= 64;
+}
 
 /// Not owned.
 struct IncsrView {
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t columns = 0;
+  SectionShape shape;
   std::span<const int64_t> section_offsets;
+  std::span<const int64_t> block_offsets;  ///< section_offsets if a section is one block
   std::span<const int32_t> section_columns;
   std::span<const int32_t> present;
 };
@@ -39,8 +56,9 @@ struct IncsrView {
 /// The layout's arrays; the layout must be of kind "incsr".
 IncsrView ViewIncsr(const Layout& layout);
 
-/// Errors: FAILED_PRECONDITION (more than kMostFormatGrowth times CSR's memory),
-/// RESOURCE_EXHAUSTED, CANCELLED.
-absl::StatusOr<Layout> BuildIncsr(const CsrView& csr, int64_t columns, const BuildContext& context);
+/// Errors: FAILED_PRECONDITION (the shape is none that the kind has; more than kMostFormatGrowth
+/// times CSR's memory), RESOURCE_EXHAUSTED, CANCELLED.
+absl::StatusOr<Layout> BuildIncsr(const CsrView& csr, SectionShape shape,
+                                  const BuildContext& context);
 
 }  // namespace sparsed

@@ -9,3 +9,7 @@ if(Eigen3_FOUND)
   target_link_libraries(bench_kernels PRIVATE Eigen3::Eigen)
   target_compile_definitions(bench_kernels PRIVATE SPARSED_HAS_EIGEN)
 endif()
+# SpMM from dense blocks of every shape.
+add_executable(bench_block_shapes block_shapes.cc)
+target_link_libraries(bench_block_shapes PRIVATE sparsed_test_matrices CLI11::CLI11
+  nlohmann_json::nlohmann_json)

@@ -19,6 +19,7 @@ import layout_tables
 import permutation_tables
 import predictor_tables
 import measurements
+import tables as cpu_tables
 from measurements import geomean, interval, table
 
 RESULTS = pathlib.Path(__file__).resolve().parents[2] / "docs/results"
@@ -757,6 +758,7 @@ def patterns_gpu():
     behind = [line["ms"] / oracle[m]["ms"] for m, line in esc.items()]
     wins = collections.Counter(line["kernel"] for line in oracle.values())
     n = len(chosen)
+    block_count, blocks = block_shapes()
     rows = [
         ["over cuSPARSE, features, prediction and conversion counted (figure 9)", "2.57 (P100, 8,000 pairs)",
          f"default kernel alone, nothing to select or convert: {figure(bins)}; the chosen kernel {figure(served)}, trials and layouts made before not counted",
@@ -771,6 +773,8 @@ def patterns_gpu():
          "with those that are right only in f64", n, "another run; they start from CSR, our layouts are there", "see [the table](results/h100/spgemm.md)"],
         ["ESC where rows are short", "6.27 times cuSPARSE where it wins, 2.8 %", f"{min(meshes):.2f} to {max(meshes):.2f} of cuSPARSE on meshes, stencils and roads, "
          f"{esc['uni100k']['ratio']:.2f} on uniform rows; takes {min(behind):.1f} to {max(behind):.1f} times as long as the best", len(esc), "our kernel, in shared memory", "refuted: never the best"],
+        ["the best shape of blocks differs: 3 x 1, 2 x 2, 7 x 7, 2 x 1, 1 x 2 (table 3, BCSR, five pairs)", "five shapes", ", ".join(f"{m} {shape} ({gain:.2f} of CSR)" for m, (shape, gain) in blocks.items()), block_count,
+         "another operation: SpMM, K = 128, on one CPU core; SpGEMM on the GPU reads squares of 2 x 2 to 8 x 8", f"held in kind: {len({shape for shape, _ in blocks.values()})} shapes on {len(blocks)} matrices ([all](results-cpu.md#spmm-from-dense-blocks))" + ("" if {shape for shape, _ in blocks.values()} & {"2 x 1", "1 x 2"} else ", none of 2 x 1 or 1 x 2")],
         ["Galerkin products and AMG set-up on the GPU (table 8)", "2.41 to 3.75 and 1.21 to 1.28 over cuSPARSE", "", "", "",
          "not measured: `galerkin` ([examples](spgemm.md#examples)) is checked, not timed; timing P^T A P of the three problems beside cuSPARSE would"],
         ["breadth-first search from many sources (table 9)", "1.41 to 3.82 over cuSPARSE", "", "", "",
@@ -784,6 +788,26 @@ def patterns_gpu():
         methods.append([name, best, over, f"{len(won)} of {n}", f"{geomean(ratios):.2f}" if ratios else ""])
     lines += ["Their table 2 on the GPU, by our kernels of the same kind, in the run of all kernels (f32):", ""]
     return lines + table(["method", "theirs: best on", "over cuSPARSE where best", "ours: best on", "over cuSPARSE where best"], methods)
+
+
+def sections_swept():
+    """The verdict on InCSR's S and b."""
+    measured = [line for line in cpu_tables.lines(RESULTS / "cpu/sections.jsonl") if "matrix" in line]
+    useful, near, (loss, matrix) = cpu_tables.sections_judged(measured)
+    return (f"S and b swept, 4 to 32 and 4 to 16, on {len(measured)} matrices ([each](results-cpu.md#incsr-sections-of-s-columns-in-blocks-of-b)): S = b = 16, a vector of 64 bytes, is the best or within 3 % of it "
+            f"on {near} of the {useful} where InCSR pays, another shape at the most {loss:.2f} times as fast ({matrix}); theirs differ by matrix (table 3), 29 % between S = 8 and 3 on one: refuted, "
+            "by vectors that take any entries of 16 columns.")
+
+
+def block_shapes():
+    """(real matrices, those of them with a shape of blocks 1.1 times as fast as CSR at K = 128: best shape and gain)."""
+    lines = [line for line in cpu_tables.lines(RESULTS / "cpu/blocks.jsonl") if line["k"] == 128 and not line["matrix"].startswith("blocks-")]
+    best = {}
+    for line in lines:
+        shape, ms = min(((name, ms) for name, ms in line["ms"].items() if " x " in name), key=lambda item: item[1])
+        if cpu_tables.csr_ms(line) / ms > 1.1:
+            best[line["matrix"]] = (shape, cpu_tables.csr_ms(line) / ms)
+    return len(lines), best
 
 
 def patterns_cpu():
@@ -815,8 +839,8 @@ def patterns_cpu():
             f"({both('uniform-100k-16', even)}; by the least of the runs {both('uniform-100k-16', even, 'min_ms')}). *COO*: {both('wide-1500k', 'cpu.coo.column_parts')} where rows of C span 1,500,000 columns, nothing on "
             "narrower ones: a window of 500,000 sums fits an L2 cache of today, that of the paper's processor had an eighth of it. *InCSR*: held in kind on a triangular factor "
             f"(ani4_amd_chol {both('ani4_amd_chol', sections)}), finite elements of several unknowns a vertex (bcsstk29_graph {both('bcsstk29_graph', sections)}) and linear programs with dense rows "
-            f"(fit2d_A {both('fit2d_A', sections)}); on bcsstk16 {both('bcsstk16', sections)}, of which the least of the runs would make {both('bcsstk16', sections, 'min_ms')}. S and b were not swept: S is a vector's "
-            "width, b is 1. *Hash* and *heap*: refuted but for heap on a road network, since row groups take the best method of four for each row.", "",
+            f"(fit2d_A {both('fit2d_A', sections)}); on bcsstk16 {both('bcsstk16', sections)}, of which the least of the runs would make {both('bcsstk16', sections, 'min_ms')}. {sections_swept()} "
+            "*Hash* and *heap*: refuted but for heap on a road network, since row groups take the best method of four for each row.", "",
             "Galerkin products (3.62 to 3.93 over MKL), AMG (1.29 to 1.36) and breadth-first search (1.67 to 6.28) on the CPU: not measured, as on the GPU.", ""]
 
 

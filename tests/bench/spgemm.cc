@@ -210,6 +210,37 @@ struct Times {
   }
 };
 
+/// The kernel over sections, "cpu.incsr.sections", of S columns in blocks of b; its name has both.
+template <int64_t kColumns, int64_t kBlock>
+SpgemmKernel SectionsOf() {
+  static const std::string name =
+      "cpu.incsr.sections S=" + std::to_string(kColumns) + " b=" + std::to_string(kBlock);
+  SpgemmKernel kernel = *FindSpgemmKernel("cpu.incsr.sections");
+  kernel.name = name;
+  kernel.recipe = [](const Problem&, const CsrView&,
+                     const CsrView&) -> absl::StatusOr<std::string> {
+    return "incsr(columns=" + std::to_string(kColumns) + ",block=" + std::to_string(kBlock) + ")";
+  };
+  return kernel;
+}
+
+/// What is measured: all kernels, the default one, or that one and sections of every shape.
+std::vector<SpgemmKernel> Contenders(bool all, bool sections) {
+  std::vector<SpgemmKernel> kernels;
+  for (const SpgemmKernel& kernel : SpgemmKernels()) {
+    if (kernel.device != DeviceKind::kCpu || !kernel.supports(kProblem)) continue;
+    if (kernels.empty() || (all && !sections)) kernels.push_back(kernel);
+  }
+  if (sections) {
+    for (const auto make : {SectionsOf<4, 4>, SectionsOf<8, 4>, SectionsOf<16, 4>,
+                            SectionsOf<32, 4>, SectionsOf<8, 8>, SectionsOf<16, 8>,
+                            SectionsOf<32, 8>, SectionsOf<16, 16>, SectionsOf<32, 16>}) {
+      kernels.push_back(make());
+    }
+  }
+  return kernels;
+}
+
 /// The kernel that the service chooses by itself for the pair, and what it measured.
 struct Choice {
   std::string kernel;  ///< empty: it could not
@@ -320,6 +351,7 @@ struct Options {
   int64_t min_nnz = 100'000;
   int64_t max_products = 300'000'000;
   bool all_kernels = true;
+  bool sections = false;
 };
 
 /// Geometric means of GraphBLAS's time over ours.
@@ -345,9 +377,7 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
   std::vector<SpgemmKernel> kernels;
   // As a server has them: made once, whatever the number of products.
   std::map<std::string_view, test::ProductFormats> formats;
-  for (const SpgemmKernel& kernel : SpgemmKernels()) {
-    if (kernel.device != DeviceKind::kCpu || !kernel.supports(kProblem)) continue;
-    if (!options.all_kernels && !kernels.empty()) continue;
+  for (const SpgemmKernel& kernel : Contenders(options.all_kernels, options.sections)) {
     BuildContext building;
     building.threads = options.threads.back();
     building.memory = &HeapMemory();
@@ -424,10 +454,12 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
                  {"products", products},
                  {"nnz_c", nnz},
                  {"floor_mb", floor_bytes / 1e6}};
-    const Choice choice = Choose(operands, threads);
+    const Choice choice = options.sections ? Choice() : Choose(operands, threads);
     const std::string& plan = choice.kernel;
-    line["plan"] = plan;
-    line["trials"] = choice.trials;
+    if (!options.sections) {
+      line["plan"] = plan;
+      line["trials"] = choice.trials;
+    }
     const double ours =
         Median(times[times.contains(plan) ? std::string_view(plan) : kernels[0].name].wall);
     for (const auto& [what, list] : times) {
@@ -499,6 +531,7 @@ int Main(int argc, char** argv) {
   app.add_option("--max-products", options.max_products, "Most products of a real matrix");
   app.add_flag("--all-kernels,!--default-kernel", options.all_kernels,
                "All kernels of ours, or the default one only");
+  app.add_flag("--sections", options.sections, "The default kernel, and InCSR with every S and b");
   CLI11_PARSE(app, argc, argv);
 #ifdef SPARSED_HAS_GRAPHBLAS
   GrB_init(GrB_NONBLOCKING);

@@ -106,6 +106,91 @@ def gains(plans):
 DEFAULT_SPGEMM = "cpu.csr.row_groups"
 
 
+def csr_ms(line):
+    """Of the fastest kernel over plain CSR."""
+    return min(ms for name, ms in line["ms"].items() if name.startswith("cpu.csr."))
+
+
+def blocks(measured):
+    """SpMM from blocks: for each matrix and K the fastest shape and the one that the estimate takes, over the fastest kernel from CSR."""
+    widths = sorted({line["k"] for line in measured})
+    by_matrix = {}
+    for line in measured:
+        by_matrix.setdefault(line["matrix"], {})[line["k"]] = line
+    rows, taken, reached, missed = [], [], [], []
+    for matrix, of in by_matrix.items():
+        chosen = next(iter(of.values()))["chosen"]
+        cells, best_gain = [], {}
+        for k in widths:
+            times = {name: ms for name, ms in of[k]["ms"].items() if " x " in name}
+            best = min(times, key=times.get)
+            best_gain[k] = csr_ms(of[k]) / times[best]
+            gain = csr_ms(of[k]) / times[chosen] if chosen in times else None
+            cells.append(f"{best_gain[k]:.2f} ({best})" + (f", {gain:.2f}" if gain else ""))
+            if chosen and not matrix.startswith("blocks-"):
+                taken.append(max(gain or 0, 1))
+                reached.append(max(gain or 0, 1) / max(best_gain[k], 1))
+            elif not chosen and not matrix.startswith("blocks-"):
+                missed.append((best_gain[k], f"{matrix} at K = {k}, {best}"))
+        if chosen or any(gain > 1.1 for gain in best_gain.values()) or matrix.startswith("blocks-"):
+            fill = next(iter(of.values()))["fill"].get(chosen)
+            rows.append([matrix, f"{chosen}, {100 * fill:.0f} %" if chosen else "none", *cells])
+    real = [matrix for matrix in by_matrix if not matrix.startswith("blocks-")]
+    count = len({matrix for matrix in real if next(iter(by_matrix[matrix].values()))["chosen"]})
+    most = max(missed)
+    return (table(["matrix", "shape by the estimate, its fill", *(f"K = {k}" for k in widths)], rows)
+            + f"\nOf {len(real)} real matrices the estimate takes blocks for {count}; there they reach {geomean(reached):.2f} of the best shape's speed or CSR's, {geomean(taken):.2f} times CSR's "
+            f"(a trial keeps CSR where it is faster). The most that it leaves elsewhere is {most[0]:.2f} ({most[1]}). Looking for a shape took {min(l['choosing_ms'] for l in measured):.1f} to "
+            f"{sorted(l['choosing_ms'] for l in measured)[int(0.95 * len(measured))]:.0f} ms (95 %).\n")
+
+
+def blocks_again(first, again):
+    """How far a second run of the smallest matrices was off."""
+    before = {(line["matrix"], line["k"]): line for line in first}
+    ratios = {}
+    for line in again:
+        other = before[line["matrix"], line["k"]]
+        for shape in sorted(line["ms"].keys() & other["ms"].keys()):
+            if " x " in shape:
+                ratios[line["matrix"], line["k"], shape] = (csr_ms(line) / line["ms"][shape], csr_ms(other) / other["ms"][shape])
+    off = sorted(max(a / b, b / a) for a, b in ratios.values())
+    matrix, k, shape = max(ratios, key=lambda key: ratios[key][0] / ratios[key][1])
+    return (f"The first run read processor time to 1 us, which is coarse where K is 8 or 32 and the matrix small. A second run of {len({line['matrix'] for line in again})} small ones, to 1 ns but beside much more work, "
+            f"gave speed-ups that differ by {off[len(off) // 2]:.2f} times in the middle and {off[int(0.9 * len(off))]:.2f} in the worst tenth; the most is {matrix} by {shape} at K = {k}, {ratios[matrix, k, shape][0]:.2f} in the place of "
+            f"{ratios[matrix, k, shape][1]:.2f}. Single figures of small matrices are good to that.\n")
+
+
+SECTIONS = "cpu.incsr.sections S="
+
+
+def sections_of(line):
+    """Of InCSR, the default's processor time over that of each (S, b) that was run to the end."""
+    times = line["cpu_ms"]
+    return {tuple(map(int, name.removeprefix(SECTIONS).split(" b="))): times[DEFAULT_SPGEMM] / ms for name, ms in times.items() if name.startswith(SECTIONS)}
+
+
+def sections_judged(measured):
+    """(products that some (S, b) multiplies faster than the default by 3 %, those of them for which S = b = 16 is within 3 % of the best, the largest loss of 16 and 16 against the best: factor and matrix)."""
+    found = {line["matrix"]: sections_of(line) for line in measured}
+    useful = {matrix: of for matrix, of in found.items() if max(of.values()) > 1.03}
+    near = [matrix for matrix, of in useful.items() if of[16, 16] * 1.03 >= max(of.values())]
+    return len(useful), len(near), max((max(of.values()) / of[16, 16], matrix) for matrix, of in useful.items())
+
+
+def sections(measured):
+    shapes = sorted({shape for line in measured for shape in sections_of(line)})
+    rows = []
+    for line in measured:
+        of = sections_of(line)
+        best = max(of, key=of.get)
+        rows.append([line["matrix"], line["runs"][DEFAULT_SPGEMM], f"{line['cpu_ms'][DEFAULT_SPGEMM]:.3g}",
+                     *((f"**{of[shape]:.2f}**" if shape == best else f"{of[shape]:.2f}") if shape in of else "" for shape in shapes)])
+    useful, near, (loss, matrix) = sections_judged(measured)
+    return (table(["matrix", "runs", "default ms", *(f"{s}, {b}" for s, b in shapes)], rows)
+            + f"\nOf {len(measured)} matrices InCSR is faster than the default on {useful}; on {near} of these S = b = 16, which the service takes, is the best or within 3 % of it. "
+            f"At the most another shape is {loss:.2f} times as fast ({matrix}).\n")
+
+
 def spgemm_summary(measured):
     """How often each kernel was chosen, and GraphBLAS's time over that of the choice and of the default kernel."""
     rows = []
@@ -221,6 +306,13 @@ def page(results):
                  "Two threads, K = 128. Before: plain CSR (for SpMM^T by the scatter kernel), as the trial measured it. "
                  "After: the plan in use. Preparation covers all nine classes that the bench asked for.", "",
                  main_job(plans, max(p["threads"] for p in plans), 128)]
+    dense = lines(results / "blocks.jsonl")
+    if dense:
+        text += ["## SpMM from dense blocks", "",
+                 "`bench_block_shapes` on the matrices of the other tables: all shapes of 1 x 1 to 8 x 8 (rows x columns) of whose places half are nonzeros, f32, one thread of an AMD EPYC (Zen 5) with 1 MiB of L2, "
+                 "processor time, medians of runs in turns. For each K the fastest shape's speed-up over the fastest kernel from CSR (in the order of rows that there is, not transposed), then that of the shape that the estimate takes. `blocks-RxC` are "
+                 "random places, a dense block in each; the estimate was fitted to them and to six of the others. Left out are matrices of which no shape is 1.1 times as fast.", "", blocks(dense),
+                 blocks_again(dense, lines(results / "blocks-again.jsonl"))]
     sparse = lines(results / "spgemm.jsonl")
     if sparse:
         text += ["## SpGEMM beside SuiteSparse:GraphBLAS", "",
@@ -228,6 +320,14 @@ def page(results):
                  "least three runs, kernels and GraphBLAS taking turns. The present figures were taken beside other work on both cores: a second "
                  "thread hardly shows, and single ratios between 0.9 and 1.1 say nothing. wide-1500k is a product of two random matrices, "
                  "1,000 rows of 64 and 20,000 rows of 400 in 1,500,000 columns.", "", spgemm(sparse)]
+    swept = [line for line in lines(results / "sections.jsonl") if "matrix" in line]
+    if swept:
+        text += ["## InCSR: sections of S columns in blocks of b", "",
+                 "The default kernel's time over that of `cpu.incsr.sections` with S and b columns, S * S as above, processor time of one thread of an AMD EPYC (Zen 5), medians beside other work. A block's values "
+                 "are a vector of 4 b bytes; where S exceeds b, one number and a mask stand for several blocks. Empty: more than 10 times CSR's memory, or three times the default's time. Made by", "",
+                 "<!-- not run: minutes of measuring, and GraphBLAS beside -->", "```sh",
+                 "OMP_WAIT_POLICY=passive bench_spgemm --sections --generated none --threads 1 --repeats=5 --seconds=0.3 --min-nnz=10000 MATRIX.mtx.gz... > sections.jsonl", "```", "",
+                 sections(swept)]
     if (results / "preparation.jsonl").exists():
         text += ["## Preparation", "", preparation(lines(results / "preparation.jsonl"))]
     if (results / "service.jsonl").exists():

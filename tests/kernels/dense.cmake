@@ -4,6 +4,7 @@ sparsed_library(sparsed_dense_harness dense_harness.cc
 sparsed_test(csr_test csr_test.cc DEPS sparsed_test_matrices LABELS kernels)
 sparsed_test(partition_test partition_test.cc DEPS sparsed_test_matrices LABELS kernels)
 sparsed_test(spmm_test spmm_test.cc DEPS sparsed_dense_harness LABELS kernels)
+sparsed_test(bcsr_test bcsr_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(sddmm_test sddmm_test.cc DEPS sparsed_dense_harness LABELS kernels)
 # What has no plan.
 sparsed_library(sparsed_nonzero_harness nonzero_harness.cc

@@ -77,8 +77,11 @@ std::vector<Entry> EntriesOfBlocks(const Layout& layout) {
       for (int64_t place = 0; place < 64; ++place) {
         if ((view.masks[b] >> place & 1) == 0) continue;
         const int64_t row = place / 8, col = place % 8;
-        entries.push_back({i * view.width + row, view.block_columns[b] * view.width + col,
-                           (b * view.width + row) * view.width + col});
+        EXPECT_LT(row, view.shape.height);
+        EXPECT_LT(col, view.shape.width);
+        entries.push_back({i * view.shape.height + row,
+                           view.block_columns[b] * view.shape.width + col,
+                           (b * view.shape.height + row) * view.shape.width + col});
       }
     }
   }
@@ -101,15 +104,24 @@ std::vector<Entry> EntriesOfParts(const Layout& layout) {
 
 std::vector<Entry> EntriesOfSections(const Layout& layout) {
   const IncsrView view = ViewIncsr(layout);
+  const auto [columns, block] = view.shape;
   std::vector<Entry> entries;
   for (int64_t row = 0; row < view.rows; ++row) {
+    int64_t at = view.block_offsets[row];
     for (int64_t i = view.section_offsets[row]; i < view.section_offsets[row + 1]; ++i) {
-      for (int64_t lane = 0; lane < view.columns; ++lane) {
-        if ((view.present[i] >> lane & 1) == 0) continue;
-        entries.push_back(
-            {row, view.section_columns[i] * view.columns + lane, i * view.columns + lane});
+      EXPECT_NE(view.present[i], 0);
+      for (int64_t begin = 0; begin < columns; begin += block) {
+        bool any = false;
+        for (int64_t lane = begin; lane < begin + block; ++lane) {
+          if ((static_cast<uint32_t>(view.present[i]) >> lane & 1) == 0) continue;
+          any = true;
+          entries.push_back(
+              {row, view.section_columns[i] * columns + lane, at * block + lane - begin});
+        }
+        at += any ? 1 : 0;
       }
     }
+    EXPECT_EQ(at, view.block_offsets[row + 1]);
   }
   return entries;
 }
@@ -126,10 +138,18 @@ const Format kFormats[] = {
     {"bcsr(width=2)", EntriesOfBlocks},
     {"bcsr(width=5)", EntriesOfBlocks},
     {"bcsr(width=8)", EntriesOfBlocks},
+    {"bcsr(width=1,height=3)", EntriesOfBlocks},
+    {"bcsr(width=2,height=1)", EntriesOfBlocks},
+    {"bcsr(width=7,height=5)", EntriesOfBlocks},
+    {"bcsr(width=1)", EntriesOfBlocks},
+    {"bcsr(force)", EntriesOfBlocks},
     {"column_parts", EntriesOfParts},
     {"column_parts(parts=5)", EntriesOfParts},
     {"incsr(columns=8)", EntriesOfSections},
     {"incsr", EntriesOfSections},
+    {"incsr(columns=32,block=4)", EntriesOfSections},
+    {"incsr(columns=16,block=2)", EntriesOfSections},
+    {"incsr(columns=32)", EntriesOfSections},
 };
 
 BuiltLayout Build(const std::string& recipe, const Pattern& pattern, const BuildContext& context) {
@@ -243,6 +263,9 @@ TEST(ProductFormats, RefuseWhatTheyDoNotSuit) {
   EXPECT_FALSE(Build("ell", random, OnHeap()).skipped);
   EXPECT_TRUE(Build("dia", random, OnHeap()).skipped);
   EXPECT_TRUE(Build("incsr", random, OnHeap()).skipped);
+  EXPECT_FALSE(Build("incsr(columns=32,block=4)", random, OnHeap()).skipped);
+  EXPECT_TRUE(Build("incsr(columns=24,block=8)", random, OnHeap()).skipped);
+  EXPECT_TRUE(Build("incsr(columns=4,block=8)", random, OnHeap()).skipped);
   EXPECT_TRUE(Build("bcsr(width=4)", random, OnHeap()).skipped);
   EXPECT_TRUE(Build("row_words", random, OnHeap()).skipped);
   EXPECT_FALSE(Build("row_words", Band(300, 15), OnHeap()).skipped);

@@ -48,6 +48,11 @@ TEST(Recipe, CanonicalTextSpellsEverythingOut) {
             "transpose > lsh_cluster(force,siglen=128,bsize=2,max_cluster=16) > "
             "aspt(panel=64,min_dense=3)");
   EXPECT_EQ(Canonical(Canonical(kReordered)), Canonical(kReordered));
+  // Square blocks are what they were called before there were others.
+  EXPECT_EQ(Canonical("bcsr(width=3)"), "bcsr(width=3)");
+  EXPECT_EQ(Canonical("bcsr(height=3,width=3)"), "bcsr(width=3)");
+  EXPECT_EQ(Canonical("bcsr(height=3,width=1)"), "bcsr(width=1,height=3)");
+  EXPECT_EQ(Canonical("bcsr"), "bcsr(width=0)");
 }
 
 TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
@@ -78,6 +83,11 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
       {"lsh_cluster(force=2)", "lsh_cluster: force is a flag and has no value"},
       {"lsh_cluster(siglen=127)", "siglen = 127 is not a multiple of bsize = 2"},
       {"lsh_cluster(bsize=0)", "bsize = 0 is out of range [1, 16]"},
+      {"bcsr(width=9)", "bcsr: width = 9 is out of range [0, 8]"},
+      {"bcsr(width=2,height=9)", "bcsr: height = 9 is out of range [1, 8]"},
+      {"bcsr(width=2,height=0)", "bcsr: height = 0 is out of range [1, 8]"},
+      {"bcsr(height=3)", "bcsr: height = 3 needs a width"},
+      {"bcsr(rows=3)", "bcsr has no option 'rows'; known: force, height, width"},
       {"csr > aspt", "csr stands alone"},
       {"aspt > csr", "csr stands alone"},
       {"aspt > lsh_cluster", "lsh_cluster cannot follow aspt"},

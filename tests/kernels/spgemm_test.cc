@@ -568,6 +568,44 @@ TEST_P(SpgemmTest, AnswersForWhatItSupports) {
   EXPECT_FALSE(kernel.supports({.operation = Operation::kSpgemm, .masked = true}));
 }
 
+/// Sections that are not one block each, or whose block is not a line.
+template <int64_t kColumns, int64_t kBlock>
+SpgemmKernel SectionsIn() {
+  static const std::string name = fmt::format("cpu.incsr.sections_{}_{}", kColumns, kBlock);
+  SpgemmKernel kernel = cpu::SectionsSpgemm();
+  kernel.name = name;
+  kernel.recipe = [](const Problem&, const CsrView&,
+                     const CsrView&) -> absl::StatusOr<std::string> {
+    return fmt::format("incsr(columns={},block={})", kColumns, kBlock);
+  };
+  return kernel;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sections, SpgemmTest,
+                         testing::Values(&SectionsIn<32, 4>, &SectionsIn<16, 8>),
+                         [](const auto& info) {
+                           const std::string name(info.param().name);
+                           return name.substr(name.rfind('.') + 1);
+                         });
+
+TEST(SectionsSpgemm, ReadsOtherShapesOfOneType) {
+  for (const Pattern& pattern : {Band(300, 15), InBlocks(Uniform(100, 100, 5, 2), 3, 3)}) {
+    const Matrix s = WithRandomValues(pattern, 1);
+    ExpectProduct<float>(SectionsIn<32, 16>(), s, s);
+    ExpectProduct<float>(SectionsIn<4, 4>(), s, s);
+    ExpectProduct<double>(SectionsIn<4, 2>(), s, s);
+    ExpectProduct<double>(SectionsIn<32, 2>(), s, s);
+  }
+}
+
+TEST(SectionsSpgemm, RefusesBlocksThatAreNoVectors) {
+  const Matrix s = WithRandomValues(Band(300, 15), 1);
+  EXPECT_FALSE(Suit<float>(SectionsIn<4, 2>(), s, s));
+  EXPECT_TRUE(Suit<double>(SectionsIn<4, 2>(), s, s));
+  EXPECT_TRUE(Suit<float>(SectionsIn<32, 16>(), s, s));
+  EXPECT_FALSE(Suit<double>(SectionsIn<32, 16>(), s, s));
+}
+
 INSTANTIATE_TEST_SUITE_P(Cpu, SpgemmTest,
                          testing::Values(&cpu::RowGroupsSpgemm, &cpu::DenseSpgemm, &cpu::HashSpgemm,
                                          &cpu::HeapSpgemm, &cpu::DiagonalsSpgemm,

@@ -112,14 +112,15 @@ class DenseAccumulator {
     }
   }
 
-  /// Adds scale times aligned values to those columns of the window's line `line` that `present`
-  /// has bits for.
-  template <bool kMarked>
-  HWY_INLINE void AddLine(T scale, const T* values, uint16_t present, int64_t line) {
-    const hn::CappedTag<T, kLine> d;
+  /// Adds scale times kBlock aligned values to those of the window's columns from `column` on,
+  /// which is aligned as they are, that `present` has bits for. A block is no longer than a line.
+  template <bool kMarked, int64_t kBlock>
+  HWY_INLINE void AddBlock(T scale, const T* values, uint32_t present, int64_t column) {
+    static_assert(kBlock <= kLine);
+    const hn::CappedTag<T, kBlock> d;
     const auto scales = hn::Set(d, scale);
-    T* const sums = sums_ + line * kLine;
-    for (int64_t i = 0; i < kLine; i += static_cast<int64_t>(hn::Lanes(d))) {
+    T* const sums = sums_ + column;
+    for (int64_t i = 0; i < kBlock; i += static_cast<int64_t>(hn::Lanes(d))) {
       const uint64_t bits = present >> i;
       uint8_t bytes[8];
       hwy::CopyBytes<8>(&bits, bytes);
@@ -127,7 +128,7 @@ class DenseAccumulator {
       const auto after = AddProducts(Semiring(), d, scales, hn::Load(d, values + i), before);
       hn::Store(hn::IfThenElse(hn::LoadMaskBits(d, bytes), after, before), d, sums + i);
     }
-    if constexpr (kMarked) marks_[line] = 1;
+    if constexpr (kMarked) marks_[column / kLine] = 1;
   }
 
   /// Writes the row to the slot and makes the window clean again. Returns its entries.

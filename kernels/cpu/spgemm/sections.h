@@ -3,17 +3,18 @@
 
 #include "kernels/cpu/spgemm/launch.h"
 #include "kernels/cpu/spgemm/piece_queue.h"
+#include "kernels/cpu/spgemm/workspace.h"
 #include "kernels/formats/incsr.h"
 
 namespace sparsed::cpu {
 
-/// Sections of as many columns as a line of 64 bytes has values.
 template <typename T>
 struct Sections : IncsrView {
-  static constexpr int64_t kColumns = 64 / sizeof(T);
-
-  const T* values;  ///< kColumns of each section, 0 where there is no entry
+  const T* values;  ///< shape.block of each block, 0 where there is no entry
 };
+
+/// Columns of a window for rows of T: its last section may reach over them.
+inline int64_t SectionWindow(int64_t cols) { return RoundUp(cols, kMostSectionColumns); }
 
 /// What each thread of the InCSR method runs.
 void RunSections(const RowJob<float>& job, const Sections<float>& sections, std::byte* workspace,

@@ -20,6 +20,7 @@
 // After foreach_target.h:
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/spmm/store-inl.h"
 #include "kernels/cpu/stored-inl.h"
 #include "kernels/cpu/tail-inl.h"
 
@@ -58,33 +59,6 @@ struct Slab {
       const T* const at = b + v * hn::Lanes(d);
       const bool masked = kMasked && v + 1 == kVectors;
       sum[v] = hn::MulAdd(scale, masked ? tail.Load(at) : LoadStored(d, at), sum[v]);
-    }
-  }
-
-  static HWY_INLINE void Store(const CsrProduct<T>& product, T* HWY_RESTRICT c, Tail<D> tail,
-                               const V (&sum)[kVectors]) {
-    const D d;
-    const V alpha = hn::Set(d, product.alpha);
-    const V beta = hn::Set(d, product.beta);
-    HWY_UNROLL(8)
-    for (int v = 0; v < kVectors; ++v) {
-      T* const at = c + v * hn::Lanes(d);
-      const bool masked = kMasked && v + 1 == kVectors;
-      V result = hn::Mul(alpha, sum[v]);
-      if (product.beta != 0) {
-        result = hn::MulAdd(beta, masked ? tail.Load(at) : LoadStored(d, at), result);
-      }
-      if (masked) {
-        tail.Store(result, at);
-        continue;
-      }
-      if constexpr (sizeof(T) * hn::MaxLanes(D()) >= 16 && !kIsHalf<T>) {
-        if (product.stream) {
-          hn::Stream(result, d, at);
-          continue;
-        }
-      }
-      StoreRounded(result, d, at);
     }
   }
 
@@ -143,7 +117,7 @@ struct Slab {
         }
       }
       const int64_t c_row = product.row_order == nullptr ? row : product.row_order[row];
-      Store(product, product.c + c_row * product.ldc + column, tail, sums[0]);
+      StoreScaled<kMasked>(D(), product, product.c + c_row * product.ldc + column, tail, sums[0]);
     }
   }
 };

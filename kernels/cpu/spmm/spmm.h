@@ -14,13 +14,15 @@ SpmmKernel CsrSlabSpmm();
 SpmmKernel CsrTransposedSpmm();
 SpmmKernel AsptSpmm();
 SpmmKernel DcsrSpmm();
+SpmmKernel BcsrSpmm();
 SpmmKernel RowSegmentsSpmm();
 SpmmKernel RowSegmentsTransposedSpmm();
 
 /// All of them, the plain kernel first.
 inline std::vector<SpmmKernel> ListSpmm() {
   return KernelList<SpmmKernel>(CsrSpmm(), CsrSlabSpmm(), CsrTransposedSpmm(), AsptSpmm(),
-                                DcsrSpmm(), RowSegmentsSpmm(), RowSegmentsTransposedSpmm());
+                                DcsrSpmm(), RowSegmentsSpmm(), RowSegmentsTransposedSpmm(),
+                                BcsrSpmm());
 }
 
 }  // namespace sparsed::cpu

@@ -41,7 +41,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr unsigned kWarp = 0xffffffffu;
-constexpr int kLeastWidth = kLeastBlockWidth, kMostWidth = kMostBlockWidth;
+constexpr int kLeastWidth = kLeastSquareBlock, kMostWidth = kMostBlockSide;
 constexpr int kWidths = kMostWidth - kLeastWidth + 1;
 constexpr int kRowLanes = 8;  // for a row of blocks, each for one of its rows
 
@@ -325,7 +325,7 @@ constexpr int64_t kMostLooks = int64_t{1} << 20;
 /// The pattern of blocks as CSR.
 CsrView PatternOf(const BcsrView& blocks) {
   return {blocks.block_rows(),
-          BlocksIn(blocks.cols, static_cast<int>(blocks.width)),
+          BlocksIn(blocks.cols, static_cast<int>(blocks.shape.width)),
           blocks.block_offsets,
           blocks.block_columns,
           {}};
@@ -353,14 +353,17 @@ absl::Status PairBlocks(const Context& context, const Problem& problem,
   const auto element = static_cast<size_t>(SizeOf(problem.type));
   const SpgemmFormat formats[] = {arguments.left_format, arguments.right_format};
   const BcsrView s = ViewBcsr(*formats[0].layout), t = ViewBcsr(*formats[1].layout);
-  if (s.width != t.width) {
+  const int64_t side = s.shape.width;
+  if (s.shape != t.shape || s.shape.height != side || side < kLeastWidth) {
     return absl::FailedPreconditionError(
-        absl::StrCat("blocks of ", s.width, " and of ", t.width, " do not go together"));
+        absl::StrCat("blocks of ", s.shape.height, " x ", side, " and of ", t.shape.height, " x ",
+                     t.shape.width, " do not go together: both are to be of one square, ",
+                     kLeastWidth, " x ", kLeastWidth, " at the least"));
   }
   if (s.blocks() == 0 || t.blocks() == 0) {
     return absl::FailedPreconditionError("a matrix without nonzeros has no blocks");
   }
-  const auto width = static_cast<int>(s.width);
+  const auto width = static_cast<int>(side);
   const int64_t c_rows = s.block_rows();
 
   // Row bins multiply the patterns. Of their results only columns count, so that any values do.

@@ -287,6 +287,7 @@ Features FeaturesOf(double rows, double cols, double nnz, double row_nonzeros_me
   features.nnz = nnz;
   features.row_nonzeros_mean = row_nonzeros_mean;
   features.dense_ratio = dense_ratio;
+  features.bcsr_padding = 0.75;  // single nonzeros
   return features;
 }
 
@@ -396,9 +397,10 @@ TEST(Asked, SaysWhatThereIs) {
             "aspt(panel=64,min_dense=2) is computed by: cpu.aspt.panel");
   EXPECT_THAT(refusal("aspt", "cpu.aspt.panel_dot", Spmm(32)),
               HasSubstr("'cpu.aspt.panel_dot' does not do that; "));
-  EXPECT_THAT(refusal("aspt", "cpu.aspt.panel", Spmm(32, false, ElementType::kF16)),
-              HasSubstr("no kernel computes spmm f16 k<=32 cpu from aspt(panel=64,min_dense=2); "
-                        "there are kernels for: csr, transpose, dcsr, lsh_cluster("));
+  EXPECT_THAT(
+      refusal("aspt", "cpu.aspt.panel", Spmm(32, false, ElementType::kF16)),
+      HasSubstr("no kernel computes spmm f16 k<=32 cpu from aspt(panel=64,min_dense=2); "
+                "there are kernels for: csr, transpose, dcsr, bcsr(width=0), lsh_cluster("));
   EXPECT_THAT(refusal("aspt", "", Spmm(32, true)), HasSubstr("no kernel computes spmm^T"));
   EXPECT_THAT(refusal("aspt", "", spgemm),
               HasSubstr("no kernel of SpGEMM reads its factors from aspt(panel=64,min_dense=2); "
@@ -409,10 +411,30 @@ TEST(Asked, SaysWhatThereIs) {
   spgemm_f64.type = ElementType::kF64;
   EXPECT_EQ(refusal("incsr(columns=16)", "", spgemm), "");
   EXPECT_EQ(refusal("incsr(columns=8)", "", spgemm_f64), "");
-  EXPECT_THAT(refusal("incsr(columns=9)", "", spgemm),
-              HasSubstr("of f32 kernels read incsr(columns=16), not columns = 9"));
+  EXPECT_THAT(refusal("incsr(columns=32)", "", spgemm),
+              HasSubstr("of f32 kernels read incsr in blocks of 4 to 16 columns, not 32"));
+  EXPECT_EQ(refusal("incsr(columns=32,block=4)", "", spgemm), "");
+  EXPECT_THAT(refusal("incsr(columns=32,block=2)", "", spgemm),
+              HasSubstr("4 to 16 columns, not 2"));
+  EXPECT_EQ(refusal("incsr(columns=32,block=2)", "", spgemm_f64), "");
   EXPECT_THAT(refusal("incsr", "cpu.incsr.sections", spgemm_f64),
-              HasSubstr("of f64 kernels read incsr(columns=8), not columns = 16"));
+              HasSubstr("of f64 kernels read incsr in blocks of 2 to 8 columns, not 16"));
+  EXPECT_EQ(refusal("bcsr(width=4,height=4)", "cpu.bcsr.blocks", Spmm(32)), "");
+  EXPECT_EQ(refusal("bcsr", "cpu.bcsr.blocks", Spmm(32)), "");
+  EXPECT_THAT(refusal("bcsr(width=4)", "", Spmm(32, true)),
+              HasSubstr("no kernel computes spmm^T f32 k<=32 cpu from bcsr(width=4)"));
+  EXPECT_EQ(refusal("transpose > bcsr(width=4)", "", Spmm(32, true)), "");
+  EXPECT_THAT(refusal("bcsr(width=4)", "", spgemm),
+              HasSubstr("no kernel of SpGEMM reads its factors from bcsr(width=4); "));
+  ProblemClass spgemm_on_gpu = spgemm;
+  spgemm_on_gpu.device = DeviceKind::kCuda;
+  if (FindSpgemmKernel("cuda.bcsr.blocks") != nullptr) {
+    EXPECT_EQ(refusal("bcsr(width=4)", "", spgemm_on_gpu), "");
+    for (const char* other : {"bcsr", "bcsr(width=1)", "bcsr(width=1,height=3)"}) {
+      EXPECT_THAT(refusal(other, "", spgemm_on_gpu),
+                  HasSubstr("SpGEMM reads bcsr of squares, width = 2 to 8, not bcsr(width="));
+    }
+  }
   EXPECT_THAT(refusal("", "cuda.csr.row_bins", spgemm),
               HasSubstr("'cuda.csr.row_bins' is for a GPU, and this server has none; "));
   EXPECT_THAT(refusal("", "cpu.csr.slab", spgemm), HasSubstr("cpu.csr.hash, "));
@@ -477,6 +499,30 @@ TEST(Candidates, OnTheGpuSddmmTriesPanelsOfTwoHeights) {
         "group_rows(size=16) > row_panels(rows=16)"}) {
     EXPECT_THAT(recipes, Contains(recipe));
   }
+}
+
+TEST(Candidates, NonzerosInBlocksAreMultipliedAsBlocks) {
+  const ProblemClass spmm = ClassOf({Operation::kSpmm, false, ElementType::kF16, 128});
+  const ProblemClass transposed = ClassOf({Operation::kSpmm, true, ElementType::kF32, 128});
+  const auto facts_of = [](const test::Pattern& pattern) {
+    BuildContext context;
+    context.memory = &HeapMemory();
+    return ComputeFeatures(pattern.view(), context).value();
+  };
+  const test::Pattern places = test::Uniform(1000, 1000, 6, 1);
+  for (const int32_t width : {1, 3}) {
+    const Features facts = facts_of(test::InBlocks(places, 3, width));
+    EXPECT_THAT(Recipes(spmm, facts), Contains("bcsr(width=0)")) << width;
+    EXPECT_THAT(Recipes(transposed, facts), Contains("transpose > bcsr(width=0)")) << width;
+  }
+  const Features scattered = facts_of(test::Uniform(3000, 3000, 6, 1));
+  EXPECT_THAT(Recipes(spmm, scattered), Not(Contains("bcsr(width=0)")));
+  EXPECT_THAT(Reason(spmm, scattered, "bcsr(width=0)"),
+              HasSubstr("blocks of 2 x 2 would be padding by 75 %, above 65: nonzeros lie"));
+  // With one column there is no row to read once.
+  EXPECT_THAT(Recipes(ClassOf({Operation::kSpmm, false, ElementType::kF32, 1}),
+                      facts_of(test::InBlocks(places, 3, 3))),
+              Not(Contains("bcsr(width=0)")));
 }
 
 TEST(Candidates, EmptyRowsAreLeftOutWhereTheyAreMost) {

@@ -1314,6 +1314,25 @@ TEST(Preparation, AModelChoosesForSquares) {
   }
 }
 
+TEST(Preparation, NonzerosInBlocksAreTriedAsBlocks) {
+  Site site;
+  const test::Pattern blocks = test::InBlocks(test::Uniform(200, 200, 6, 1), 6, 6);
+  auto matrix = SendMatrix(site.catalog, "m", blocks);
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = Class(Operation::kSpmm);
+  EXPECT_TRUE(DecisionOn(pattern, c, "bcsr(width=0)").tried);
+  EXPECT_EQ(MediansOf(pattern, c).count("bcsr(width=0) / cpu.bcsr.blocks"), 1u);
+  // Rectangles by name, and squares by the name that they always had.
+  for (const std::string recipe : {"bcsr(width=2,height=6)", "bcsr(width=6)"}) {
+    Asked asked = AskedFor(recipe);
+    ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/false, asked).ok()) << recipe;
+    ASSERT_TRUE(site.Idle());
+    EXPECT_EQ(MediansOf(pattern, c).count(recipe + " / cpu.bcsr.blocks"), 1u) << recipe;
+  }
+  CheckConsistent(site, pattern);
+}
+
 TEST(Preparation, ExploringTriesWhatTheRulesLeaveOut) {
   Site site;
   // Too few nonzeros for any rule.

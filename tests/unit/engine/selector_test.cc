@@ -297,6 +297,42 @@ TEST(Selector, AModelPromisesAndNamesWhatItLeavesOut) {
   EXPECT_FALSE(selector.CandidatesFor(c, features).front().promise);
 }
 
+/// A recipe that came after a model is not left out for want of measurements.
+TEST(Selector, RulesJudgeWhatAModelHasNotSeen) {
+  if (!HasLibrary()) GTEST_SKIP() << "libxgboost0 is not installed";
+  Model::Files files = TinyFiles();
+  std::string& manifest = files.at("manifest.json");
+  manifest.replace(
+      manifest.find("\"transposed\""), 0,
+      R"json("measured": ["csr", "dcsr", "aspt(panel=64,min_dense=2)", "transpose"], )json");
+  const auto model = Model::FromFiles(files);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ProblemClass c = ClassOf({Operation::kSpmm, false, ElementType::kF32, 128});
+  EXPECT_TRUE((*model)->HasSeen(c, "dcsr"));
+  EXPECT_FALSE((*model)->HasSeen(c, "bcsr(width=0)"));
+  EXPECT_FALSE(
+      (*model)->HasSeen(ClassOf({Operation::kSpmm, false, ElementType::kF16, 128}), "dcsr"));
+  EXPECT_TRUE((*Model::Load(SPARSED_TEST_DATA "/model/tiny"))->HasSeen(c, "bcsr(width=0)"))
+      << "it does not say what it has seen";
+  Selector selector;
+  selector.Use(DeviceKind::kCpu, *model);
+  Features features;
+  features.nnz = 50'000;
+  const auto of = [&](std::string_view recipe) {
+    const std::vector<Candidate> chosen = selector.CandidatesFor(c, features);
+    const auto found = std::ranges::find(chosen, recipe, &Candidate::recipe);
+    EXPECT_NE(found, chosen.end()) << recipe;
+    return found == chosen.end() ? Candidate() : *found;
+  };
+  EXPECT_THAT(of("dcsr").reason, HasSubstr("left out by model tiny"));
+  EXPECT_TRUE(of("bcsr(width=0)").worth_trying);
+  EXPECT_THAT(of("bcsr(width=0)").reason, HasSubstr("blocks of 2 x 2"));
+  features.bcsr_padding = 0.75;
+  EXPECT_FALSE(of("bcsr(width=0)").worth_trying);
+  manifest.replace(manifest.find("[\"csr\""), 1, "[7, ");
+  EXPECT_TRUE(absl::IsInvalidArgument(Model::FromFiles(files).status()));
+}
+
 TEST(Selector, JudgesAModelByWhatWasMeasured) {
   if (!HasLibrary()) GTEST_SKIP() << "libxgboost0 is not installed";
   const std::shared_ptr<const Model> model = *Model::Load(SPARSED_TEST_DATA "/model/tiny");

@@ -51,10 +51,15 @@ def group_entry(group, chosen, deviations, shared, old=None):
     least, most = min(p.k for p in group.problems), max(p.k for p in group.problems)
     candidates = [dict(recipe=group.candidates[j].recipe, kernel=group.candidates[j].kernel, deviation=round(float(deviations[j]), 3))
                   if j >= 0 else old["candidates"][output] for output, j in enumerate(chosen)]
+    measured = {candidate.recipe for candidate in group.candidates}
     if old:
         types, least, most = types | set(old["types"]), min(least, old["least_k"]), max(most, old["most_k"])
-    return {"operation": group.operation, "transposed": group.transposed, "types": sorted(types), "least_k": least, "most_k": most,
+    entry = {"operation": group.operation, "transposed": group.transposed, "types": sorted(types), "least_k": least, "most_k": most,
             "file": f"{group.name}.ubj", "shared_deviation": round(float(shared), 3), "candidates": candidates}
+    # Of a model that does not say what it has seen, nobody knows what its child has.
+    if not old or "measured" in old:
+        entry["measured"] = sorted(measured | set(old["measured"] if old else ()))
+    return entry
 
 
 def stripped(booster):
