@@ -222,6 +222,8 @@ def test_bad_input(folder):
             (("measure", out, "--types=f8"), 3, "f8"),
             (("measure", out, "--types=f64", "--classes=spmm:32:tf32"), 3, "tf32"),
             (("measure", out, "--threads=0"), 2, "--threads"),
+            (("measure", out, "--expected-requests=1"), 2, "--model"),
+            (("measure", out, "--model=x", "--expected-requests=0"), 2, "--expected-requests"),
             (("measure", out, "--memory=1KB"), 2, "--memory"),
             (("measure", out, "--trial-budget-ms=0"), 2, "--trial-budget-ms"),
             (("measure", out, "--seconds-per-pattern=-1"), 2, "--seconds-per-pattern"),

@@ -264,7 +264,10 @@ Json RunOf(const MeasureArguments& arguments, const Measurer& measurer) {
               {"seconds_per_pattern", arguments.options.seconds},
               {"maps", arguments.maps}};
   if (!arguments.recipes.empty()) run["recipes"] = arguments.recipes;
-  if (!arguments.options.model.empty()) run["selector"] = arguments.options.model;
+  if (!arguments.options.model.empty()) {
+    run["selector"] = arguments.options.model;
+    run["expected_requests"] = arguments.options.expected_requests;
+  }
   return run;
 }
 
@@ -386,6 +389,12 @@ void AddMeasure(CLI::App& command, MeasureArguments& arguments) {
       .add_option("--model", options.model,
                   "Directory of a trained model that chooses what is tried, in the place of rules")
       ->excludes(explore);
+  command
+      .add_option("--expected-requests", options.expected_requests,
+                  "What a class is expected to serve, over which a model's choice must pay")
+      ->check(CLI::PositiveNumber)
+      ->needs("--model")
+      ->capture_default_str();
   command
       .add_option(
           "--recipe", arguments.recipes,

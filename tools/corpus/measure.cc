@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<Measurer>> Measurer::Open(const MeasureOptions& o
   engine.preparation.threads_per_worker = options.threads;
   engine.preparation.light_nonzeros = 0;  // all with the same threads
   engine.preparation.trial_budget_ms = options.trial_budget_ms;
+  engine.preparation.expected_requests = options.expected_requests;
   engine.preparation.only_asked = options.explore || !options.asked.empty();
   std::set<ElementType> types;
   for (const ProblemClass& c : options.classes) types.insert(c.type);

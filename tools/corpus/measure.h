@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "engine/observer.h"
 #include "engine/planning/asked.h"
+#include "engine/preparation/preparation.h"
 #include "kernels/device_id.h"
 #include "kernels/problem.h"
 #include "tools/corpus/pattern.h"
@@ -31,6 +32,7 @@ struct MeasureOptions {
   bool explore = false;               ///< also what rules and earlier trials of a pattern rule out
   std::vector<engine::Asked> asked;   ///< these besides plain CSR, and no others; empty: candidates
   std::string model;                  ///< directory of one that chooses what is tried; empty: rules
+  double expected_requests = engine::PreparationOptions().expected_requests;  ///< by a model
   int threads = 1;
   int64_t memory_bytes = int64_t{16} << 30;  ///< of the host
   double trial_budget_ms = 2000;             ///< for all trials of a class

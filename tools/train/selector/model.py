@@ -51,7 +51,7 @@ def group_entry(group, chosen, deviations, shared, old=None):
     least, most = min(p.k for p in group.problems), max(p.k for p in group.problems)
     candidates = [dict(recipe=group.candidates[j].recipe, kernel=group.candidates[j].kernel, deviation=round(float(deviations[j]), 3))
                   if j >= 0 else old["candidates"][output] for output, j in enumerate(chosen)]
-    measured = {candidate.recipe for candidate in group.candidates}
+    measured = {candidate.recipe for candidate in group.candidates} | {"csr"}  # the default
     if old:
         types, least, most = types | set(old["types"]), min(least, old["least_k"]), max(most, old["most_k"])
     entry = {"operation": group.operation, "transposed": group.transposed, "types": sorted(types), "least_k": least, "most_k": most,
