@@ -553,8 +553,8 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     }
     if (found->second.forgets.size() >= kMostUnsent) {
       return Send(id, request_id,
-                  ReplyOf(absl::ResourceExhaustedError(
-                      fmt::format("{} requests to give this memory back wait already", kMostUnsent))));
+                  ReplyOf(absl::ResourceExhaustedError(fmt::format(
+                      "{} requests to give this memory back wait already", kMostUnsent))));
     }
     found->second.forgets.push_back(request_id);
     regions_.Remove(region);
