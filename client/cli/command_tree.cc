@@ -75,12 +75,16 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
     invocation.run = [new_values](const Client& client) { return Update(client, *new_values); };
   });
 
-  CLI::App* list =
-      AddCommand(app, "list", "List the matrices", {"list", "list gnn/", "list --shared"});
+  CLI::App* list = AddCommand(app, "list", "List the matrices",
+                              {"list", "list gnn/", "list --shared", "list --all --sort=-csr"});
   auto listed = std::make_shared<ListArguments>();
   list->add_option("PREFIX", listed->prefix, "Only names that begin so");
-  list->add_flag("--shared", listed->shared,
-                 "Those that other tenants share with yours, TENANT~NAME, instead of your own");
+  CLI::Option* shared =
+      list->add_flag("--shared", listed->shared,
+                     "Those that other tenants share with yours, TENANT~NAME, instead of your own");
+  list->add_flag("--all", listed->all,
+                 "Those of all tenants, TENANT~NAME, instead of your own; for operators")
+      ->excludes(shared);
   list->callback([&invocation, listed] {
     invocation.lists = true;
     invocation.run = [listed](const Client& client) { return List(client, *listed); };
@@ -111,13 +115,13 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
                     "the present plans serve");
   CLI::Option* explore = prepare->add_flag(
       "--explore", prepared->explore,
-      "Build and time every candidate, also what the rules leave out: slow, for measurements that "
-      "a selector can be trained with");
+      "Build and time every candidate, also what the model or the rules leave out: slow, for "
+      "measurements that a model can be trained with (sparsectl model train)");
   prepare
       ->add_option("--recipe", prepared->recipe,
                    "Run this transform pipeline and time its layout beside plain CSR for that, "
-                   "whatever the rules say; the fastest serves, as usual. Written as `show` "
-                   "writes it; parameters may be left out (default: what the rules propose)")
+                   "whatever the model or the rules say; the fastest serves, as usual. Written as "
+                   "`show` writes it; parameters may be left out (default: what they propose)")
       ->excludes(explore);
   prepare
       ->add_option("--kernel", prepared->kernel,

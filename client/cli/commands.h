@@ -68,6 +68,7 @@ absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& argum
 struct ListArguments {
   std::string prefix;
   bool shared = false;  ///< by other tenants, in the place of one's own
+  bool all = false;     ///< of all tenants, likewise
 };
 absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments);
 struct ShowArguments {

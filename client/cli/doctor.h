@@ -42,9 +42,10 @@ void CheckOtherServers(const std::string& address, const std::vector<RunningServ
 /// The server at that address, or why there is none; what it says of its devices and its socket.
 /// Whether one answers there, if only to refuse.
 bool CheckServer(const std::string& address, const ClientOptions& options, Findings& findings);
-/// Whether a server could listen at "host:port"; `in_use` is whether one answers there.
-void CheckPort(const std::string& address, std::string_view what, bool in_use,
-               const std::vector<RunningServer>& servers, Findings& findings);
+/// Whether a server could listen at "host:port", and who does in its place; `in_use` is whether a
+/// server answers there. `proc` is /proc.
+void CheckPort(const std::string& proc, const std::string& address, std::string_view what,
+               bool in_use, const std::vector<RunningServer>& servers, Findings& findings);
 /// The folder of --data-dir: that it is there, is the server's alone, is on a disk, and has room.
 void CheckDataFolder(const std::string& path, bool asked_for, Findings& findings);
 /// Of a running server, or of this shell where none runs. `proc` is /proc.

@@ -77,8 +77,8 @@ void AddDoctor(CLI::App& app, Invocation& invocation) {
       const std::vector<RunningServer> servers = RunningServers("/proc");
       const bool answers = CheckServer(invocation.server, invocation.options, findings);
       CheckOtherServers(invocation.server, servers, findings);
-      CheckPort(invocation.server, "the server", answers, servers, findings);
-      if (!answers) CheckPort(*metrics, "metrics", false, servers, findings);
+      CheckPort("/proc", invocation.server, "the server", answers, servers, findings);
+      if (!answers) CheckPort("/proc", *metrics, "metrics", false, servers, findings);
       CheckGpus("", answers ? ServerAt(invocation.server, servers) : nullptr, findings);
       CheckMachine("/proc", findings);
       CheckLimits("/proc", findings);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <netdb.h>
+#include <pwd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -95,8 +96,14 @@ std::vector<std::string> Processes(const std::string& proc, std::string_view nam
   return pids;
 }
 
-/// Inodes of sockets that listen, with their ports, of /proc/PID/net/tcp.
-void AddListeners(const std::string& table, std::map<std::string, int>& ports) {
+/// A socket that listens, as /proc/PID/net/tcp has it.
+struct Listener {
+  int port = 0;
+  std::string inode;
+  uid_t user = 0;
+};
+
+void AddListeners(const std::string& table, std::vector<Listener>& listeners) {
   constexpr std::string_view kListens = "0A";
   std::istringstream lines(table);
   std::string line;
@@ -110,16 +117,25 @@ void AddListeners(const std::string& table, std::map<std::string, int>& ports) {
     int port = 0;
     if (word[3] != kListens || colon == std::string::npos) continue;
     std::from_chars(word[1].data() + colon + 1, word[1].data() + word[1].size(), port, 16);
-    ports[word[9]] = port;
+    uid_t user = 0;
+    std::from_chars(word[7].data(), word[7].data() + word[7].size(), user);
+    listeners.push_back({port, word[9], user});
   }
+}
+
+/// Of the network that the process `process` (a folder of /proc) is in.
+std::vector<Listener> ListenersOf(const std::string& process) {
+  std::vector<Listener> listeners;
+  for (const char* table : {"/net/tcp", "/net/tcp6"}) {
+    AddListeners(ReadSmallFile(process + table).value_or(""), listeners);
+  }
+  return listeners;
 }
 
 /// Ports at which a process listens; none if that is not for this user to see.
 std::vector<int> PortsOf(const std::string& process) {
   std::map<std::string, int> listeners;
-  for (const char* table : {"/net/tcp", "/net/tcp6"}) {
-    AddListeners(ReadSmallFile(process + table).value_or(""), listeners);
-  }
+  for (const Listener& listener : ListenersOf(process)) listeners[listener.inode] = listener.port;
   std::set<int> ports;
   for (const std::string& name : NamesIn(process + "/fd")) {
     std::error_code error;
@@ -148,6 +164,27 @@ int PortOf(std::string_view address) {
   const std::string_view digits = address.substr(address.rfind(':') + 1);
   std::from_chars(digits.data(), digits.data() + digits.size(), port);
   return port;
+}
+
+/// "a process of the user www-data"; of a sparsed whose ports are not to be seen, it. Everybody may
+/// see whose a socket is, and who else's process it belongs to nobody but root.
+std::string WhoListens(const std::string& proc, int port,
+                       const std::vector<RunningServer>& servers) {
+  const std::vector<Listener> listeners = ListenersOf(proc + "/self");
+  const auto found = std::ranges::find(listeners, port, &Listener::port);
+  if (found == listeners.end()) return "a process that is not to be seen from here";
+  const passwd* const user = getpwuid(found->user);
+  const std::string name = user != nullptr ? user->pw_name : std::to_string(found->user);
+  for (const RunningServer& server : servers) {
+    struct stat process {};
+    const bool theirs = stat(fmt::format("{}/{}", proc, server.pid).c_str(), &process) == 0 &&
+                        process.st_uid == found->user;
+    if (theirs && server.ports.empty()) {
+      return fmt::format("a process of the user {}, perhaps the sparsed that is process {}", name,
+                         server.pid);
+    }
+  }
+  return fmt::format("a process of the user {}", name);
 }
 
 void CheckLimitsOf(const std::string& limits, const std::string& whose, Findings& findings) {
@@ -318,8 +355,8 @@ bool CheckServer(const std::string& address, const ClientOptions& options, Findi
   return true;
 }
 
-void CheckPort(const std::string& address, std::string_view what, bool in_use,
-               const std::vector<RunningServer>& servers, Findings& findings) {
+void CheckPort(const std::string& proc, const std::string& address, std::string_view what,
+               bool in_use, const std::vector<RunningServer>& servers, Findings& findings) {
   if (in_use || IsUnix(address)) return;
   const std::optional<int> error = TryToListen(address);
   if (!error.has_value()) {
@@ -340,13 +377,13 @@ void CheckPort(const std::string& address, std::string_view what, bool in_use,
                             "give this server another (--listen=, --metrics-listen=)"});
         return;
       }
-      findings.push_back({"port", Status::kProblem,
-                          fmt::format("{} is taken, and not by a sparsed that answers; it is to be "
-                                      "{}'s",
-                                      address, what),
-                          fmt::format("`ss -ltnp 'sport = :{}'` says by whom; or give the server "
-                                      "another (--listen=, --metrics-listen=)",
-                                      address.substr(address.rfind(':') + 1))});
+      findings.push_back(
+          {"port", Status::kProblem,
+           fmt::format("{}, which is to be {}'s, is taken, by {}", address, what,
+                       WhoListens(proc, PortOf(address), servers)),
+           fmt::format("as root `ss -ltnp 'sport = :{}'` names it; or give the server "
+                       "another (--listen=, --metrics-listen=)",
+                       address.substr(address.rfind(':') + 1))});
       return;
     case EADDRNOTAVAIL:
       findings.push_back(

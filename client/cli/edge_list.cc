@@ -74,7 +74,9 @@ class Reader {
   absl::StatusOr<MatrixFile> Read() {
     std::optional<std::string_view> line = FirstLine();
     if (!line && !lines_.status().ok()) return lines_.status();
-    if (absl::Status status = ChooseColumns(); !status.ok()) return status;
+    if (line) {
+      if (absl::Status status = ChooseColumns(); !status.ok()) return status;
+    }
     Triples triples(options_, weight_ == 0);
     if (shape_) triples.SetShape(*shape_);
     for (; line; line = lines_.Next()) {
@@ -126,13 +128,16 @@ class Reader {
 
   absl::Status ChooseColumns() {
     const size_t count = columns_.count();
-    if (count == 0) return absl::OkStatus();  // no edges
     if (count < 2 || count > kMostColumns) {
       return lines_.Error(
           fmt::format("expected the two nodes of an edge, and perhaps its weight, in 2 to {} "
                       "columns, found {}; "
                       "is it a METIS graph (--format=metis)?",
                       kMostColumns, count));
+    }
+    // Prose has many columns, too.
+    for (size_t i = 0; i < 2; ++i) {
+      if (!ParseInteger(columns_[i])) return NotANode(columns_[i]);
     }
     if (count > 3 && !options_.weight_column) {
       return lines_.Error(fmt::format(

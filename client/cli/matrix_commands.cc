@@ -236,8 +236,9 @@ absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& argum
 
 absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments) {
   const absl::StatusOr<std::vector<MatrixInfo>> matrices =
-      arguments.shared ? client.ListShared(arguments.prefix)
-                       : client.ListMatrices(arguments.prefix);
+      arguments.all      ? client.ListAll(arguments.prefix)
+      : arguments.shared ? client.ListShared(arguments.prefix)
+                         : client.ListMatrices(arguments.prefix);
   if (!matrices.ok()) return matrices.status();
   Listing listing("matrices", "no matrices",
                   {{"NAME", "name"},

@@ -8,7 +8,10 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -20,6 +23,9 @@ namespace sparsed::cli {
 namespace {
 
 constexpr const char* kManifest = "manifest.json";
+/// A model that learned from fewer patterns is hardly better than no model; the shipped ones have
+/// over five hundred.
+constexpr int64_t kFewPatterns = 100;
 
 struct ChooseArguments {
   std::string name;
@@ -49,6 +55,14 @@ std::string ShareOf(const ModelInfo& model) {
   return model.held_out_share > 0 ? fmt::format("{:.3f}", model.held_out_share) : "";
 }
 
+/// Where it learned from too little to be trusted: a line that says so; else nothing.
+std::string FewPatternsNote(const ModelInfo& model) {
+  if (model.patterns >= kFewPatterns) return "";
+  return fmt::format(
+      "note      it learned from {} pattern{}, which is little: watch it before you activate it\n",
+      Count(model.patterns), model.patterns == 1 ? "" : "s");
+}
+
 Json ToJson(const ModelInfo& model) {
   return {{"name", model.name},
           {"device", model.device},
@@ -65,7 +79,17 @@ Json ToJson(const ModelInfo& model) {
 absl::StatusOr<Report> ListModels(const Client& client) {
   const absl::StatusOr<std::vector<ModelInfo>> models = client.ListModels();
   if (!models.ok()) return models.status();
-  Listing listing("models", "no models: rules choose what is tried",
+  // Where no model is used on a kind of device that serves, the rules are.
+  const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
+  if (!server.ok()) return server.status();
+  std::set<std::string> by_rules;
+  for (const DeviceInfo& device : server->devices) {
+    if (device.unavailable.empty()) by_rules.insert(device.name.substr(0, device.name.find(':')));
+  }
+  for (const ModelInfo& model : *models) {
+    if (model.used) by_rules.erase(model.device);
+  }
+  Listing listing("models", "no models, and nothing that they could choose for",
                   {{"NAME", "name"},
                    {"DEVICE", "device"},
                    {"STATE", "state"},
@@ -78,13 +102,20 @@ absl::StatusOr<Report> ListModels(const Client& client) {
                 {model.name, model.device, StateOf(model), ShareOf(model), Count(model.patterns),
                  model.own ? "put" : "installed", model.device_model});
   }
+  for (const std::string& device : by_rules) {
+    ModelInfo rules;
+    rules.name = "rules";
+    rules.device = device;
+    rules.used = true;
+    listing.Add(ToJson(rules), {rules.name, device, StateOf(rules), "", "", "built in", ""});
+  }
   return Report::Of(std::move(listing));
 }
 
 /// "12.5", "spmm", "true".
 std::string CellOf(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  return value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : value.dump();
+  return value.is_number_float() ? fmt::format("{:.3f}", value.get<double>()) : value.dump();
 }
 
 /// Objects with members of their own, a line each; what they are called comes first.
@@ -96,8 +127,20 @@ void AddTable(const std::string& title, const Json& rows, std::string& text) {
       if (!value.is_structured() && !known) columns.push_back(key);
     }
   }
-  std::vector<std::string> header = {title};
+  constexpr std::string_view kTransposed = "_transposed";
+  std::vector<std::string> header = {title.ends_with(kTransposed)
+                                         ? title.substr(0, title.size() - kTransposed.size()) + "^T"
+                                         : title};
+  // What the trainer calls at length.
+  static const std::map<std::string, std::string> kShort = {
+      {"first_three", "FIRST 3"},
+      {"first_worst_twentieth", "WORST 5 %"},
+      {"first_within_3_percent", "WITHIN 3 %"}};
   for (std::string column : columns) {
+    if (const auto known = kShort.find(column); known != kShort.end()) {
+      header.push_back(known->second);
+      continue;
+    }
     for (char& c : column) c = c == '_' ? ' ' : static_cast<char>(std::toupper(c));
     header.push_back(std::move(column));
   }
@@ -226,16 +269,20 @@ absl::StatusOr<Report> PutModel(const Client& client, const PutArguments& argume
   if (!put->used && !put->watched) {
     next = fmt::format("sparsectl model watch {0}, then sparsectl model activate {0}", put->name);
   }
-  return Report{ToJson(*put), fmt::format("put       {}: for {}, trained on {} patterns\n"
-                                          "next      {}\n",
-                                          put->name, put->device, Count(put->patterns), next)};
+  return Report{
+      ToJson(*put),
+      fmt::format("put       {}: for {}, trained on {} patterns\n{}next      {}\n", put->name,
+                  put->device, Count(put->patterns), FewPatternsNote(*put), next)};
 }
 
 absl::StatusOr<Report> Activate(const Client& client, const ChooseArguments& arguments) {
   const absl::StatusOr<std::string> device = client.ActivateModel(arguments.name, arguments.device);
   if (!device.ok()) return device.status();
-  return Report{{{"activated", arguments.name}, {"device", *device}},
+  Report report{{{"activated", arguments.name}, {"device", *device}},
                 fmt::format("chooses   {}, on {}\n", arguments.name, *device)};
+  const absl::StatusOr<ModelInfo> model = client.GetModel(arguments.name);
+  if (model.ok()) report.text += FewPatternsNote(*model);
+  return report;
 }
 
 absl::StatusOr<Report> Watch(const Client& client, const ChooseArguments& arguments) {

@@ -149,11 +149,12 @@ Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
 }
 
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
-                                           const std::string& prefix, bool shared,
+                                           const std::string& prefix, Listed listed,
                                            const CallOptions& options) {
   v1::ListMatricesRequest request;
   request.set_prefix(prefix);
-  request.set_shared(shared);
+  request.set_shared(listed == Listed::kShared);
+  request.set_all(listed == Listed::kAll);
   return LaunchList<v1::ListMatricesRequest, v1::ListMatricesReply, MatrixInfo>(
       connection, "/sparsed.v1.Catalog/List", options, std::move(request),
       [](const v1::ListMatricesReply& reply) {

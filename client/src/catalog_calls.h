@@ -27,9 +27,10 @@ Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const 
                            const CallOptions& options);
 Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
                                  const std::string& name, const CallOptions& options);
-/// `shared`: by other tenants, with the caller's.
+/// The caller's own; those that other tenants share with it; those of all tenants.
+enum class Listed : uint8_t { kOwn, kShared, kAll };
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
-                                           const std::string& prefix, bool shared,
+                                           const std::string& prefix, Listed listed,
                                            const CallOptions& options);
 Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& connection,
                                            const std::string& name, const MatrixShare& share,

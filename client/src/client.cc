@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<MatrixInfo>> Client::ListMatrices(const std::string& 
 }
 Call<std::vector<MatrixInfo>> Client::ListMatricesAsync(const std::string& prefix,
                                                         const CallOptions& options) const {
-  return client::ListMatrices(connection_, prefix, /*shared=*/false, options);
+  return client::ListMatrices(connection_, prefix, client::Listed::kOwn, options);
 }
 
 absl::StatusOr<std::vector<MatrixInfo>> Client::ListShared(const std::string& prefix,
@@ -72,7 +72,16 @@ absl::StatusOr<std::vector<MatrixInfo>> Client::ListShared(const std::string& pr
 }
 Call<std::vector<MatrixInfo>> Client::ListSharedAsync(const std::string& prefix,
                                                       const CallOptions& options) const {
-  return client::ListMatrices(connection_, prefix, /*shared=*/true, options);
+  return client::ListMatrices(connection_, prefix, client::Listed::kShared, options);
+}
+
+absl::StatusOr<std::vector<MatrixInfo>> Client::ListAll(const std::string& prefix,
+                                                        const CallOptions& options) const {
+  return ListAllAsync(prefix, options).Wait();
+}
+Call<std::vector<MatrixInfo>> Client::ListAllAsync(const std::string& prefix,
+                                                   const CallOptions& options) const {
+  return client::ListMatrices(connection_, prefix, client::Listed::kAll, options);
 }
 
 absl::StatusOr<std::vector<PatternMeasurements>> Client::ListMeasurements(

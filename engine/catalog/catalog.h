@@ -186,6 +186,9 @@ class Catalog {
   /// `after`, by reference.
   std::vector<MatrixLease> ListShared(std::string_view tenant, std::string_view prefix,
                                       std::string_view after = "") const;
+  /// Those of all tenants, whose "TENANT~NAME" begin with `prefix` and come after `after`, by
+  /// tenant, then by name.
+  std::vector<MatrixLease> ListAll(std::string_view prefix, std::string_view after = "") const;
   /// The tenant's own alone. Blocks on the disk.
   absl::Status Delete(std::string_view tenant, std::string_view name);
   /// Gives the tenant's own matrix another name. Whoever looks finds it by one of the two, never by

@@ -54,6 +54,17 @@ std::vector<MatrixLease> Catalog::ListShared(std::string_view tenant, std::strin
   return list;
 }
 
+std::vector<MatrixLease> Catalog::ListAll(std::string_view prefix, std::string_view after) const {
+  const MutexLock lock(mutex_);
+  std::vector<MatrixLease> list;
+  auto it = after.empty() ? matrices_.begin() : matrices_.upper_bound(Named("", after));
+  for (; it != matrices_.end(); ++it) {
+    const auto& [key, matrix] = *it;
+    if (ReferenceFor("", key).starts_with(prefix)) list.push_back(matrix);
+  }
+  return list;
+}
+
 absl::Status Catalog::NotDeletable(std::string_view tenant, std::string_view reference) const {
   const absl::StatusOr<MatrixLease> shared = Find(tenant, reference);
   if (!shared.ok()) return shared.status();

@@ -157,12 +157,12 @@ absl::Status CheckModelFiles(const std::map<std::string, size_t>& bytes) {
 }
 
 ModelStore::ModelStore(FileSystem& files, ModelStoreOptions options, Selector& selector,
-                       const std::function<void(const std::string& sentence)>& tell)
+                       const Tell& tell)
     : files_(files), options_(std::move(options)), selector_(selector) {
   const MutexLock lock(mutex_);
   FinishChanges();
-  ReadFolder(options_.installed, /*own=*/false);
-  ReadFolder(options_.own, /*own=*/true);
+  ReadFolder(options_.installed, /*own=*/false, tell);
+  ReadFolder(options_.own, /*own=*/true, tell);
   if (absl::Status status = ReadAsked(); !status.ok()) {
     tell(fmt::format("which models were activated cannot be read ({}): as if none was",
                      Said(status)));
@@ -215,7 +215,21 @@ void ModelStore::FinishChanges() {
   }
 }
 
-void ModelStore::ReadFolder(const std::string& folder, bool own) {
+ModelFacts ModelStore::ReadFacts(const std::string& directory, bool own) const {
+  const std::string name = std::filesystem::path(directory).filename();
+  ModelFacts facts = FactsOf(
+      name, own, ReadFile(files_, InFolder(directory, kManifest), kMostManifestBytes).value_or(""));
+  const absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(directory);
+  absl::Status status = model.status();
+  if (model.ok() && (*model)->name() != name) {
+    status = absl::InvalidArgumentError(
+        fmt::format("its manifest is of a model named {}", (*model)->name()));
+  }
+  facts.problem = Said(status);
+  return facts;
+}
+
+void ModelStore::ReadFolder(const std::string& folder, bool own, const Tell& tell) {
   if (folder.empty()) return;
   const absl::StatusOr<std::vector<std::string>> names = files_.List(folder);
   if (!names.ok()) return;  // nothing was put there yet
@@ -223,18 +237,14 @@ void ModelStore::ReadFolder(const std::string& folder, bool own) {
     const std::string directory = InFolder(folder, name);
     std::error_code ignored;
     if (!IsModelName(name) || !std::filesystem::is_directory(directory, ignored)) continue;
-    ModelFacts facts =
-        FactsOf(name, own,
-                ReadFile(files_, InFolder(directory, kManifest), kMostManifestBytes).value_or(""));
-    const absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(directory);
-    absl::Status status = model.status();
-    if (model.ok() && (*model)->name() != name) {
-      status = absl::InvalidArgumentError(
-          fmt::format("its manifest is of a model named {}", (*model)->name()));
-    }
-    facts.problem = Said(status);
     // One's own comes before an installed one of its name.
-    models_[name] = std::move(facts);
+    const bool hides = !models_.insert_or_assign(name, ReadFacts(directory, own)).second;
+    if (hides) {
+      tell(
+          fmt::format("model {} of the data directory hides the installed one of its name until "
+                      "it is removed",
+                      name));
+    }
   }
 }
 
@@ -552,6 +562,12 @@ absl::Status ModelStore::Remove(const std::string& name) {
   RemoveAll(old);
   asked_ = std::move(asked);
   models_.erase(found);
+  // An installed one of its name that it hid is to be seen again.
+  const std::string installed = InFolder(options_.installed, name);
+  std::error_code ignored;
+  if (!options_.installed.empty() && std::filesystem::is_directory(installed, ignored)) {
+    models_[name] = ReadFacts(installed, /*own=*/false);
+  }
   return absl::OkStatus();
 }
 

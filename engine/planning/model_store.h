@@ -67,11 +67,13 @@ struct ModelFacts {
 /// Thread-safe. Statuses are sentences.
 class ModelStore {
  public:
+  using Tell = std::function<void(const std::string& sentence)>;
+
   /// Reads what there is, and has `selector` use and watch what was activated before; where nothing
   /// was, the installed model that fits the device. `tell` is called with a sentence, now, for what
-  /// cannot be used; then rules choose. `files` and `selector` outlive this.
-  ModelStore(FileSystem& files, ModelStoreOptions options, Selector& selector,
-             const std::function<void(const std::string& sentence)>& tell);
+  /// cannot be used (then rules choose), and for what hides an installed one. `files` and
+  /// `selector` outlive this.
+  ModelStore(FileSystem& files, ModelStoreOptions options, Selector& selector, const Tell& tell);
 
   /// By name.
   std::vector<ModelFacts> List() const;
@@ -93,7 +95,8 @@ class ModelStore {
   /// Uses again what was used before the last Activate that is not rolled back. Returns what
   /// chooses now: a model, or kRules. FAILED_PRECONDITION: nothing was used before.
   absl::StatusOr<std::string> Rollback(std::optional<DeviceKind> device);
-  /// NOT_FOUND; FAILED_PRECONDITION if it is installed, used or watched.
+  /// NOT_FOUND; FAILED_PRECONDITION if it is installed, used or watched. An installed one of its
+  /// name that it hid takes its place.
   absl::Status Remove(const std::string& name);
 
  private:
@@ -113,7 +116,9 @@ class ModelStore {
   absl::StatusOr<DeviceKind> KindOf(std::optional<DeviceKind> device) const;
 
   void FinishChanges();
-  void ReadFolder(const std::string& folder, bool own) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ModelFacts ReadFacts(const std::string& directory, bool own) const;
+  void ReadFolder(const std::string& folder, bool own, const Tell& tell)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadAsked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteAsked(const AskedOfKinds& asked);
   absl::Status WriteModel(const std::string& name, const Model::Files& files);

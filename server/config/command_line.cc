@@ -222,8 +222,10 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--threads", config.threads, "Threads that multiply (default: one a CPU)")
       ->check(count)
       ->group("Limits");
-  app.add_option("--lanes", config.lanes,
-                 "Worker slots: requests that run at once, sharing the threads")
+  app.add_option(
+         "--lanes", config.lanes,
+         "Worker slots of the CPU: requests that run on it at once, sharing the threads; a GPU has "
+         "slots of its own")
       ->check(count)
       ->capture_default_str()
       ->group("Limits");

@@ -168,8 +168,8 @@ void CompleteThreads(Config& config, int cpus, Problems& problems) {
         fmt::format("{} times {}, which is {},", config.preparation_workers,
                     problems.NameOf("preparation-threads"), config.preparation_threads));
   if (config.lanes > config.threads && !problems.Has("lanes") && !problems.Has("threads")) {
-    problems.Add("lanes", fmt::format("{} lanes need as many threads, {} is {}", config.lanes,
-                                      problems.NameOf("threads"), config.threads));
+    problems.Add("lanes", fmt::format("{} worker slots need as many threads, {} is {}",
+                                      config.lanes, problems.NameOf("threads"), config.threads));
   }
 }
 

@@ -386,8 +386,8 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     if (connection.regions.size() >= options_.max_regions) {
       Send(id, request_id,
            ReplyOf(absl::ResourceExhaustedError(
-               fmt::format("{} regions are shared over this connection, at most {} may be; forget "
-                           "some",
+               fmt::format("{} regions are shared over this connection, at most {} may be; give "
+                           "some back",
                            connection.regions.size(), options_.max_regions))));
       return nullptr;
     }
@@ -553,8 +553,8 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
     }
     if (found->second.forgets.size() >= kMostUnsent) {
       return Send(id, request_id,
-                  ReplyOf(absl::ResourceExhaustedError(
-                      fmt::format("{} requests to forget this memory wait already", kMostUnsent))));
+                  ReplyOf(absl::ResourceExhaustedError(fmt::format(
+                      "{} requests to give this memory back wait already", kMostUnsent))));
     }
     found->second.forgets.push_back(request_id);
     regions_.Remove(region);

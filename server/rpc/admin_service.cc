@@ -184,7 +184,9 @@ class AdminService final : public Service {
     return AnswerOnWorker<v1::RemoveModelRequest, v1::RemoveModelReply>(
         Op::kRemoveModel, service_, context, bytes, response,
         [this](const auto& request, const Caller&, v1::RemoveModelReply&) {
-          return service_.engine.models().Remove(request.name());
+          absl::Status removed = service_.engine.models().Remove(request.name());
+          if (removed.ok()) service_.telemetry.metrics().OnModelRemoved(request.name());
+          return removed;
         });
   }
 

@@ -8,6 +8,7 @@
 #include "server/rpc/page.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/unary.h"
+#include "server/security/access.h"
 #include "server/telemetry/call_origin.h"
 #include "sparsed/v1/catalog.grpc.pb.h"
 
@@ -73,13 +74,25 @@ class CatalogService final : public Service {
     return Answer<v1::ListMatricesRequest, v1::ListMatricesReply>(
         Op::kList, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::ListMatricesReply& reply) {
+          if (request.all()) {
+            absl::Status allowed = service_.access.Require(caller, Role::kOperator,
+                                                           "the list of all tenants' matrices");
+            if (!allowed.ok()) return allowed;
+            if (request.shared()) {
+              return absl::Status(
+                  absl::InvalidArgumentError("shared: `all` has those that are shared, too"));
+            }
+          }
           Page page(request.page_size());
           const engine::Catalog& catalog = service_.engine.catalog();
+          // Nobody's own are those of all tenants.
+          const std::string_view looks = request.all() ? std::string_view() : caller.tenant;
           for (const auto& matrix :
-               request.shared()
+               request.all() ? catalog.ListAll(request.prefix(), request.page_token())
+               : request.shared()
                    ? catalog.ListShared(caller.tenant, request.prefix(), request.page_token())
                    : catalog.List(caller.tenant, request.prefix(), request.page_token())) {
-            v1::MatrixInfo info = ToMatrixInfo(*matrix, caller.tenant, service_.engine.executor());
+            v1::MatrixInfo info = ToMatrixInfo(*matrix, looks, service_.engine.executor());
             info.clear_detail();
             info.clear_measurements();
             info.clear_decisions();

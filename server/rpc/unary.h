@@ -35,6 +35,8 @@ class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
   /// From now on its client's patience is looked after. UNAVAILABLE if the server is shutting down;
   /// what is answered from memory at once goes on even so.
   absl::Status Join();
+  /// What the call turned out to be about, where its request does not say.
+  void set_subject(std::string subject) { record_.subject = std::move(subject); }
   /// Ends the call; `this` may be gone afterwards.
   void End(absl::Status status, const google::protobuf::MessageLite& reply);
 
@@ -78,6 +80,20 @@ std::string SubjectOf(const Request& request) {
     return request.prefix();
   } else {
     return {};
+  }
+}
+
+/// What a call came to, for the same, where its request names nothing but its reply does.
+template <typename Request, typename Reply>
+void AddSubject(const Request& request, const Reply& reply, UnaryReactor& call) {
+  if constexpr (
+      requires {
+        reply.name();
+        request.device();
+      } &&
+      !requires { request.name(); }) {
+    call.set_subject(fmt::format("{}{}{}", reply.name(), request.device().empty() ? "" : " for ",
+                                 request.device()));
   }
 }
 
@@ -126,6 +142,7 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
           } else {
             done = work(request, caller, reply);
           }
+          if (done.ok()) AddSubject(request, reply, *call);
           call->End(std::move(done), reply);
         });
   }

@@ -241,8 +241,19 @@ void Metrics::OnRecipe(std::string_view outcome) {
 
 void Metrics::OnModelChoice(std::string_view model, std::string_view role, double share) {
   const prometheus::Labels labels = {{"model", std::string(model)}, {"role", std::string(role)}};
+  const MutexLock lock(model_series_);
   model_choices_.Add(labels).Increment();
   model_choice_share_.Add(labels, kShareBuckets).Observe(share);
+}
+
+void Metrics::OnModelRemoved(std::string_view model) {
+  const MutexLock lock(model_series_);
+  for (const char* role : {"used", "watched"}) {
+    const prometheus::Labels labels = {{"model", std::string(model)}, {"role", role}};
+    if (!model_choices_.Has(labels)) continue;
+    model_choices_.Remove(&model_choices_.Add(labels));
+    model_choice_share_.Remove(&model_choice_share_.Add(labels, kShareBuckets));
+  }
 }
 
 void Metrics::OnModelProblem(std::string_view sentence) {

@@ -53,6 +53,8 @@ class Metrics : public engine::Observer {
   void OnRecipe(std::string_view outcome) override;
   void OnModelChoice(std::string_view model, std::string_view role, double share) override;
   void OnModelProblem(std::string_view sentence) override;
+  /// It is not there any more: nor are its series.
+  void OnModelRemoved(std::string_view model);
   void OnPreparationEnd(std::string_view state) override;
   void OnPreparationReport(const engine::PreparationReport& report) override;
   void OnDamage(std::string_view sentence) override;
@@ -133,6 +135,8 @@ class Metrics : public engine::Observer {
       preparation_log_{/*per_second=*/5, /*burst=*/50},
       failure_log_{/*per_second=*/5, /*burst=*/50};  ///< of preparations
 
+  /// A series of a model is not removed while another thread counts in it.
+  Mutex model_series_;
   Mutex kernels_mutex_;
   std::map<std::tuple<Operation, std::string, std::string>, OfKernel> kernels_
       ABSL_GUARDED_BY(kernels_mutex_);

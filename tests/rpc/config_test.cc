@@ -382,7 +382,7 @@ TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
       {"in_memory: true\ndata_dir: /d\n",
        "wrong.yaml:1:12: in_memory: data_dir (line 2) is set, too; one of them, not both\n"},
       {"in_memory: true\nthreads: 1\nlanes: 2\n",
-       "wrong.yaml:3:8: lanes: 2 lanes need as many threads, threads (line 2) is 1\n"},
+       "wrong.yaml:3:8: lanes: 2 worker slots need as many threads, threads (line 2) is 1\n"},
       {"in_memory: true\nhost_memory: 1GiB\nwire_memory: 900MiB\n",
        "wrong.yaml:3:14: wire_memory: 900MiB is not between 8MiB and 512MiB, half of host_memory "
        "(line 2)\n"},

@@ -5,6 +5,8 @@
 #include <prometheus/text_serializer.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "engine/planning/model.h"
@@ -16,6 +18,7 @@ namespace {
 
 using engine::Model;
 using testing::HasSubstr;
+using testing::Not;
 
 /// The model of tests/data/model under another name.
 Model::Files TinyNamed(const std::string& name) {
@@ -60,6 +63,7 @@ class Models : public testing::Test {
     server_ = std::make_unique<TestServer>([this](server::Config& config) {
       WithPages(config);
       config.data_dir = folder_ + "/data";
+      config.audit_log = folder_ + "/audit.jsonl";
     });
   }
 
@@ -170,6 +174,12 @@ TEST_F(Models, ArePutListedActivatedWatchedRolledBackAndRemoved) {
   std::string chooses;
   ASSERT_TRUE(Rollback(&chooses).ok());
   EXPECT_EQ(chooses, "rules");
+  // The audit log says what it came to, which the request does not.
+  EXPECT_TRUE(Eventually([&] {
+    std::ifstream in(folder_ + "/audit.jsonl");
+    const std::string lines(std::istreambuf_iterator<char>(in), {});
+    return lines.find(R"("operation":"rollback_model","name":"rules")") != std::string::npos;
+  }));
   ASSERT_TRUE(Remove("mine").ok());
   ASSERT_TRUE(Activate("none", /*watch=*/true, "cpu").ok());
   ASSERT_TRUE(Remove("other").ok());
@@ -202,6 +212,14 @@ TEST(ModelMetrics, ChoicesAreCountedByModelAndRole) {
   EXPECT_THAT(text, HasSubstr("sparsed_model_choice_share_count" + mine + "} 2"));
   EXPECT_THAT(text, HasSubstr("sparsed_model_choice_share_bucket" + mine + ",le=\"0.7\"} 0"));
   EXPECT_THAT(text, HasSubstr("sparsed_model_choice_share_bucket" + mine + ",le=\"0.8\"} 1"));
+  metrics.OnModelRemoved("mine");
+  const std::string after = prometheus::TextSerializer().Serialize(metrics.Collect());
+  EXPECT_THAT(after, HasSubstr("sparsed_model_choices_total{model=\"h100\",role=\"used\"} 1"));
+  EXPECT_THAT(after, Not(HasSubstr("model=\"mine\"")));
+  metrics.OnModelRemoved("nobody");
+  metrics.OnModelChoice("mine", "used", 0.5);  // one of that name was put again
+  EXPECT_THAT(prometheus::TextSerializer().Serialize(metrics.Collect()),
+              HasSubstr("sparsed_model_choices_total{model=\"mine\",role=\"used\"} 1"));
 }
 
 TEST_F(Models, WhatIsNoModelIsRefusedWithASentence) {

@@ -660,6 +660,46 @@ TEST_F(TenantsTest, ASharedMatrixIsReadAndWrittenAsItsOwnerSays) {
   EXPECT_EQ(Share("one", "a", "two", false, true).error_code(), Code::NOT_FOUND);
 }
 
+TEST_F(TenantsTest, OperatorsListTheMatricesOfAllTenants) {
+  Start("");
+  for (const char* name : {"a", "b"}) {
+    ASSERT_TRUE(Put("one", name).ok());
+    ASSERT_TRUE(Put("two", name).ok());
+  }
+  ASSERT_TRUE(Put("ops", "c").ok());
+  v1::ListMatricesRequest request;
+  request.set_all(true);
+  v1::ListMatricesReply reply;
+  const auto list = [&](const std::string& token) {
+    grpc::ClientContext context;
+    Show(context, token);
+    reply.Clear();
+    return server().catalog().List(&context, request, &reply);
+  };
+  const auto names = [&] {
+    std::vector<std::string> all;
+    for (const v1::MatrixInfo& matrix : reply.matrices()) all.push_back(matrix.name());
+    return all;
+  };
+  EXPECT_EQ(list("one").error_code(), Code::PERMISSION_DENIED);
+  ASSERT_TRUE(list("ops").ok());
+  EXPECT_THAT(names(), testing::ElementsAre("one~a", "one~b", "ops~c", "two~a", "two~b"));
+  EXPECT_EQ(reply.matrices(0).owner(), "one");
+  request.set_prefix("two~");
+  ASSERT_TRUE(list("ops").ok());
+  EXPECT_THAT(names(), testing::ElementsAre("two~a", "two~b"));
+  request.clear_prefix();
+  request.set_page_size(3);
+  ASSERT_TRUE(list("ops").ok());
+  EXPECT_EQ(reply.next_page_token(), "ops~c");
+  request.set_page_token(reply.next_page_token());
+  ASSERT_TRUE(list("ops").ok());
+  EXPECT_THAT(names(), testing::ElementsAre("two~a", "two~b"));
+  EXPECT_EQ(reply.next_page_token(), "");
+  request.set_shared(true);
+  EXPECT_EQ(list("ops").error_code(), Code::INVALID_ARGUMENT);
+}
+
 TEST_F(TenantsTest, TheAuditLogHasWhoChangedWhatAndWhoWasRefused) {
   const std::string file = folder_ + "/audit.jsonl";
   Start("", [&](server::Config& config) {

@@ -359,7 +359,7 @@ typedef struct sparsed_prepare_options {
   int32_t again;                   /* time every candidate anew */
   const char* recipe;              /* build and time just this transform pipeline; NULL */
   const char* kernel;              /* time this kernel alone; NULL */
-  int32_t explore;                 /* time every candidate, also what the rules leave out */
+  int32_t explore;                 /* time every candidate, also those left out by model or rules */
 } sparsed_prepare_options;
 #define SPARSED_PREPARE_OPTIONS_INIT \
   { sizeof(sparsed_prepare_options), NULL, 0, 0, NULL, NULL, 0 }

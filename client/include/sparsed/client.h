@@ -141,13 +141,13 @@ struct PrepareOptions {
   /// Otherwise signatures that have a plan are left alone.
   bool again = false;
   /// Run this transform pipeline and time its layout beside plain CSR for these signatures,
-  /// whatever the rules say; without any signature, for those that it serves. The fastest is the
+  /// whatever model or rules say; without any signature, for those it serves. The fastest is the
   /// plan, as usual.
   std::string recipe{};
   /// Time this kernel alone on what `recipe` makes; without one on plain CSR. Also one of SpGEMM,
   /// without a pipeline.
   std::string kernel{};
-  /// Build and time every candidate that there is, also what the rules leave out. Slow: for
+  /// Build and time every candidate that there is, also what model or rules leave out. Slow: for
   /// measurements that a rule or a model can learn from.
   bool explore = false;
 };
@@ -472,6 +472,13 @@ class Client {
                                                      const CallOptions& options = {}) const;
   Call<std::vector<MatrixInfo>> ListSharedAsync(const std::string& prefix = "",
                                                 const CallOptions& options = {}) const;
+
+  /// Those of all tenants, each called "TENANT~NAME", by tenant, then by name: for operators,
+  /// PERMISSION_DENIED for others.
+  absl::StatusOr<std::vector<MatrixInfo>> ListAll(const std::string& prefix = "",
+                                                  const CallOptions& options = {}) const;
+  Call<std::vector<MatrixInfo>> ListAllAsync(const std::string& prefix = "",
+                                             const CallOptions& options = {}) const;
 
   /// Everything that was measured on the pattern of a matrix; of all matrices, if `name` is empty.
   absl::StatusOr<std::vector<PatternMeasurements>> ListMeasurements(

@@ -1,6 +1,7 @@
 // What `doctor` finds on machines that are made up.
 #include "client/cli/doctor.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -109,21 +110,32 @@ TEST_F(Doctor, PortsThatOthersHave) {
   ASSERT_EQ(listen(listener, 1), 0);
   ASSERT_EQ(getsockname(listener, generic, &size), 0);
   const std::string taken = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  CheckPort(taken, "metrics", false, {}, findings_);
-  EXPECT_THAT(Worst(Status::kProblem).what, HasSubstr(taken + " is taken"));
+  CheckPort("/proc", taken, "metrics", false, {}, findings_);
+  EXPECT_THAT(Worst(Status::kProblem).what,
+              HasSubstr(taken + ", which is to be metrics's, is taken, by a process of the user "));
   EXPECT_THAT(Worst(Status::kProblem).remedy, HasSubstr("ss -ltnp"));
   findings_.clear();
-  CheckPort(taken, "metrics", false, {{"17", {ntohs(address.sin_port)}}}, findings_);
+  CheckPort("/proc", taken, "metrics", false, {{"17", {ntohs(address.sin_port)}}}, findings_);
   EXPECT_THAT(Worst(Status::kProblem).what, HasSubstr("is another sparsed's (process 17, at port"));
   findings_.clear();
-  CheckPort(taken, "the server", /*in_use=*/true, {}, findings_);
+  // One of a user whose sockets are not to be seen, but whose they are is.
+  Write("/self/net/tcp",
+        fmt::format("  sl  local_address\n"
+                    "  0: 0100007F:{:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 "
+                    "{} 0 99\n",
+                    ntohs(address.sin_port), geteuid()));
+  Write("/17/comm", "sparsed\n");
+  CheckPort(root_, taken, "metrics", false, RunningServers(root_), findings_);
+  EXPECT_THAT(Worst(Status::kProblem).what, HasSubstr("perhaps the sparsed that is process 17"));
+  findings_.clear();
+  CheckPort("/proc", taken, "the server", /*in_use=*/true, {}, findings_);
   EXPECT_TRUE(findings_.empty());
   close(listener);
-  CheckPort("127.0.0.1:0", "metrics", false, {}, findings_);
+  CheckPort("/proc", "127.0.0.1:0", "metrics", false, {}, findings_);
   EXPECT_EQ(findings_.front().status, Status::kOk);
   findings_.clear();
   for (const char* odd : {"nonsense", "127.0.0.1:many", "no-such-host.invalid:1"}) {
-    CheckPort(odd, "metrics", false, {}, findings_);
+    CheckPort("/proc", odd, "metrics", false, {}, findings_);
     EXPECT_EQ(findings_.back().status, Status::kNote) << odd;
   }
 }

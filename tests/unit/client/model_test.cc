@@ -54,9 +54,10 @@ class ModelCommand : public SparsectlTest {
 };
 
 TEST_F(ModelCommand, FromNothingToAModelThatIsUsed) {
-  ExpectSays("model list", 0, "no models: rules choose what is tried");
+  ExpectSays("model list --sort=name", 0, "rules  cpu     used");
+  ExpectSays("-o json model list", 0, R"("name":"rules")");
   if (!PutsModels()) GTEST_SKIP() << "libxgboost0 is not installed";
-  ExpectSays("model list", 0, "tiny  cpu");
+  ExpectSays("model list", 0, "tiny   cpu");
   ExpectSays("model show tiny", 0, "cpu, trained on a CPU of tests");
   ExpectSays("model show tiny", 0, "8 patterns of 2 families, 96 measurements");
   ExpectSays("model show tiny", 0, "spmm^T");
@@ -64,9 +65,13 @@ TEST_F(ModelCommand, FromNothingToAModelThatIsUsed) {
   ExpectSays("model watch tiny", 0, "watched   tiny, on cpu: sparsed_model_choice_share");
   ExpectSays("model list", 0, "watched");
   ExpectSays("model activate tiny", 0, "chooses   tiny, on cpu");
+  ExpectSays("model activate tiny", 0, "it learned from 8 patterns, which is little");
+  EXPECT_THAT(Run("model list").text, Not(HasSubstr("rules")));
   ExpectSays("-o json model list", 0, R"("used":true,"watched":false)");
   Copy("other");
-  ExpectSays("model put other", 0, "sparsectl model watch other");
+  const std::string put_other = Run("model put other").text;
+  EXPECT_THAT(put_other, HasSubstr("sparsectl model watch other"));
+  EXPECT_THAT(put_other, HasSubstr("it learned from 8 patterns, which is little"));
   ExpectSays("model activate other --device=cpu", 0, "chooses   other, on cpu");
   Start({"--data-dir=" + folder_ + "/data"});
   ExpectSays("-o json model show other", 0, R"("used":true)");
@@ -118,7 +123,7 @@ TEST_F(ModelCommand, WhatIsRefusedSaysWhy) {
   ExpectSays("model remove tiny", 6, "model tiny is used");
   for (const char* flags : {"--in-memory", "--models=off"}) {
     Start({flags});
-    ExpectSays("model list", 0, "no models");
+    ExpectSays("model list", 0, "rules  cpu     used");
     ExpectSays("model put tiny", 6, "keeps no models of its own");
   }
 }

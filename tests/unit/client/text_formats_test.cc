@@ -108,6 +108,11 @@ TEST_F(EdgeListTest, ErrorsNameFileAndLineAndSayWhatWasExpected) {
   EXPECT_THAT(Refusal("7\n"), HasSubstr("file:1: expected the two nodes of an edge"));
   EXPECT_THAT(Refusal("0 1 2 3\n"),
               HasSubstr("say which has the weights, as in --weight-column=3"));
+  // Prose, which has columns, too.
+  EXPECT_THAT(Refusal("this is no matrix\n"),
+              HasSubstr("no edges in it, only the line \"this is no matrix\""));
+  EXPECT_THAT(Refusal("this is no matrix\nnor is this one\n"),
+              HasSubstr("the node \"nor\" is not a whole number"));
   EXPECT_THAT(Refusal("0 1 x\n"), HasSubstr("file:1: the weight \"x\" is not a number"));
   EXPECT_THAT(Refusal("0 1 1e999\n"), HasSubstr("too large for f64"));
   EXPECT_THAT(Refusal("0 1\n-1 2\n"), HasSubstr("file:2: row -1 is out of range"));

@@ -349,6 +349,21 @@ TEST_F(ModelStoreTest, WhatIsNoModelIsRefused) {
   EXPECT_EQ(*store_->Rollback(std::nullopt), "installed");
 }
 
+TEST_F(ModelStoreTest, OnesOwnHidesAnInstalledOneOfItsNameUntilItIsRemoved) {
+  ASSERT_TRUE(Open().Put("same", TinyNamed("same"), false).ok());
+  // A package brings one of that name.
+  Install("same", TrainedOn("another CPU"));
+  ModelStore& store = Open();
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("model same of the data directory hides")));
+  EXPECT_TRUE(store.Find("same")->own);
+  EXPECT_EQ(Used(), "rules") << "nobody activated it";
+  ASSERT_TRUE(store.Remove("same").ok());
+  ASSERT_TRUE(store.Find("same").ok());
+  EXPECT_FALSE(store.Find("same")->own);
+  EXPECT_EQ(store.Find("same")->device_model, "another CPU");
+  EXPECT_TRUE(store.Activate("same", std::nullopt, ModelRole::kUsed).ok());
+}
+
 TEST_F(ModelStoreTest, ThereIsAnEndToHowManyAreKept) {
   ModelStore& store = Open();
   for (size_t i = 0; i < kMostModels; ++i) {
