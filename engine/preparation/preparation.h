@@ -34,7 +34,7 @@ struct PreparationOptions {
   double seconds = 0;
   /// That a class is expected to serve: what a model's candidate is to gain over all of them must
   /// be more than building and trying it takes.
-  double expected_requests = 10'000;
+  double expected_requests = 20'000;
   /// Nothing is tried besides plain CSR's default kernel but what is asked for.
   bool only_asked = false;
 };

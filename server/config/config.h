@@ -69,7 +69,7 @@ struct Config {
   /// "auto": the models that are installed beside the program; a folder of others; "off": none, nor
   /// those that were put into data_dir.
   std::string models = "auto";
-  int64_t expected_requests = 10'000;  ///< that a class serves, for what a model's candidate gains
+  int64_t expected_requests = 20'000;  ///< that a class serves, for what a model's candidate gains
 
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

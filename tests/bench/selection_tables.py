@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What a preparation takes and reaches with rules, with a model and with everything tried: a table.
 
-usage: selection_tables.py pack RULES RULES2 MODEL EXPLORED OUT.jsonl.gz    from what `sparsed_corpus measure` wrote
-       selection_tables.py                                                   the page, to standard output
+usage: selection_tables.py pack RULES RULES2 MODEL MODEL20 MODEL40 EXPLORED OUT.jsonl.gz    from what `sparsed_corpus measure` wrote
+       selection_tables.py                                                                   the page, to standard output
 """
 
 import collections
@@ -14,7 +14,7 @@ import sys
 from measurements import geomean, interval, read_lines, table
 
 RAW = pathlib.Path(__file__).resolve().parents[2] / "docs/results/h100/selection.jsonl.gz"
-WAYS = ("rules", "rules again", "model", "everything")
+WAYS = ("rules", "rules again", "model, 10,000 requests", "model, 20,000 requests", "model, 40,000 requests", "everything")
 EQUAL = 1.02
 
 
@@ -63,17 +63,17 @@ def page():
         by_signature.append([signature, str(len(ways)), *(f"{geomean(shares[way]):.3f} / {shares[way][len(ways) // 20]:.2f}" for way in WAYS)])
     return "\n".join([
         "# Preparations with rules, with a model, and with everything tried", "",
-        f"Made by `tests/bench/selection_tables.py` from [selection.jsonl.gz]({RAW.name}). {len(patterns)} real matrices on an H100 (four cards of one machine, a way on each, 14 threads each), f32, "
-        f"{len(signatures)} problem signatures a preparation; trials of 2 s a signature, as in a server (everything: 0.3 s). The model was trained without real matrices; 10,000 requests were expected.", "",
+        f"Made by `tests/bench/selection_tables.py` from [selection.jsonl.gz]({RAW.name}). {len(patterns)} real matrices on an H100 (14 threads, f32), "
+        f"{len(signatures)} problem signatures a preparation; trials of 2 s a signature, as in a server (everything: 0.3 s). The model was trained without real matrices; *requests*: `--expected-requests`, 20,000 unless a server is told otherwise. Other cards of the machine were busy; *everything* was measured on another one an hour before, so that its seconds are too few beside the others'.", "",
         "*Speed*: of the fastest that was measured, over that with rules, geometric mean over signatures (95 % interval). *Rules again*: the same once more, so what noise makes of it.", "",
         *table(["way", "preparations, s", "less than with rules, in all", "geometric mean", "speed over rules", "at most 2 % slower than with rules"], rows), "",
-        "Share of the best of all four ways, geometric mean / the worst twentieth:", "",
+        "Share of the best of all ways, geometric mean / the worst twentieth:", "",
         *table(["signature", "matrices", *WAYS], by_signature), ""])
 
 
 def main():
-    if len(sys.argv) == 7 and sys.argv[1] == "pack":
-        pack(sys.argv[2:6], sys.argv[6])
+    if len(sys.argv) == len(WAYS) + 3 and sys.argv[1] == "pack":
+        pack(sys.argv[2:-1], sys.argv[-1])
     elif len(sys.argv) == 1:
         print(page())
     else:

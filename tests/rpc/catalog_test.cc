@@ -309,7 +309,7 @@ TEST(Catalog, EverythingThatWasMeasuredIsListed) {
   v1::MatrixInfo info;
   ASSERT_TRUE(Get(server, "a", &info).ok());
   EXPECT_EQ(one[0].pattern_hash(), info.pattern_hash());
-  EXPECT_EQ(one[0].features().values_size(), 35);
+  EXPECT_EQ(one[0].features().values_size(), 47);
   EXPECT_EQ(one[0].features().density_map_size(), 0);
   ASSERT_EQ(one[0].measurements_size(), info.measurements_size());
   for (const v1::Measurement& m : one[0].measurements()) {
@@ -348,7 +348,7 @@ TEST(Catalog, OperatorsSeeWhatWasMeasuredOnPatternsThatAreGone) {
   EXPECT_EQ(all[1].pattern_hash(), goes.pattern_hash());
   EXPECT_TRUE(all[1].past());
   for (const v1::PatternMeasurements& pattern : all) {
-    EXPECT_EQ(pattern.features().values_size(), 35);
+    EXPECT_EQ(pattern.features().values_size(), 47);
     ASSERT_EQ(pattern.features().density_map_size(), 128 * 128);
     int64_t nonzeros = 0;
     for (const int32_t count : pattern.features().density_map()) nonzeros += count;
@@ -624,7 +624,7 @@ TEST(Catalog, FeaturesAreSentToWhomAsksOnceTheyAreKnown) {
     EXPECT_FALSE(feature.meaning().empty());
     values[feature.name()] = feature.value();
   }
-  EXPECT_EQ(values.size(), 35u);
+  EXPECT_EQ(values.size(), 47u);
   EXPECT_EQ(values["rows"], 300);
   EXPECT_EQ(values["nnz"], static_cast<double>(pattern.nnz()));
   EXPECT_EQ(values["diagonals"], 5);

@@ -240,7 +240,8 @@ class Matrix(Nonzeros, SparseProducts):
             again: discard what was measured and time every candidate anew.
             recipe: build and time just this transform pipeline, written as in the matrix's info.
             kernel: time this kernel alone.
-            explore: build and time every candidate, also what the server's model or rules leave out.
+            explore: build and time every candidate, also what the server's model or rules leave
+                out.
             wait: until it is prepared, as `wait_ready`.
             progress: see `wait_ready`; implies `wait`.
             timeout: seconds.

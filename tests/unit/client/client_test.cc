@@ -821,7 +821,7 @@ TEST(Client, MeasurementsAndDecisionsOfAPreparedMatrix) {
   ASSERT_TRUE(measured.ok()) << measured.status();
   ASSERT_EQ(measured->size(), 1u);
   EXPECT_EQ(measured->front().pattern_hash, info->pattern_hash);
-  EXPECT_EQ(measured->front().features.values.size(), 35u);
+  EXPECT_EQ(measured->front().features.values.size(), 47u);
   ASSERT_EQ(measured->front().measurements.size(), info->measurements.size());
   const Measurement& m = measured->front().measurements.front();
   EXPECT_EQ(m.type, ValueType::kF32);

@@ -591,7 +591,7 @@ TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
   ExpectSays("", 2, "a COMMAND is missing; see --help");
   ExpectSays("generate", 2, "generate lacks its COMMAND");
   ExpectSays("multiply", 2, "there is no command \"multiply\"");
-  ExpectSays("list --all", 2, "there is no flag \"--all\"");
+  ExpectSays("list --every", 2, "there is no flag \"--every\"");
   ExpectSays("list a b", 2, "\"b\" is one word too many");
   ExpectSays("spmm s --operand=B.npy", 2, "--out or --keep-as is missing");
   ExpectSays("spmm s --operand", 2, "--operand lacks its value");
