@@ -245,8 +245,8 @@ inline constexpr std::array kFeatureFields = {
 };
 
 /// The features of a valid pattern, its rows in csr.row_order if there is one; the same bits for
-/// any number of threads. Three passes over the nonzeros. Scratch: at most 8 N bytes a thread,
-/// fewer threads than allowed if that would outgrow the pattern, and 64 KiB; the map is of
+/// any number of threads. Four passes over the nonzeros. Scratch: at most 8 N bytes a thread, fewer
+/// threads than allowed if that would outgrow the pattern, 8 M, and 64 KiB; the map is of
 /// `context.memory`, too. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext& context);
 
