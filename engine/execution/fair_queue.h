@@ -92,8 +92,11 @@ class FairQueue {
 
   /// The next, whose turn begins: its tenant is charged what was predicted. There is one.
   std::shared_ptr<FairEntry> Pop(Turn& turn);
+  /// Device seconds by which a long one's tenant may be ahead of those that are passed over for it.
+  static constexpr double kMostAheadSeconds = 0.004;
   /// Whether there is a long one to be taken next, if tenants whose next is a short one are passed
-  /// over.
+  /// over: not by a tenant that has had kMostAheadSeconds more than they, each by its weight. Short
+  /// ones have one lane while long ones run, and would have no more than that lane's part.
   bool HasLong() const { return FindLong() != nullptr; }
   /// That one, whose turn begins; there is one.
   std::shared_ptr<FairEntry> PopLong(Turn& turn);

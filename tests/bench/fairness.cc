@@ -36,6 +36,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -157,6 +158,8 @@ class Client {
       results_.push_back(service.Shared(bytes, 0));
       free_.push_back(i);
     }
+    samples_.resize(kMostSamples);  // touched, as operands are
+    samples_.clear();
     thread_ = std::thread([this] { Run(); });
   }
   ~Client() { Stop(); }
@@ -178,32 +181,34 @@ class Client {
   /// What was measured until now does not count.
   void Forget() {
     const std::lock_guard lock(mutex_);
-    milliseconds_.clear();
-    queued_.clear();
-    computed_.clear();
+    samples_.clear();
     ended_ = 0;
+    longest_ = 0;
   }
   Json Latencies() {
     const std::lock_guard lock(mutex_);
-    std::vector<double> sorted = milliseconds_;
-    if (sorted.empty()) return nullptr;
-    std::ranges::sort(sorted);
-    const auto at = [&](double part) {
-      return sorted[static_cast<size_t>(part * static_cast<double>(sorted.size() - 1))];
+    if (samples_.empty()) return nullptr;
+    const auto at = [&](double Sample::*what, double part) {
+      std::ranges::sort(samples_, {}, what);
+      return samples_[static_cast<size_t>(part * static_cast<double>(samples_.size() - 1))].*what;
     };
-    std::ranges::sort(queued_);
-    std::ranges::sort(computed_);
     return {{"plan", plan_},
-            {"requests", sorted.size()},
-            {"queue_p50_ms", queued_[queued_.size() / 2]},
-            {"kernel_p50_ms", computed_[computed_.size() / 2]},
-            {"p50_ms", at(0.5)},
-            {"p95_ms", at(0.95)},
-            {"p99_ms", at(0.99)},
-            {"max_ms", at(1)}};
+            {"requests", ended_.load()},
+            {"queue_p50_ms", at(&Sample::queued, 0.5)},
+            {"kernel_p50_ms", at(&Sample::computed, 0.5)},
+            {"p50_ms", at(&Sample::all, 0.5)},
+            {"p95_ms", at(&Sample::all, 0.95)},
+            {"p99_ms", at(&Sample::all, 0.99)},
+            {"max_ms", longest_}};
   }
 
  private:
+  /// Milliseconds of a request.
+  struct Sample {
+    double all = 0, queued = 0, computed = 0;
+  };
+  static constexpr size_t kMostSamples = size_t{1} << 16;
+
   class End final : public engine::ResultSink {
    public:
     End(Client& client, int slot) : client_(client), slot_(slot) {}
@@ -233,10 +238,17 @@ class Client {
     const std::lock_guard lock(mutex_);
     ++ended_;
     if (!end.status.ok()) ++failed_;
-    queued_.push_back(1e-6 * static_cast<double>(end.timings.queue_ns));
-    computed_.push_back(1e-6 * static_cast<double>(end.timings.kernel_ns));
-    milliseconds_.push_back(
-        std::chrono::duration<double, std::milli>(Clock::now() - begun).count());
+    const Sample sample = {
+        .all = std::chrono::duration<double, std::milli>(Clock::now() - begun).count(),
+        .queued = 1e-6 * static_cast<double>(end.timings.queue_ns),
+        .computed = 1e-6 * static_cast<double>(end.timings.kernel_ns)};
+    longest_ = std::max(longest_, sample.all);
+    if (samples_.size() < kMostSamples) {
+      samples_.push_back(sample);
+    } else if (const uint64_t place = random_() % static_cast<uint64_t>(ended_.load());
+               place < kMostSamples) {
+      samples_[place] = sample;  // Vitter's algorithm R: each is kept with the same probability
+    }
     free_.push_back(slot);
     changed_.notify_all();
   }
@@ -323,8 +335,10 @@ class Client {
   std::vector<int> free_;
   bool stop_ = false;
   std::atomic<int64_t> ended_ = 0, failed_ = 0;
-  std::string plan_;                                      ///< of the last request
-  std::vector<double> milliseconds_, queued_, computed_;  ///< of each request
+  std::string plan_;             ///< of the last request
+  std::vector<Sample> samples_;  ///< of those that ended, at most kMostSamples
+  double longest_ = 0;           ///< milliseconds, of all
+  std::mt19937_64 random_;
   std::thread thread_;
 };
 
@@ -472,20 +486,24 @@ class Bench {
     const int64_t resident_after = ResidentBytes();
     double sum = 0, least = 1e9, most = 0;
     int64_t failed = 0, ended = 0;
+    std::vector<double> each;
     for (const Client* const client : all) {
       const double seconds = used.at(client->tenant());
+      each.push_back(seconds);
       sum += seconds;
       least = std::min(least, seconds);
       most = std::max(most, seconds);
       failed += client->failed();
       ended += client->ended();
     }
+    for (double& seconds : each) seconds /= sum / 16;
     return {{"seconds", wall},
             {"requests", ended},
             {"failed", failed},
             {"busy", Busy(sum, wall)},
             {"least_of_share", least / (sum / 16)},
             {"most_of_share", most / (sum / 16)},
+            {"shares", each},
             {"resident_mib_settled", resident_settled_ >> 20},
             {"resident_mib_middle", resident_middle_ >> 20},
             {"resident_mib_after", resident_after >> 20}};

@@ -476,12 +476,31 @@ TEST_F(BesideLongOnes, AnothersLongOneIsTakenWhereTheNextIsAShortOne) {
   queue.Pop(turn);
   Add("ahead", 0.1, false);
   EXPECT_FALSE(queue.HasLong());
-  queue.Charge("further", 5);
+  queue.Charge("further", FairQueue::kMostAheadSeconds / 2);
   const auto waits = Add("further", 1, /*is_long=*/true);
   EXPECT_TRUE(queue.HasLong());
   FairQueue::Turn other;
   EXPECT_EQ(queue.PopLong(other), waits);
   EXPECT_FALSE(queue.HasLong());
+}
+
+TEST_F(BesideLongOnes, ShortOnesAreNotPassedOverByWhoHasHadMuchMore) {
+  queue.SetWeights({{{"heavy", 4}}});
+  Add("busy", 1, /*is_long=*/true);
+  queue.Pop(turn);
+  Add("behind", 0.0001, false);
+  queue.Charge("further", 2 * FairQueue::kMostAheadSeconds);
+  Add("further", 1, /*is_long=*/true);
+  EXPECT_FALSE(queue.HasLong());
+  // By a weight of 4 it has had no more than the others with a quarter of that.
+  queue.Charge("heavy", FairQueue::kMostAheadSeconds);
+  const auto heavy = Add("heavy", 1, /*is_long=*/true);
+  EXPECT_TRUE(queue.HasLong());
+  FairQueue::Turn other;
+  EXPECT_EQ(queue.PopLong(other), heavy);
+  // Who is behind catches up: then the other may go.
+  queue.Charge("behind", 1.5 * FairQueue::kMostAheadSeconds);
+  EXPECT_TRUE(queue.HasLong());
 }
 
 TEST_F(BesideLongOnes, OneThatIsBehindIsFoundBehindOneThatIsAhead) {
