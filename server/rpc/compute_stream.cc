@@ -771,10 +771,13 @@ void ComputeStream::Do(Todo todo) {
   // `this` is used only by who writes, finishes, or is one of the transport's calls.
   for (auto& [call, status] : todo.stop) call->Fail(std::move(status));
   if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
+  // A ring's caller looks for its reply: it is there before what is for others to look at.
+  const bool first = todo.write && transport_.is_ring();
+  if (first && transport_.Write(&out_, more_follow_)) OnWritten(true);
   for (StageRecord& record : todo.ended) todo.telemetry->End(std::move(record));
   for (auto& [carrier, bytes] : todo.carried) carrier->Write(std::move(bytes));
   for (const auto& [carrier, status] : todo.end_carriers) carrier->End(status);
-  if (todo.write && transport_.Write(&out_, more_follow_)) OnWritten(true);
+  if (todo.write && !first && transport_.Write(&out_, more_follow_)) OnWritten(true);
   if (todo.finish.has_value()) transport_.Finish(*todo.finish);
 }
 
