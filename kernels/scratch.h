@@ -62,4 +62,12 @@ class Scratch {
   int64_t size_ = 0;
 };
 
+/// Threads of a team of at most `most` whose scratch, `bytes` for each, does not outgrow `budget`
+/// bytes, about what the pattern itself takes, or 4 MiB if that is more.
+inline int TeamWithScratch(int most, int64_t bytes, int64_t budget) {
+  constexpr int64_t kLeastBudget = 1 << 22;
+  const int64_t threads = std::max(kLeastBudget, budget) / std::max<int64_t>(bytes, 1);
+  return static_cast<int>(std::clamp<int64_t>(threads, 1, most));
+}
+
 }  // namespace sparsed

@@ -18,6 +18,8 @@ namespace {
 constexpr int kMaxReceiveBytes = 256 << 20;
 constexpr int64_t kMinChunkBytes = 4096;
 constexpr int kMostStreams = 16;
+/// As many as carry about what one does without TLS (docs/results/h100/service.md).
+constexpr int kStreamsOverTls = 4;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const ClientOptions& options,
                                            const Credentials& credentials) {
@@ -48,6 +50,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Cli
   return channel;
 }
 
+size_t CarriersOf(const ClientOptions& options, const Credentials& credentials) {
+  const int by_default = credentials.encrypted() ? kStreamsOverTls : 1;
+  const int streams = options.streams == 0 ? by_default : options.streams;
+  return static_cast<size_t>(std::clamp(streams, 1, kMostStreams) - 1);
+}
+
 }  // namespace
 
 Connection::Connection(const std::string& address, const ClientOptions& options,
@@ -56,7 +64,7 @@ Connection::Connection(const std::string& address, const ClientOptions& options,
       options_(options),
       credentials_(std::move(credentials)),
       stub_(MakeChannel(address, options, *credentials_)),
-      carriers_(static_cast<size_t>(std::clamp(options.streams, 1, kMostStreams) - 1)),
+      carriers_(CarriersOf(options, *credentials_)),
       spmm_(*this, "/sparsed.v1.Compute/Spmm"),
       sddmm_(*this, "/sparsed.v1.Compute/Sddmm"),
       chain_(*this, "/sparsed.v1.Compute/Chain"),

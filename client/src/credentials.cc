@@ -129,6 +129,7 @@ absl::StatusOr<std::shared_ptr<Credentials>> Credentials::Open(const std::string
     auto channel = TlsChannel(tls);
     if (!channel.ok()) return channel.status();
     made->channel_ = *std::move(channel);
+    made->encrypted_ = true;
     made->server_name_ = tls.server_name;
   }
   return made;

@@ -25,6 +25,8 @@ class Credentials {
                                                            const ClientOptions& options);
 
   const std::shared_ptr<grpc::ChannelCredentials>& channel() const { return channel_; }
+  /// The channel is TLS.
+  bool encrypted() const { return encrypted_; }
   /// That its certificate must be for; empty: the address'.
   const std::string& server_name() const { return server_name_; }
   /// For the next call; empty: none. Reads the token's file again if it has changed; one that
@@ -33,6 +35,7 @@ class Credentials {
 
  private:
   std::shared_ptr<grpc::ChannelCredentials> channel_;
+  bool encrypted_ = false;
   std::string server_name_;
   std::string file_;
   Mutex mutex_;

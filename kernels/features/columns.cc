@@ -125,8 +125,6 @@ class ColumnScan {
   double usual_products_ = 0;
 };
 
-double Ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }
-
 /// Standard deviation / mean of `count` numbers; `squares`: of their deviations from `near`.
 double Variation(double sum, double squares, double near, double count) {
   const double mean = Ratio(sum, count);
@@ -200,11 +198,9 @@ absl::Status PutLikeRows(const CsrView& csr, const BuildContext& context, Featur
 
 absl::Status PutColumnFeatures(const CsrView& csr, const BuildContext& context,
                                Features& features) {
-  constexpr int64_t kLeastBudget = 1 << 22;
   const auto bytes = static_cast<int64_t>(csr.cols * sizeof(Column));
-  const int64_t budget = std::max(kLeastBudget, 8 * csr.rows + 4 * csr.nnz());
-  const int threads = static_cast<int>(std::clamp<int64_t>(budget / std::max<int64_t>(bytes, 1), 1,
-                                                           context.TeamFor(csr.rows + csr.nnz())));
+  const int threads =
+      TeamWithScratch(context.TeamFor(csr.rows + csr.nnz()), bytes, 8 * csr.rows + 4 * csr.nnz());
   std::vector<Scratch<Column>> columns(threads);
   for (Scratch<Column>& each : columns) {
     if (absl::Status s = each.Allocate(*context.memory, csr.cols); !s.ok()) return s;

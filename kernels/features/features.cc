@@ -233,8 +233,6 @@ class Scan {
   const double mean_;  ///< of row_nonzeros
 };
 
-double Ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }
-
 void PutLines(const Sums& sums, const Scratch<Line>& lines, Features& features) {
   Extent load, requests, distinct, same;
   std::array<int64_t, kWarps> of_warp{};
@@ -304,13 +302,11 @@ int64_t Merge(std::vector<Notes>& notes) {
 }  // namespace
 
 absl::StatusOr<Features> ComputeFeatures(const CsrView& csr, const BuildContext& context) {
-  constexpr int64_t kLeastBudget = 1 << 22;
   const int64_t lines = Scan::LineCount(csr);
   const int64_t words = (Scan::DiagonalCount(csr) + 63) / 64;
   const auto bytes = static_cast<int64_t>(lines * sizeof(Line) + words * sizeof(uint64_t));
-  const int64_t budget = std::max(kLeastBudget, 8 * csr.rows + 4 * csr.nnz());
-  const int threads = static_cast<int>(std::clamp<int64_t>(budget / std::max<int64_t>(bytes, 1), 1,
-                                                           context.TeamFor(csr.rows + csr.nnz())));
+  const int threads =
+      TeamWithScratch(context.TeamFor(csr.rows + csr.nnz()), bytes, 8 * csr.rows + 4 * csr.nnz());
 
   Features features;
   const AsptOptions tiles_of_aspt;

@@ -177,7 +177,7 @@ absl::StatusOr<ChosenBlocks> ChooseBlockShape(const CsrView& csr) {
 absl::StatusOr<Layout> BuildBcsr(const CsrView& csr, BlockShape shape,
                                  const BuildContext& context) {
   MemorySource& memory = *context.memory;
-  const auto [height, width] = shape;
+  const int64_t height = shape.height, width = shape.width;
   const int64_t block_rows = BlocksIn(csr.rows, height);
   auto offsets = AllocateArray(memory, "block_offsets", ElementType::kI64, block_rows + 1);
   if (!offsets.ok()) return offsets.status();

@@ -110,15 +110,13 @@ class PanelColumns {
 /// twice. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 template <typename Visit>
 absl::Status ForEachPanel(const Panels& panels, const BuildContext& context, Visit visit) {
-  constexpr int64_t kLeastBudget = 1 << 22;
   int64_t largest = 0;
 #pragma omp parallel for num_threads(context.TeamFor(panels.csr.rows)) reduction(max : largest)
   for (int64_t panel = 0; panel < panels.count(); ++panel) {
     largest = std::max(largest, panels.ColumnBound(panel));
   }
-  const int64_t budget = std::max(kLeastBudget, 12 * panels.csr.nnz());
-  const int threads = static_cast<int>(std::clamp<int64_t>(budget / PanelColumns::Bytes(largest), 1,
-                                                           context.TeamFor(panels.csr.rows)));
+  const int threads = TeamWithScratch(context.TeamFor(panels.csr.rows),
+                                      PanelColumns::Bytes(largest), 12 * panels.csr.nnz());
   std::vector<PanelColumns> tables(threads);
   for (PanelColumns& table : tables) {
     if (absl::Status status = table.Allocate(*context.memory, largest); !status.ok()) return status;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <set>
 #include <span>
 #include <string>
@@ -29,6 +31,9 @@
 #include "tests/matrix_pack.h"
 
 namespace sparsed::test {
+
+void PrintTo(const NamedPattern& pattern, std::ostream* out) { *out << pattern.name; }
+
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -391,30 +396,37 @@ class GpuKernels : public testing::Test {
   }
 };
 
-TEST_F(GpuKernels, ComputeEveryWidth) {
-  std::vector<GpuCase> cases;
-  for (const int64_t k : {1, 3, 8, 31, 32, 33, 64, 100, 128, 256, 512, 1000}) {
-    cases.push_back({.k = k});
-    cases.push_back({.k = k, .transposed = true, .alpha = -0.5, .beta = 2});
-  }
+/// One by one, so that each ends in reasonable time beneath compute-sanitizer (tests/gpu/sanitize).
+class GpuKernelsOfWidth : public GpuKernels, public testing::WithParamInterface<int64_t> {};
+TEST_P(GpuKernelsOfWidth, Compute) {
+  const std::vector<GpuCase> cases = {
+      {.k = GetParam()}, {.k = GetParam(), .transposed = true, .alpha = -0.5, .beta = 2}};
   Check(Rmat(9, 8, 13), cases);
   Check(Band(300, 15), cases);
 }
+INSTANTIATE_TEST_SUITE_P(K, GpuKernelsOfWidth,
+                         testing::Values(1, 3, 8, 31, 32, 33, 64, 100, 128, 256, 512, 1000),
+                         testing::PrintToStringParamName());
 
-TEST_F(GpuKernels, ComputeOddPatterns) {
-  for (const NamedPattern& odd : OddPatterns()) {
-    SCOPED_TRACE(odd.name);
-    Check(odd.pattern, {{.k = 1},
-                        {.k = 1, .alpha = 2, .beta = -1, .padding = 2, .offset = 1},
-                        {.k = 1, .transposed = true, .padding = 1},
-                        {.k = 33, .alpha = 2, .beta = -1},
-                        {.k = 32, .transposed = true},
-                        {.k = 64, .padding = 4},
-                        {.k = 128, .alpha = 0.5, .beta = 3, .padding = 3, .offset = 1},
-                        {.k = 40, .unscaled = true}});
-    if (HasFatalFailure()) return;
-  }
+class GpuKernelsOnOddPattern : public GpuKernels,
+                               public testing::WithParamInterface<NamedPattern> {};
+TEST_P(GpuKernelsOnOddPattern, Compute) {
+  Check(GetParam().pattern, {{.k = 1},
+                             {.k = 1, .alpha = 2, .beta = -1, .padding = 2, .offset = 1},
+                             {.k = 1, .transposed = true, .padding = 1},
+                             {.k = 33, .alpha = 2, .beta = -1},
+                             {.k = 32, .transposed = true},
+                             {.k = 64, .padding = 4},
+                             {.k = 128, .alpha = 0.5, .beta = 3, .padding = 3, .offset = 1},
+                             {.k = 40, .unscaled = true}});
 }
+INSTANTIATE_TEST_SUITE_P(Each, GpuKernelsOnOddPattern, testing::ValuesIn(OddPatterns()),
+                         [](const testing::TestParamInfo<NamedPattern>& pattern) {
+                           std::string name = pattern.param.name;
+                           std::ranges::replace_if(
+                               name, [](unsigned char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
 
 TEST_F(GpuKernels, ComputeLongRowsAndColumns) {
   std::vector<std::pair<int32_t, int32_t>> entries;

@@ -429,32 +429,38 @@ Pattern OneLongRowOfBlocks(int32_t blocks) {
   return FromRows(cols, rows);
 }
 
+bool SuitsBlocks(const std::set<std::string_view>& kernels) {
+  return kernels.contains("cuda.bcsr.blocks");
+}
+
+class GpuSpgemmOfBlocks : public testing::TestWithParam<int32_t> {};
+TEST_P(GpuSpgemmOfBlocks, Compute) {
+  SKIP_WITHOUT_GPU();
+  const int32_t width = GetParam();
+  EXPECT_TRUE(SuitsBlocks(ExpectSquare(InBlocks(601, 601, width, 9, 0.85, 81))));
+  EXPECT_TRUE(SuitsBlocks(
+      Expect(InBlocks(355, 611, width, 5, 1, 82), InBlocks(611, 997, width, 7, 1, 83))));
+  EXPECT_TRUE(
+      SuitsBlocks(Expect(InBlocks(1, 611, width, 40, 1, 84), InBlocks(611, 9, width, 1, 1, 85))) ||
+      width > 2);  // a single row fills no larger block
+}
+INSTANTIATE_TEST_SUITE_P(Width, GpuSpgemmOfBlocks, testing::Range(2, 9),
+                         testing::PrintToStringParamName());
+
 TEST(GpuSpgemm, DenseBlocks) {
   SKIP_WITHOUT_GPU();
-  const auto suits = [](const std::set<std::string_view>& kernels) {
-    return kernels.contains("cuda.bcsr.blocks");
-  };
-  for (int32_t width = 2; width <= 8; ++width) {
-    SCOPED_TRACE(width);
-    EXPECT_TRUE(suits(ExpectSquare(InBlocks(601, 601, width, 9, 0.85, 81))));
-    EXPECT_TRUE(
-        suits(Expect(InBlocks(355, 611, width, 5, 1, 82), InBlocks(611, 997, width, 7, 1, 83))));
-    EXPECT_TRUE(
-        suits(Expect(InBlocks(1, 611, width, 40, 1, 84), InBlocks(611, 9, width, 1, 1, 85))) ||
-        width > 2);  // a single row fills no larger block
-  }
-  EXPECT_TRUE(suits(ExpectSquare(Band(700, 40))));
-  EXPECT_TRUE(suits(ExpectSquare(Band(90, 89))));
+  EXPECT_TRUE(SuitsBlocks(ExpectSquare(Band(700, 40))));
+  EXPECT_TRUE(SuitsBlocks(ExpectSquare(Band(90, 89))));
 
   // A row of blocks far longer than the others, also of the result: several windows. Where it would
   // hold up all others it is refused.
-  EXPECT_TRUE(suits(ExpectSquare(OneLongRowOfBlocks(500))));
-  EXPECT_FALSE(suits(ExpectSquare(OneLongRowOfBlocks(5000))));
+  EXPECT_TRUE(SuitsBlocks(ExpectSquare(OneLongRowOfBlocks(500))));
+  EXPECT_FALSE(SuitsBlocks(ExpectSquare(OneLongRowOfBlocks(5000))));
 
-  EXPECT_FALSE(suits(ExpectSquare(Uniform(500, 500, 16, 86))));
-  EXPECT_FALSE(suits(Expect(InBlocks(600, 600, 3, 9, 1, 87), Uniform(600, 700, 4, 88))));
-  EXPECT_FALSE(suits(ExpectSquare(InBlocks(600, 600, 6, 9, 0.3, 89))));
-  EXPECT_FALSE(suits(ExpectSquare(InBlocks(600, 600, 6, 0, 1, 90))));
+  EXPECT_FALSE(SuitsBlocks(ExpectSquare(Uniform(500, 500, 16, 86))));
+  EXPECT_FALSE(SuitsBlocks(Expect(InBlocks(600, 600, 3, 9, 1, 87), Uniform(600, 700, 4, 88))));
+  EXPECT_FALSE(SuitsBlocks(ExpectSquare(InBlocks(600, 600, 6, 9, 0.3, 89))));
+  EXPECT_FALSE(SuitsBlocks(ExpectSquare(InBlocks(600, 600, 6, 0, 1, 90))));
 }
 
 TEST(GpuSpgemm, PaddingOfBlocksMeetsNoInfinity) {

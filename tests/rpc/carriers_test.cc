@@ -111,12 +111,6 @@ struct OpenStream {
   std::unique_ptr<SpmmStream> stream;
 };
 
-double Sample(TestServer& server, const std::string& name) {
-  const std::string page = server.Page("/metrics");
-  const size_t at = page.find(name + " ");
-  return at == std::string::npos ? -1 : std::stod(page.substr(at + name.size() + 1));
-}
-
 /// Requests `ids` at once, their operands dealt over the stream and all carriers; each result is to
 /// be `expected`.
 void Multiply(TestServer& server, std::vector<std::unique_ptr<OpenCarrier>>& carriers,
@@ -178,9 +172,9 @@ TEST(Carriers, ShareOutOperandsAndResults) {
   const std::string expected = Spmm(server.compute(), "s", kCols, kWidth, b).arrays.at(0);
   ASSERT_EQ(expected.size(), static_cast<size_t>(kRows * kWidth * 4));
   const int64_t before = server.engine().budget().used();
-  EXPECT_EQ(Sample(server, R"(sparsed_carried_bytes_total{direction="in"})"), 0);
+  EXPECT_EQ(server.Sample(R"(sparsed_carried_bytes_total{direction="in"})"), 0);
   const std::string in_all = R"(sparsed_transfer_bytes_total{direction="in",path="stream"})";
-  const double streamed = Sample(server, in_all);
+  const double streamed = server.Sample(in_all);
   for (const size_t count : {1, 3}) {
     std::vector<std::unique_ptr<OpenCarrier>> carriers;
     while (carriers.size() < count) carriers.push_back(std::make_unique<OpenCarrier>(server));
@@ -189,11 +183,11 @@ TEST(Carriers, ShareOutOperandsAndResults) {
   EXPECT_TRUE(server.ComesBackTo(before));
   // What they carried is a part of what all streams did.
   const auto bytes = static_cast<double>(b.size() * sizeof(float));
-  EXPECT_EQ(Sample(server, in_all) - streamed, 6 * bytes);
-  const double in = Sample(server, R"(sparsed_carried_bytes_total{direction="in"})");
+  EXPECT_EQ(server.Sample(in_all) - streamed, 6 * bytes);
+  const double in = server.Sample(R"(sparsed_carried_bytes_total{direction="in"})");
   EXPECT_GT(in, 3 * bytes);
   EXPECT_LT(in, 6 * bytes);
-  EXPECT_GT(Sample(server, R"(sparsed_carried_bytes_total{direction="out"})"), 0);
+  EXPECT_GT(server.Sample(R"(sparsed_carried_bytes_total{direction="out"})"), 0);
 }
 
 TEST(Carriers, AChunkBeforeItsRequestWaits) {

@@ -9,21 +9,20 @@
 namespace sparsed::test {
 namespace {
 
-double Carried(TestServer& server, const std::string& direction) {
-  const std::string page = server.Page("/metrics");
-  const std::string name = "sparsed_carried_bytes_total{direction=\"" + direction + "\"} ";
-  const size_t at = page.find(name);
-  return at == std::string::npos ? -1 : std::stod(page.substr(at + name.size()));
+CarriedBytes CarriedBy(const TestServer& server) {
+  return [&server](const std::string& direction) {
+    return server.Sample("sparsed_carried_bytes_total{direction=\"" + direction + "\"}");
+  };
 }
 
 TEST(ClientStreams, ComputeTheSameAsOne) {
   TestServer server(WithPages);
-  CheckStreams(server.address(), [&](const std::string& to) { return Carried(server, to); });
+  CheckStreams(server.address(), CarriedBy(server));
 }
 
 TEST(ClientStreams, OfManyCallsAtOnce) {
   TestServer server(WithPages);
-  CheckStreamsAtOnce(server.address(), [&](const std::string& to) { return Carried(server, to); });
+  CheckStreamsAtOnce(server.address(), CarriedBy(server));
   EXPECT_TRUE(Eventually([&] { return server.engine().executor().in_flight() == 0; }));
 }
 

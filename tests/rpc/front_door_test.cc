@@ -23,13 +23,6 @@ namespace {
 
 using server::AskHealth;
 
-/// What a metric says; -1 if it is not there.
-double Sample(const TestServer& server, const std::string& name) {
-  const std::string page = server.Page("/metrics");
-  const size_t at = page.find("\n" + name + " ");
-  return at == std::string::npos ? -1 : std::stod(page.substr(at + name.size() + 2));
-}
-
 void OverTcp(server::Config& config) {
   WithPages(config);
   config.listen = {"127.0.0.1:0"};
@@ -54,11 +47,11 @@ TEST(FrontDoor, BoundsConnectionsAndTakesOthersAfterThem) {
     channels.push_back(server.Connect());
     ASSERT_TRUE(Health(channels.back()));
   }
-  EXPECT_EQ(Sample(server, "sparsed_connections"), 3);
+  EXPECT_EQ(server.Sample("sparsed_connections"), 3);
   EXPECT_FALSE(Health(server.Connect()));
-  EXPECT_GE(Sample(server, "sparsed_connections_refused_total{reason=\"limit\"}"), 1);
+  EXPECT_GE(server.Sample("sparsed_connections_refused_total{reason=\"limit\"}"), 1);
   channels.resize(2);
-  ASSERT_TRUE(Eventually([&] { return Sample(server, "sparsed_connections") == 2; }));
+  ASSERT_TRUE(Eventually([&] { return server.Sample("sparsed_connections") == 2; }));
   EXPECT_TRUE(Health(server.Connect()));
 }
 
@@ -108,18 +101,18 @@ TEST(FrontDoor, WaitsForAPrefaceAndRefusesOtherWords) {
   const std::string_view words = "GET / HTTP/1.1\r\n\r\n";
   ASSERT_EQ(send(wrong.fd(), words.data(), words.size(), 0), static_cast<ssize_t>(words.size()));
   ASSERT_TRUE(Eventually([&] {
-    return Sample(server, "sparsed_connections_refused_total{reason=\"protocol\"}") == 1;
+    return server.Sample("sparsed_connections_refused_total{reason=\"protocol\"}") == 1;
   }));
-  EXPECT_EQ(Sample(server, "sparsed_connections"), 0);
+  EXPECT_EQ(server.Sample("sparsed_connections"), 0);
   // A preface in two parts.
   const std::string opening = Http2Opening();
   ASSERT_EQ(send(silent[0].fd(), opening.data(), 10, 0), 10);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(Sample(server, "sparsed_connections"), 0);
+  EXPECT_EQ(server.Sample("sparsed_connections"), 0);
   ASSERT_GT(send(silent[0].fd(), opening.data() + 10, opening.size() - 10, 0), 0);
-  EXPECT_TRUE(Eventually([&] { return Sample(server, "sparsed_connections") == 1; }));
+  EXPECT_TRUE(Eventually([&] { return server.Sample("sparsed_connections") == 1; }));
   silent.clear();
-  EXPECT_TRUE(Eventually([&] { return Sample(server, "sparsed_connections") == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server.Sample("sparsed_connections") == 0; }));
   EXPECT_TRUE(Health(server.channel()));
 }
 
@@ -137,7 +130,7 @@ TEST(FrontDoor, EndsAConnectionForItsHeadersAndServesOthers) {
       attacker.Read();
       return !attacker.open();
     }));
-    return Sample(server, "sparsed_connections_ended_total{reason=\"headers\"}") >= 1;
+    return server.Sample("sparsed_connections_ended_total{reason=\"headers\"}") >= 1;
   }));
   EXPECT_TRUE(Health(server.channel()));
 }

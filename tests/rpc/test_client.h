@@ -19,4 +19,9 @@ using WhoAmI = std::function<absl::StatusOr<std::string>()>;
 /// A connection, which lives as long as what it returns.
 absl::StatusOr<WhoAmI> ConnectClient(const std::string& address, const Shown& shown);
 
+/// Multiplies a diagonal matrix with 8 MiB, over and over until `enough`, at most fifty times.
+/// DATA_LOSS: the result was wrong.
+absl::Status MultiplyUntil(const std::string& address, const Shown& shown,
+                           const std::function<bool()>& enough);
+
 }  // namespace sparsed::test

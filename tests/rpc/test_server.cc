@@ -74,6 +74,12 @@ std::string TestServer::Page(const std::string& path, std::string* head) const {
   return reply.substr(body + 4);
 }
 
+double TestServer::Sample(const std::string& name) const {
+  const std::string page = Page("/metrics");
+  const size_t at = page.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(page.substr(at + name.size() + 2));
+}
+
 bool TestServer::ComesBackTo(int64_t bytes) {
   const auto used = [&] { return engine().budget().used(); };
   const bool back =

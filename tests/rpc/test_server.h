@@ -42,6 +42,8 @@ class TestServer {
 
   /// The body of a page of the HTTP port; its head goes to `*head` if that is not null.
   std::string Page(const std::string& path, std::string* head = nullptr) const;
+  /// What a metric says, by its name with labels; -1 if it is not there.
+  double Sample(const std::string& name) const;
   /// True once no request is in flight and no more than `bytes` of memory are in use.
   bool ComesBackTo(int64_t bytes);
 

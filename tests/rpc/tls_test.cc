@@ -100,6 +100,20 @@ TEST_F(TlsTest, ACertificateOrATokenSaysWhoCalls) {
   EXPECT_THAT(TenantOf(Connect({}, "another-token")), HasSubstr("none that this server knows"));
 }
 
+TEST_F(TlsTest, LargeOperandsTravelOverSeveralConnections) {
+  Start();
+  const auto carried = [&](const std::string& direction) {
+    return server_->Sample("sparsed_carried_bytes_total{direction=\"" + direction + "\"}");
+  };
+  ASSERT_EQ(carried("in"), 0);
+  const absl::Status done =
+      MultiplyUntil(server_->address(), {.ca = Path("ca.pem"), .token = "a-token-for-tests"},
+                    [&] { return carried("in") > 0 && carried("out") > 0; });
+  EXPECT_TRUE(done.ok()) << done;
+  EXPECT_GT(carried("in"), 0);
+  EXPECT_GT(carried("out"), 0);
+}
+
 TEST_F(TlsTest, WrongCertificatesDoNotConnect) {
   Start();
   const CertificateAuthority other("another authority");

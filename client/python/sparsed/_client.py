@@ -34,7 +34,7 @@ def connect(
     timeout: float = 10.0,
     ring: bool = False,
     ring_spin: float = 0.0,
-    streams: int = 1,
+    streams: int | None = None,
     attach: bool = True,
     threads: int | None = None,
     priority: int = 0,
@@ -60,7 +60,7 @@ def connect(
         ring: products that run on a server of this machine go through memory that both share, from
             the second one of a matrix on: the request, and small operands, too, by a copy.
         ring_spin: seconds that who waits for a product looks for its end before it sleeps.
-        streams: connections that large operands travel over, 1 to 16.
+        streams: connections that large operands travel over, 1 to 16; None: 1, or 4 over TLS.
         attach: whether products run in this process where they can.
         threads: of products that run here, on the CPU; None: as many as there are cores.
         priority: of products that wait at the server, 0 to 7: of those of one tenant the highest
@@ -98,7 +98,7 @@ def connect(
         "timeout": _numbers.seconds(timeout, "timeout"),
         "ring": bool(ring),
         "ring_spin": _numbers.seconds(ring_spin, "ring_spin", "0 or more"),
-        "streams": _numbers.count(streams, "streams", most=16),
+        "streams": 0 if streams is None else _numbers.count(streams, "streams", most=16),
         "attach": bool(attach),
         "threads": 0 if threads is None else _numbers.count(threads, "threads", most=1024),
         "priority": _numbers.count(priority, "priority", least=0, most=7),
