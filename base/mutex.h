@@ -33,6 +33,13 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 
   void Unlock() ABSL_UNLOCK_FUNCTION() { lock_.unlock(); }
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { lock_.lock(); }
+  /// Likewise, looking for a moment before it sleeps: whoever has it is about to let it go.
+  void LockSoon() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    for (int looks = 0; looks < 100; ++looks) {
+      if (lock_.try_lock()) return;
+    }
+    lock_.lock();
+  }
 
  private:
   std::unique_lock<std::mutex> lock_;

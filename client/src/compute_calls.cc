@@ -205,9 +205,9 @@ Call<ComputeResult> LaunchDense(const std::shared_ptr<Connection>& connection,
   auto state = std::make_shared<CallState<ComputeResult>>();
   auto call = std::make_shared<DenseCall>(*connection, stream, options, *std::move(request),
                                           std::move(streamed), state);
-  if (connection->options().ring) {
+  if (connection->options().ring || connection->options().ring_spin.count() > 0) {
     state->WaitWith([weak = std::weak_ptr<DenseCall>(call)](const auto& end) {
-      if (const auto waited = weak.lock()) waited->ReadRing(end);
+      if (const auto waited = weak.lock()) waited->Await(end);
     });
   }
   return Launch<ComputeResult>(connection, call, std::move(state));

@@ -90,10 +90,13 @@ void DenseCall::Through(std::shared_ptr<Ring> ring) {
   result_.transport = on_ring_ ? Transport::kRing : request().transport();
 }
 
-void DenseCall::ReadRing(std::optional<std::chrono::steady_clock::time_point> end) {
+void DenseCall::Await(std::optional<std::chrono::steady_clock::time_point> end) {
   if (const std::shared_ptr<Ring> ring = this->ring()) {
     ring->ReadUntil(end, [this] { return !on_ring_; });
   }
+  const auto spin_until = std::chrono::steady_clock::now() + connection().options().ring_spin;
+  const auto until = end ? std::min(*end, spin_until) : spin_until;
+  while (!delivered_ && std::chrono::steady_clock::now() < until) wire::Relax();
 }
 
 std::shared_ptr<ComputeSession> DenseCall::session() const {
@@ -244,13 +247,17 @@ void DenseCall::AttemptOver(absl::Status status) {
 }
 
 void DenseCall::Deliver(absl::Status status) {
-  if (!status.ok()) return state_->Complete(std::move(status));
-  ComputeResult result;
-  {
-    const MutexLock lock(mutex_);
-    result = std::move(result_);
+  if (status.ok()) {
+    ComputeResult result;
+    {
+      const MutexLock lock(mutex_);
+      result = std::move(result_);
+    }
+    state_->Complete(std::move(result));
+  } else {
+    state_->Complete(std::move(status));
   }
-  state_->Complete(std::move(result));
+  delivered_ = true;
 }
 
 }  // namespace client

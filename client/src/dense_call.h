@@ -73,8 +73,8 @@ class DenseCall final : public RemoteCall {
         state_(std::move(state)) {}
 
   /// For who waits for it, until `end` at the longest (none: no end): reads the ring, if an attempt
-  /// went through one.
-  void ReadRing(std::optional<std::chrono::steady_clock::time_point> end);
+  /// went through one; else looks for its end for as long as who waits is to spin.
+  void Await(std::optional<std::chrono::steady_clock::time_point> end);
 
   // The session's side.
 
@@ -127,6 +127,7 @@ class DenseCall final : public RemoteCall {
   std::atomic<bool> memory_lost_ = false;  ///< the next attempt sends what it shared
   bool first_attempt_ = true;
   const std::shared_ptr<CallState<ComputeResult>> state_;
+  std::atomic<bool> delivered_ = false;
 
   bool CompleteLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

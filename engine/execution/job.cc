@@ -39,7 +39,7 @@ absl::Status Job::Start(uint64_t timeout_ns) {
   return absl::OkStatus();
 }
 
-void Job::Submit() {
+void Job::Submit(bool here) {
   std::optional<Time> deadline;
   {
     const MutexLock lock(mutex_);
@@ -48,7 +48,7 @@ void Job::Submit() {
     submitted_ = queued_ = std::chrono::steady_clock::now();
     if (deadline_.has_value()) deadline = deadline_->first;
   }
-  absl::Status admitted = scheduler_->Admit(shared_from_this(), deadline);
+  absl::Status admitted = scheduler_->Admit(shared_from_this(), deadline, here);
   if (!admitted.ok()) token_->Stop(std::move(admitted));
 }
 

@@ -54,7 +54,8 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   /// OnEnd, if the scheduler is closing.
   absl::Status Start(uint64_t timeout_ns);
 
-  void Submit() final;
+  void Submit() final { Submit(/*here=*/false); }
+  void SubmitHere() final { Submit(/*here=*/true); }
   void Cancel() final;
   void Fail(absl::Status status) final;
   void Release(int64_t bytes) final;
@@ -129,6 +130,7 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
     }
   };
 
+  void Submit(bool here);
   /// What ToLoad asked for is in memory, or failed to get there.
   void Loaded(Held held);
   void AddSetup() ABSL_LOCKS_EXCLUDED(mutex_);

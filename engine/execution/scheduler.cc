@@ -14,8 +14,9 @@ namespace {
 /// After as long without a call, or twice as long, memory of the GPU that was kept for the next one
 /// is given back.
 constexpr auto kRest = std::chrono::seconds(2);
-/// For which a GPU's lane looks for the next job before it sleeps: a small query there and back.
-constexpr auto kLook = std::chrono::microseconds(200);
+/// For which a GPU's lane looks for the next job before it sleeps: a small query there and back over
+/// a slow host's sockets. One that slept would make the next answer late, and sleep before that.
+constexpr auto kLook = std::chrono::microseconds(400);
 /// For which a trial's turn has the GPU to itself though short jobs wait: then these go beside it.
 constexpr auto kAlone = std::chrono::milliseconds(1);
 /// After which the express lane looks again whether those that wait may begin beside long ones.
@@ -133,9 +134,10 @@ void Scheduler::ComesNoMoreLocked(Job& job) {
   if (!lanes.gathering.empty()) lanes.gathered.NotifyAll();
 }
 
-absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline) {
+absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline,
+                              bool here) {
   Lanes& lanes = lanes_of(job->device());
-  const MutexLock lock(mutex_);
+  MutexLock lock(mutex_);
   ComesNoMoreLocked(*job);
   if (lanes.queued >= options_.max_queued) {
     return RetryLater(absl::ResourceExhaustedError("the queue is full; retry later"));
@@ -143,8 +145,37 @@ absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Tim
   if (deadline.has_value()) {
     if (absl::Status status = MayEndLocked(lanes, *job, *deadline); !status.ok()) return status;
   }
-  EnqueueLocked(lanes, std::move(job));
+  // What waits for others to join it waits elsewhere.
+  const bool next = lanes.queue.empty() && lanes.gathering.empty() && job->joint_.key.empty();
+  if (!here || job->is_long || !next) {
+    EnqueueLocked(lanes, std::move(job));
+    return absl::OkStatus();
+  }
+  lanes.queue.Push(std::move(job));
+  Worker* const worker = FindIdleLocked(lanes);
+  Run run;
+  if (worker == nullptr || !BeginRunLocked(lanes, worker->lane, run)) {
+    CountLocked(lanes);
+    WakeLocked(lanes);
+    return absl::OkStatus();
+  }
+  worker->lent = true;
+  lock.Unlock();
+  lanes.backend->OnThread([&] { RunBatch(lanes, worker->lane, run); });
+  lock.Lock();
+  worker->lent = false;
+  EndRunLocked(lanes, run);
+  if (closing_) worker->work.NotifyAll();  // its thread waits for its lane
   return absl::OkStatus();
+}
+
+Scheduler::Worker* Scheduler::FindIdleLocked(Lanes& lanes) {
+  // On the CPU a lane's threads are those of the thread that it is.
+  if (closing_ || !lanes.is_gpu()) return nullptr;
+  const auto idle = std::ranges::find_if(lanes.workers, [&](const Worker& worker) {
+    return (worker.sleeps || worker.looks) && !worker.lent && MayRunLocked(lanes, worker.lane);
+  });
+  return idle == lanes.workers.end() ? nullptr : &*idle;
 }
 
 absl::Status Scheduler::MayEndLocked(const Lanes& lanes, const Job& job,
@@ -187,7 +218,7 @@ void Scheduler::EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) {
 
 void Scheduler::WakeLocked(Lanes& lanes) {
   for (Worker& worker : lanes.workers) {
-    if (!worker.sleeps && !worker.looks) continue;
+    if (worker.lent || (!worker.sleeps && !worker.looks)) continue;
     const bool runs = MayIdleLocked(lanes, worker.lane) || MayRunLocked(lanes, worker.lane);
     // The express lane looks now and then, while there is somebody whom it will take.
     if (worker.sleeps && (runs || (worker.lane.express && lanes.short_queued > 0))) {
@@ -416,29 +447,21 @@ void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
   MutexLock lock(mutex_);
   while (true) {
     bool has_job = false;
-    while (!closing_ && !(has_job = MayRunLocked(lanes, lane)) && !MayIdleLocked(lanes, lane)) {
+    while (worker.lent ||
+           (!closing_ && !(has_job = MayRunLocked(lanes, lane)) && !MayIdleLocked(lanes, lane))) {
       SleepLocked(worker, lanes);
     }
     if (closing_) return;
-    LaneTurn turn;
-    Batch batch;
-    if (has_job && (batch = PopLocked(lanes, turn, lane)).jobs.empty()) continue;
-    lanes.used = true;
-    ++lanes.running;
     if (has_job) {
-      GatherLocked(lanes, lane, batch);
-      // It may be gone when its time is counted for the last time.
-      const std::string tenant = batch.jobs.front()->tenant();
-      turn.tenant = tenant;
-      BeginTurnLocked(lanes, turn);
-      WakeLocked(lanes);  // who may go now that others do not any more
+      Run run;
+      if (!BeginRunLocked(lanes, lane, run)) continue;
       lock.Unlock();
-      RunBatch(std::move(batch), lane, turn);
-      // Large ones are given to whoever needs memory next; taking one again is cheap.
-      if (lane.workspace.size() > lanes.backend->kept_workspace()) lane.workspace = Buffer();
+      RunBatch(lanes, lane, run);
       lock.Lock();
-      EndTurnLocked(lanes, turn);
+      EndRunLocked(lanes, run);
     } else {
+      lanes.used = true;
+      ++lanes.running;
       IdleWork& idle = BeginIdleLocked(lanes);
       lock.Unlock();
       const Turns::Time begin = Clock::now();
@@ -447,22 +470,43 @@ void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
       lanes.busy_ns += (end - begin).count();
       lock.Lock();
       EndIdleLocked(lanes, idle, done, end);
+      --lanes.running;
+      WakeLocked(lanes);
     }
-    --lanes.running;
-    WakeLocked(lanes);
     worker.looks = has_job && LooksLocked(worker, lanes);
     if (!worker.looks) continue;
     lock.Unlock();
     const std::atomic<int64_t>& waiting = lane.express ? lanes.short_queued : lanes.queued;
     const Clock::time_point end = Clock::now() + kLook;
     while (waiting == 0 && Clock::now() < end) std::this_thread::yield();
-    lock.Lock();
+    // What is seen was brought under the lock.
+    lock.LockSoon();
     worker.looks = false;
   }
 }
 
-void Scheduler::RunBatch(Batch batch, Lane& lane, LaneTurn& turn) {
-  std::vector<std::shared_ptr<Job>>& jobs = batch.jobs;
+bool Scheduler::BeginRunLocked(Lanes& lanes, const Lane& lane, Run& run) {
+  run.batch = PopLocked(lanes, run.turn, lane);
+  if (run.batch.jobs.empty()) return false;
+  lanes.used = true;
+  ++lanes.running;
+  GatherLocked(lanes, lane, run.batch);
+  run.tenant = run.batch.jobs.front()->tenant();
+  run.turn.tenant = run.tenant;
+  BeginTurnLocked(lanes, run.turn);
+  WakeLocked(lanes);  // who may go now that others do not any more
+  return true;
+}
+
+void Scheduler::EndRunLocked(Lanes& lanes, Run& run) {
+  EndTurnLocked(lanes, run.turn);
+  --lanes.running;
+  WakeLocked(lanes);
+}
+
+void Scheduler::RunBatch(Lanes& lanes, Lane& lane, Run& run) {
+  std::vector<std::shared_ptr<Job>> jobs = std::move(run.batch.jobs);
+  LaneTurn& turn = run.turn;
   std::erase_if(jobs, [this](const std::shared_ptr<Job>& job) { return !BeginRun(job); });
   for (const std::shared_ptr<Job>& job : jobs) job->turn_ = &turn;
   if (jobs.size() > 1) {
@@ -474,6 +518,9 @@ void Scheduler::RunBatch(Batch batch, Lane& lane, LaneTurn& turn) {
     }
   }
   if (!jobs.empty()) RunJob(jobs.front(), lane, turn);
+  jobs.clear();
+  // Large ones are given to whoever needs memory next; taking one again is cheap.
+  if (lane.workspace.size() > lanes.backend->kept_workspace()) lane.workspace = Buffer();
 }
 
 bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {

@@ -109,6 +109,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     CondVar work;
     bool sleeps = false;
     bool looks = false;  ///< for the next job, without sleeping
+    bool lent = false;   ///< its lane, to a thread that runs its own job
     std::thread thread = {};
   };
   /// The lanes of one device and what waits for them: guarded by mutex_, but for the backend, the
@@ -170,7 +171,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   bool Register(const std::shared_ptr<Job>& job);  ///< false: closing
   void Unregister(Job* job);
   /// RESOURCE_EXHAUSTED if the queue is full; DEADLINE_EXCEEDED if it cannot end by its deadline.
-  absl::Status Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline);
+  /// `here`: one that may, runs before this returns; see Call::SubmitHere.
+  absl::Status Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline, bool here);
   /// One that was admitted comes back.
   void Enqueue(std::shared_ptr<Job> job);
   void EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -220,12 +222,24 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   /// for it takes as long as a small kernel.
   bool LooksLocked(const Worker& worker, const Lanes& lanes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What a lane runs at a time.
+  struct Run {
+    Batch batch;
+    std::string tenant;  ///< of the turn; the jobs may be gone when its time is counted last
+    LaneTurn turn;
+  };
+  /// Pops what the lane is to run. False: there is nothing after all.
+  bool BeginRunLocked(Lanes& lanes, const Lane& lane, Run& run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndRunLocked(Lanes& lanes, Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A lane of a GPU whose thread has nothing to do, and which may run the next job. Null: none.
+  Worker* FindIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes the first idle work, which then is run without the lock.
   IdleWork& BeginIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIdleLocked(Lanes& lanes, IdleWork& idle, bool done, Turns::Time end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// As one, if that can be; else, and where that comes to nothing, its jobs one by one.
-  void RunBatch(Batch batch, Lane& lane, LaneTurn& turn);
+  void RunBatch(Lanes& lanes, Lane& lane, Run& run);
   /// False if no lane is to run it now: it has ended meanwhile, or its data is read first.
   bool BeginRun(const std::shared_ptr<Job>& job);
   /// Leaves those in `jobs` that have not ended.

@@ -7,8 +7,9 @@
 // Long rows are left to groups for chunks of them, first in the grid; a second kernel puts those
 // together in their order, so that the same comes out every time.
 // Layout in: "csr".
-// Threads: groups of 2, 8, 16 or 32 lanes, a row and a slab of columns each; slabs are gridDim.y,
-// one after another, so that the slabs of B that the rows read at a time meet in the L2 cache.
+// Threads: groups of 2, 8 or 16 lanes (32 where rows are not aligned), a row and a slab of columns
+// each; slabs are gridDim.y, one after another, so that the slabs of B that the rows read at a time
+// meet in the L2 cache: of 256 bytes more of them do than of 512.
 // Needs: for matrices with room for long rows, a row of numbers for each chunk.
 #include <algorithm>
 #include <cstdint>
@@ -328,10 +329,12 @@ cudaError_t LaunchGroup(cudaStream_t stream, const Product<T>& product) {
   if (product.k <= 8 * kWidth) {
     return Launch<T, kAligned, 8, kKind, kPerElement>(stream, product);
   }
-  if (product.k <= 16 * kWidth) {
-    return Launch<T, kAligned, 16, kKind, kPerElement>(stream, product);
+  if constexpr (!kAligned) {
+    if (product.k > 16 * kWidth) {
+      return Launch<T, kAligned, 32, kKind, kPerElement>(stream, product);
+    }
   }
-  return Launch<T, kAligned, 32, kKind, kPerElement>(stream, product);
+  return Launch<T, kAligned, 16, kKind, kPerElement>(stream, product);
 }
 
 template <typename T, bool kAligned>

@@ -134,6 +134,7 @@ class ComputeRing final : public Ring, public ComputeTransport {
   void Cancel(const absl::Status& /*status*/) override {}  // nothing is being written for long
   bool IsCancelled() const override { return parted_; }
   bool is_ring() const override { return true; }
+  bool idle() const override { return !requests_.Ready(); }
 
   /// The stream ends once its requests have: nobody is there to get replies.
   void Part() {

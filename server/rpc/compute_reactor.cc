@@ -52,6 +52,7 @@ class ComputeReactor final : public BytesBidiReactor, public ComputeTransport {
   void Cancel(const absl::Status& status) override { CancelCall(context_, status); }
   bool IsCancelled() const override { return context_.IsCancelled(); }
   bool is_ring() const override { return false; }
+  bool idle() const override { return false; }  // others' messages come on it, too
 
   const Op op_;
   grpc::CallbackServerContext& context_;

@@ -1,8 +1,11 @@
 #include "server/rpc/compute_stream.h"
 
 #include <fmt/format.h>
+#include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "engine/engine.h"
 #include "engine/retry.h"
@@ -451,7 +454,12 @@ void ComputeStream::Open(Op op, ComputeStart start) {
     if (!todo.stop.empty()) Proceed(todo);
   }
   if (!todo.stop.empty()) return Do(std::move(todo));
-  if (complete) (*call)->Submit();
+  if (!complete) return;
+  if (transport_.idle()) {
+    (*call)->SubmitHere();
+  } else {
+    (*call)->Submit();
+  }
 }
 
 bool ComputeStream::FailedRecently(uint64_t id) const {
@@ -763,11 +771,27 @@ void ComputeStream::Do(Todo todo) {
   // `this` is used only by who writes, finishes, or is one of the transport's calls.
   for (auto& [call, status] : todo.stop) call->Fail(std::move(status));
   if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
+  // A ring's caller looks for its reply: it is there before what is for others to look at.
+  const bool first = todo.write && transport_.is_ring();
+  if (first && transport_.Write(&out_, more_follow_)) OnWritten(true);
   for (StageRecord& record : todo.ended) todo.telemetry->End(std::move(record));
   for (auto& [carrier, bytes] : todo.carried) carrier->Write(std::move(bytes));
   for (const auto& [carrier, status] : todo.end_carriers) carrier->End(status);
-  if (todo.write && transport_.Write(&out_, more_follow_)) OnWritten(true);
+  if (todo.write && !first && transport_.Write(&out_, more_follow_)) OnWritten(true);
   if (todo.finish.has_value()) transport_.Finish(*todo.finish);
+}
+
+void ComputeStream::DoElsewhere(Todo todo) {
+  struct Later {
+    std::shared_ptr<ComputeStream> stream;
+    Todo todo;
+    grpc::Alarm now = {};
+  };
+  auto* const later = new Later{shared_from_this(), std::move(todo)};
+  later->now.Set(gpr_now(GPR_CLOCK_MONOTONIC), [later](bool /*ok*/) {
+    const std::unique_ptr<Later> own(later);
+    own->stream->Do(std::move(own->todo));
+  });
 }
 
 }  // namespace sparsed::server

@@ -37,6 +37,8 @@ class ComputeTransport {
   virtual bool IsCancelled() const = 0;
   /// Whether it is a ring, which carries no arrays.
   virtual bool is_ring() const = 0;
+  /// Within OnMessage: its thread has nothing to do but to wait for the end of the request.
+  virtual bool idle() const = 0;
 };
 
 /// Messages come on one thread at a time; worker slots bring results on theirs; one write is
@@ -73,16 +75,23 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   template <typename Add>
   void Queue(ComputeRequest& request, const Add& add) {
     Todo todo;
+    bool carried = false;
     {
       const MutexLock lock(mutex_);
       if (abandoned_) return;
       const bool waits = request.has_queued();
+      carried = !request.carriers.empty();
       add();
       if (!waits && request.has_queued()) sending_.push_back(requests_.at(request.id()));
       if (!request.refused.ok() && !request.failed) Stop(request, request.refused, todo);
       Proceed(todo);
     }
-    Do(std::move(todo));
+    // A worker slot that filled several connections would be slower than these.
+    if (carried && (todo.write || !todo.carried.empty())) {
+      DoElsewhere(std::move(todo));
+    } else {
+      Do(std::move(todo));
+    }
   }
   /// For requests: their call has ended.
   void QueueEnd(ComputeRequest& request, engine::CallEnd end);
@@ -159,6 +168,8 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   void Proceed(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Does what is to do. Unless it writes or finishes, `this` may be gone already.
   void Do(Todo todo) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Likewise, on a thread of gRPC's. It writes: the stream is not finished before.
+  void DoElsewhere(Todo todo) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ServiceContext& service_;
   ComputeTransport& transport_;

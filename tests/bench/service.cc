@@ -3,13 +3,14 @@
 //
 //   bench_service bare-server --listen=127.0.0.1:7480 &  (or a Unix socket)
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
-//   bench_service shared    --server=unix:/run/sparsed.sock --megabytes=64 --row-nnz=16
+//   bench_service shared    --server=unix:/run/sparsed.sock --megabytes=64 --row-nnz=16 [--ring]
 //   bench_service attached  --server=unix:/run/sparsed.sock --rows=1000000 --k=128 [--gpu=0]
 //   bench_service shared_device --server=unix:/run/sparsed.sock --rows=1000000 --k=128 --gpu=0
 //   bench_service chain     --server=unix:/run/sparsed.sock --steps=10 [--gpu=0]
 //   bench_service heads     --server=unix:/run/sparsed.sock --rows=100000 --heads=8 --k=32
-//   bench_service latency   --server=unix:/run/sparsed.sock [--spin=50]   (its --ring-spin:
-//   likewise) bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
+//   bench_service latency   --server=unix:/run/sparsed.sock [--spin=50] [--gpu=0]
+//     (the server's --ring-spin: likewise)
+//   bench_service held      --server=unix:/run/sparsed.sock --bare=unix:/run/bare.sock
 //   bench_service spgemm    --server=unix:/run/sparsed.sock
 //   bench_service crowd     --server=127.0.0.1:7470 --clients=16 --k=128
 //   bench_service batch     --server=unix:/run/sparsed.sock --clients=16 --matrix=cora.mtx
@@ -190,8 +191,8 @@ int Streaming(const std::string& server, const std::string& bare, int64_t megaby
 /// beside a copy of as many bytes each way within this process; of `requests` in all, `depth` are
 /// under way at once. With `gpu`, beside as many copies by its driver, both ways at once.
 int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int depth, int requests,
-           std::optional<int> gpu, int runs) {
-  const Client client = Connect(server);
+           std::optional<int> gpu, const ClientOptions& options, int runs) {
+  const Client client = Connect(server, options);
   constexpr int64_t kWidth = 256;
   const int64_t n = (megabytes << 20) / kWidth / static_cast<int64_t>(sizeof(float));
   const Matrix matrix = Upload(client, "bench-shared", Random(n, row_nnz, 1), kWidth);
@@ -274,6 +275,7 @@ int Shared(const std::string& server, int64_t megabytes, int64_t row_nnz, int de
                    {"from_device_ms", Quantile(out, 0.5)},
                    {"stream_over_shared", Quantile(theirs, 0.5) / Quantile(ours, 0.5)},
                    {"shared_over_kernel", Quantile(ours, 0.5) / Quantile(kernels, 0.5)},
+                   {"ring", options.ring},
                    {"runs", runs}};
   if (gpu) {
     line["pinned_ms"] = Quantile(pinned, 0.5);
@@ -383,8 +385,8 @@ int Attached(const std::string& server, int64_t rows, int64_t row_nnz, int64_t w
 /// result in GPU memory of the server's, turn by turn with the same kernel in this process: many at
 /// once, and one at a time, each waited for; and a request that is waited for, on the same memory.
 int SharedDevice(const std::string& server, int64_t rows, int64_t row_nnz, int64_t width, int gpu,
-                 int runs) {
-  const Client client = Connect(server);
+                 const ClientOptions& options, int runs) {
+  const Client client = Connect(server, options);
   const CsrMatrix s = Random(rows, row_nnz, 1);
   const std::string name = "bench-shared-device-" + std::to_string(rows);
   absl::StatusOr<MatrixInfo> known = client.MatrixNamed(name).Info();
@@ -470,6 +472,7 @@ int SharedDevice(const std::string& server, int64_t rows, int64_t row_nnz, int64
                     {"queued_more_us", 1e3 * (median("queued") - median("bare"))},
                     {"each_more_us", 1e3 * (median("queued_each") - median("bare_each"))},
                     {"not_queued", not_queued},
+                    {"ring", options.ring},
                     {"batch", kBatch},
                     {"runs", runs}}
             << std::endl;
@@ -563,8 +566,8 @@ int Chained(const std::string& server, int64_t rows, int64_t row_nnz, int64_t wi
 /// head, all under way at once, and with one product as wide that has a value for each nonzero: the
 /// matrix's own, or the request's. Everything is held by the server.
 int Heads(const std::string& server, int64_t rows, int64_t row_nnz, int heads, int64_t width,
-          int runs) {
-  const Client client = Connect(server);
+          const ClientOptions& connect, int runs) {
+  const Client client = Connect(server, connect);
   const CsrMatrix s = Random(rows, row_nnz, 1);
   const int64_t k = heads * width, nnz = s.nnz();
   UploadOptions options;
@@ -661,14 +664,18 @@ int Heads(const std::string& server, int64_t rows, int64_t row_nnz, int heads, i
        {},
        {}},
   };
+  // The first of a turn finds memory that the way before it has cut up.
+  constexpr int kTurn = 4;
   for (int run = 0; run < runs + 3; ++run) {
     for (Way& way : ways) {
-      const auto begin = Clock::now();
-      const double kernel = await_all(way.begin());
-      const double took = MillisecondsSince(begin);
-      if (run < 3) continue;
-      way.total.push_back(took);
-      way.kernel.push_back(kernel);
+      for (int i = 0; i < kTurn; ++i) {
+        const auto begin = Clock::now();
+        const double kernel = await_all(way.begin());
+        const double took = MillisecondsSince(begin);
+        if (run < 3 || i == 0) continue;
+        way.total.push_back(took);
+        way.kernel.push_back(kernel);
+      }
     }
   }
   const auto same = [](const DenseMatrix& all, const std::vector<DenseMatrix>& of_heads,
@@ -697,6 +704,7 @@ int Heads(const std::string& server, int64_t rows, int64_t row_nnz, int heads, i
                {"heads", heads},
                {"k", width},
                {"plan", last->steps[0].plan},
+               {"ring", connect.ring},
                {"runs", runs}};
   std::map<std::string, double> total;
   for (const Way& way : ways) {
@@ -721,11 +729,16 @@ int Heads(const std::string& server, int64_t rows, int64_t row_nnz, int heads, i
   return 0;
 }
 
+/// Where operand and result of a request are that no message carries.
+enum class There : uint8_t { kShared, kHeld, kGpu };
+
 /// Products of one matrix whose operand and result the server finds by itself: over gRPC and
-/// through a ring, whose caller sleeps or spins for its reply, turn by turn. What each costs on top
-/// of its kernel.
-void LatencyOf(const std::string& server, const CsrMatrix& s, int64_t k, bool held,
-               std::chrono::microseconds spin, int runs) {
+/// through a ring, whose caller sleeps or spins for its reply, in turns with the same kernel in
+/// this process. A turn is a few products, one after the other; its first, which finds threads
+/// asleep that the others keep awake, does not count. What each costs on top of its kernel by the
+/// server's clock, and on top of the kernel called here, waited for.
+void LatencyOf(const std::string& server, const CsrMatrix& s, int64_t k, There there,
+               std::chrono::microseconds spin, std::optional<int> gpu, int runs) {
   struct Way {
     std::string name;
     Client client;
@@ -733,64 +746,101 @@ void LatencyOf(const std::string& server, const CsrMatrix& s, int64_t k, bool he
     Operand b;
     Destination c;
     std::vector<SharedMatrix> memory = {};
+    std::vector<GpuMatrix> gpu_memory = {};
     std::vector<double> total = {}, kernel = {}, over = {}, server = {};
   };
+  constexpr int kTurn = 10, kWarm = 10;
   const Client owner = Connect(server);
   const std::string name = "bench-latency";
   const Matrix uploaded = Upload(owner, name, s, k);
-  const std::vector<float> ones(s.cols * k, 1.0F);
+  const std::vector<float> ones(s.cols * k, 1.0F), zeros(s.rows * k);
   const auto held_b = owner.PutDense(name + "-b", DenseView(ones.data(), s.cols, k));
   const auto held_c = owner.PutZeros(name + "-c", ValueType::kF32, s.rows, k);
   Require(held_b.status());
   Require(held_c.status());
+  const std::unique_ptr<Place> place = gpu ? Place::Gpu(*gpu) : Place::Host();
+  const float* const from = place->Floats(ones);
+  float* const to = place->Floats(zeros);
   std::vector<Way> ways;
   const auto add = [&](const std::string& way, const ClientOptions& options) {
     const Client client = Connect(server, options);
     ways.push_back({way, client, client.MatrixNamed(name), client.DenseNamed(held_b->name()),
                     client.DenseNamed(held_c->name())});
-    if (held) return;
-    auto b = client.AllocateShared(s.cols, k), c = client.AllocateShared(s.rows, k);
-    Require(b.status());
-    Require(c.status());
-    std::fill_n(static_cast<float*>(b->data()), s.cols * k, 1.0F);
-    ways.back().b = b->ConstView();
-    ways.back().c = c->View();
-    ways.back().memory = {*b, *c};
+    if (there == There::kShared) {
+      auto b = client.AllocateShared(s.cols, k), c = client.AllocateShared(s.rows, k);
+      Require(b.status());
+      Require(c.status());
+      std::fill_n(static_cast<float*>(b->data()), s.cols * k, 1.0F);
+      ways.back().b = b->ConstView();
+      ways.back().c = c->View();
+      ways.back().memory = {*b, *c};
+    } else if (there == There::kGpu) {
+      const absl::StatusOr<GpuMemory> memory = GpuMemory::Open(client, *gpu);
+      Require(memory.status());
+      auto b = memory->Allocate(s.cols, k), c = memory->Allocate(s.rows, k);
+      Require(b.status());
+      Require(c.status());
+      place->Put(static_cast<float*>(b->data()), ones);
+      ways.back().b = b->ConstView();
+      ways.back().c = c->View();
+      ways.back().gpu_memory = {*b, *c};
+    }
   };
   add("stream", {});
+  add("stream, spinning", {.ring_spin = spin});
   add("ring", {.ring = true});
   add("ring, spinning", {.ring = true, .ring_spin = spin});
-  std::string plan;
-  for (int run = 0; run < runs + 100; ++run) {
+  const absl::StatusOr<ComputeResult> first = ways[0].matrix.Spmm(ways[0].b, ways[0].c);
+  Require(first.status());
+  const std::string plan = first->plan;
+  const std::unique_ptr<BareKernel> kernel =
+      BareKernel::Make(*place, plan, s.rows, s.cols, s.row_offsets, s.column_indices,
+                       std::get<std::vector<float>>(s.values));
+  if (kernel == nullptr) std::exit(1);
+  const int threads = static_cast<int>(std::thread::hardware_concurrency());
+  std::vector<double> bare;
+  for (int run = 0; run < runs / kTurn + kWarm; ++run) {
     for (Way& way : ways) {
+      for (int i = 0; i < kTurn; ++i) {
+        const auto begin = Clock::now();
+        const auto done = way.matrix.Spmm(way.b, way.c);
+        const double took = 1e3 * MillisecondsSince(begin);
+        Require(done.status());
+        if (run < kWarm || i == 0) continue;
+        const auto us = [](std::chrono::nanoseconds of) {
+          return std::chrono::duration<double, std::micro>(of).count();
+        };
+        const double in_kernel = us(done->timings.kernel);
+        way.total.push_back(took);
+        way.kernel.push_back(in_kernel);
+        way.over.push_back(took - in_kernel);
+        // By its own clock, from when it had the message until it had the reply.
+        way.server.push_back(us(done->timings.total) - in_kernel);
+      }
+    }
+    for (int i = 0; i < kTurn; ++i) {
       const auto begin = Clock::now();
-      const auto done = way.matrix.Spmm(way.b, way.c);
-      const double took = 1e3 * MillisecondsSince(begin);
-      Require(done.status());
-      if (run < 100) continue;
-      const double kernel = std::chrono::duration<double, std::micro>(done->timings.kernel).count();
-      plan = done->plan;
-      way.total.push_back(took);
-      way.kernel.push_back(kernel);
-      way.over.push_back(took - kernel);
-      // By its own clock, from when it had the message until it had the reply.
-      way.server.push_back(std::chrono::duration<double, std::micro>(done->timings.total).count() -
-                           kernel);
+      kernel->Run(from, to, k, threads);
+      place->Wait();
+      if (run >= kWarm && i > 0) bare.push_back(1e3 * MillisecondsSince(begin));
     }
   }
+  constexpr std::array<const char*, 3> kThere = {"shared", "held", "shared_device"};
   for (const Way& way : ways) {
     std::cout << json{{"bench", "latency"},
                       {"way", way.name},
-                      {"operands", held ? "held" : "shared"},
+                      {"operands", kThere[static_cast<size_t>(there)]},
                       {"rows", s.rows},
                       {"k", k},
                       {"plan", plan},
                       {"total_us", Quantile(way.total, 0.5)},
+                      {"bare_us", Quantile(bare, 0.5)},
+                      {"over_bare_us", Quantile(way.total, 0.5) - Quantile(bare, 0.5)},
                       {"kernel_us", Quantile(way.kernel, 0.5)},
                       {"over_kernel_us", Quantile(way.over, 0.5)},
                       {"of_which_server_us", Quantile(way.server, 0.5)},
                       {"over_kernel_p99_us", Quantile(way.over, 0.99)},
-                      {"spin_us", way.name == "ring, spinning" ? spin.count() : 0},
+                      {"spin_us", way.name.ends_with("spinning") ? spin.count() : 0},
                       {"runs", runs}}
               << std::endl;
   }
@@ -801,7 +851,7 @@ void LatencyOf(const std::string& server, const CsrMatrix& s, int64_t k, bool he
 }
 
 /// A small matrix, the operand in the request; then small ones whose operands are there already.
-int Latency(const std::string& server, int64_t spin, int runs) {
+int Latency(const std::string& server, int64_t spin, std::optional<int> gpu, int runs) {
   const Client client = Connect(server);
   constexpr int64_t kRows = 1000, kWidth = 16;
   const Matrix matrix = Upload(client, "bench-small", Random(kRows, 8, 2), kWidth);
@@ -821,9 +871,10 @@ int Latency(const std::string& server, int64_t spin, int runs) {
                     {"p99_ms", Quantile(milliseconds, 0.99)},
                     {"runs", runs}}
             << std::endl;
-  for (const bool held : {false, true}) {
-    LatencyOf(server, Random(2708, 4, 7), 16, held, std::chrono::microseconds(spin), runs);
-    LatencyOf(server, Random(10'000, 16, 7), 32, held, std::chrono::microseconds(spin), runs);
+  for (const There there : {There::kShared, There::kHeld, There::kGpu}) {
+    if (there == There::kGpu && !gpu) continue;
+    LatencyOf(server, Random(2708, 4, 7), 16, there, std::chrono::microseconds(spin), gpu, runs);
+    LatencyOf(server, Random(10'000, 16, 7), 32, there, std::chrono::microseconds(spin), gpu, runs);
   }
   return 0;
 }
@@ -1284,6 +1335,8 @@ int Main(int argc, char** argv) {
   latency->add_option("--runs", runs);
   int64_t spin = 50;
   latency->add_option("--spin", spin, "Microseconds that who waits at a ring looks at it");
+  latency->add_option("--gpu", attached_gpu,
+                      "The one that the server serves from; without it, on the CPU");
   int64_t held_width = 64;
   CLI::App* held = app.add_subcommand("held", "Queries whose operand and result stay there");
   held->add_option("--server", server);
@@ -1329,25 +1382,37 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "tf32"}));
   plans->add_flag("--squares", plans_options.squares, "S * S instead of dense operands");
   plans->add_option("--seconds", plans_options.seconds, "Begin no other matrix after so long");
+  bool ring = false;
+  for (CLI::App* const command : {shared, shared_device, of_heads}) {
+    command->add_flag("--ring", ring, "Requests through a ring");
+    command->add_option("--spin", spin, "Microseconds that who waits at it looks");
+  }
   CLI11_PARSE(app, argc, argv);
+  ClientOptions options;
+  options.ring = ring;
+  if (ring) options.ring_spin = std::chrono::microseconds(spin);
   if (*bare_server) return ServeBareStreams(listen);
   if (*streaming) return Streaming(server, bare, megabytes, runs, streams);
   if (*shared) {
-    return Shared(server, megabytes, row_nnz, depth, std::max(requests, depth), attached_gpu, runs);
+    return Shared(server, megabytes, row_nnz, depth, std::max(requests, depth), attached_gpu,
+                  options, runs);
   }
   if (*attached) {
     return Attached(server, attached_rows, attached_row_nnz, attached_width, attached_threads,
                     attached_gpu, runs);
   }
   if (*shared_device) {
-    return SharedDevice(server, attached_rows, attached_row_nnz, attached_width, shared_gpu, runs);
+    return SharedDevice(server, attached_rows, attached_row_nnz, attached_width, shared_gpu,
+                        options, runs);
   }
   if (*chained) {
     return Chained(server, attached_rows, attached_row_nnz, attached_width, chain_steps,
                    attached_threads, attached_gpu, runs);
   }
-  if (*of_heads) return Heads(server, heads_rows, heads_row_nnz, heads, heads_width, runs);
-  if (*latency) return Latency(server, spin, std::max(runs, 1000));
+  if (*of_heads) {
+    return Heads(server, heads_rows, heads_row_nnz, heads, heads_width, options, runs);
+  }
+  if (*latency) return Latency(server, spin, attached_gpu, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));
   if (*spgemm) return Spgemm(server, runs);
   if (*crowd) return Crowd(server, crowd_clients, crowd_width, crowd_seconds);

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,10 +41,14 @@ class GpuLanes : public ::testing::Test {
     backend_.reset();
   }
 
-  std::shared_ptr<Work> Submit(const std::string& tenant, Work::Cost cost, Work::Step step) {
+  std::shared_ptr<Work> Begin(const std::string& tenant, Work::Cost cost, Work::Step step) {
     auto work = std::make_shared<Work>(scheduler_, tenant, device_->id(), std::move(step));
     work->cost = cost;
     EXPECT_TRUE(work->Start(0).ok());
+    return work;
+  }
+  std::shared_ptr<Work> Submit(const std::string& tenant, Work::Cost cost, Work::Step step) {
+    auto work = Begin(tenant, cost, std::move(step));
     work->Submit();
     return work;
   }
@@ -95,6 +101,103 @@ TEST_F(GpuLanes, AShortOnePassesLongOnesWhichNeverHaveAllLanes) {
   EXPECT_EQ(waits.turns[1], kLanes - 1);
   let_go_ = true;
   for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());
+}
+
+TEST_F(GpuLanes, AShortOneRunsInTheThreadThatHasNothingElseToDo) {
+  std::thread::id ran;
+  const auto runs_here = [&](const std::string& tenant, Work::Cost cost) {
+    ran = {};
+    const auto work = Begin(tenant, cost, [&](Work&, Lane& lane) {
+      EXPECT_NE(lane.gpu, nullptr);
+      ran = std::this_thread::get_id();
+      return Job::Next::kEnded;
+    });
+    work->SubmitHere();
+    const bool ended = work->end->ended();
+    EXPECT_TRUE(work->end->Wait().ok());
+    return ended && ran == std::this_thread::get_id();
+  };
+  // Until the lanes' threads are there, nobody knows that they have nothing to do.
+  ASSERT_TRUE(WaitFor([&] { return runs_here("t", kShort); }));
+  const int64_t turns = scheduler_->lane_waits(device_->id()).turns[0];
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(runs_here("t", kShort)) << i;
+  EXPECT_EQ(scheduler_->lane_waits(device_->id()).turns[0], turns + 100);
+  EXPECT_GT(SecondsOf("t"), 0);
+  // Others would wait for it, in the place of the thread that brings more of them.
+  EXPECT_FALSE(runs_here("t", kLong));
+  // Beside long ones there is the express lane, for who has had no more than they, and with that
+  // taken nothing.
+  const auto huge = SubmitLong("huge");
+  ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
+  EXPECT_TRUE(WaitFor([&] { return runs_here("u", kShort); }));
+  std::atomic<bool> express = false, done = false;
+  const auto first = Submit("v", kShort, [&](Work&, Lane&) {
+    express = true;
+    EXPECT_TRUE(WaitFor([&] { return done.load(); }));
+    return Job::Next::kEnded;
+  });
+  ASSERT_TRUE(WaitFor([&] { return express.load(); }));
+  const auto second = Begin("w", kShort, [](Work&, Lane&) { return Job::Next::kEnded; });
+  second->SubmitHere();
+  EXPECT_FALSE(second->end->ended());
+  done = let_go_ = true;
+  for (const auto& work : {first, second, huge}) EXPECT_TRUE(work->end->Wait().ok());
+}
+
+TEST_F(GpuLanes, ALaneIsOneThreadsAtATime) {
+  // Whoever runs it, a lane runs one job at a time, and all that are asked for run.
+  std::mutex mutex;
+  std::set<const void*> busy;
+  std::atomic<int> ran = 0;
+  const Work::Step step = [&](Work&, Lane& lane) {
+    {
+      const std::lock_guard lock(mutex);
+      EXPECT_TRUE(busy.insert(lane.gpu).second) << "two jobs in one lane";
+    }
+    std::this_thread::sleep_for(20us);
+    const std::lock_guard lock(mutex);
+    busy.erase(lane.gpu);
+    ++ran;
+    return Job::Next::kEnded;
+  };
+  constexpr int kThreads = 8, kOfEach = 300;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (int j = 0; j < kOfEach; ++j) {
+        const auto work = Begin("tenant " + std::to_string(i % 3), kShort, step);
+        if (i % 2 == 0) {
+          work->SubmitHere();
+        } else {
+          work->Submit();
+        }
+        EXPECT_TRUE(work->end->Wait().ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ran, kThreads * kOfEach);
+}
+
+TEST_F(GpuLanes, ClosingWaitsForWhatRunsInAnothersThread) {
+  std::atomic<bool> runs = false, left = false;
+  const auto work = Begin("t", kShort, [&](Work&, Lane&) {
+    runs = true;
+    EXPECT_TRUE(WaitFor([this] { return let_go_.load(); }));
+    left = true;
+    return Job::Next::kEnded;
+  });
+  std::thread submits([&] { work->SubmitHere(); });
+  ASSERT_TRUE(WaitFor([&] { return runs.load(); }));
+  std::thread lets_go([this] {
+    std::this_thread::sleep_for(20ms);
+    let_go_ = true;
+  });
+  scheduler_->Close();
+  EXPECT_TRUE(left);
+  submits.join();
+  lets_go.join();
+  EXPECT_TRUE(work->end->ended());
 }
 
 TEST_F(GpuLanes, ShortOnesHaveAllLanesWhileNoLongOneRuns) {

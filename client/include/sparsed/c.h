@@ -99,7 +99,7 @@ typedef struct sparsed_client_options {
   int64_t max_chunk_bytes;    /* 2 MiB */
   int64_t keepalive_ms;       /* after which a silent server is asked for a sign of life; 30,000 */
   int32_t ring;         /* 1: small requests through memory shared with a server on this machine */
-  int64_t ring_spin_us; /* how long who waits looks at the ring before it sleeps; 0 */
+  int64_t ring_spin_us; /* how long who waits looks for the end before it sleeps; 0 */
   int32_t streams;      /* connections that large operands travel over; 1, or 4 over TLS */
   int32_t attach;       /* whether products run in this process where they can */
   int32_t threads;      /* of products that run here, on the CPU; as many as there are cores */

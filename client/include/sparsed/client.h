@@ -80,8 +80,8 @@ struct ClientOptions {
   /// it, and their replies come back through it. Where there is none, they go over the connection
   /// as ever. Whoever waits for such a call, or asks whether it is done, reads the ring.
   bool ring = false;
-  /// For how long who waits looks at the ring before it sleeps: a CPU is busy meanwhile, and the
-  /// time to wake is saved. 0: it sleeps at once.
+  /// For how long who waits for a product or chain, through a ring or not, looks for its end before
+  /// it sleeps: a CPU is busy meanwhile, and the time to wake is saved. 0: it sleeps at once.
   std::chrono::microseconds ring_spin{0};
   /// Connections that the operands and results of a product or chain travel over if one of them has
   /// 4 MiB or more; at most 16. One stream is bound by one core at each end, so more help where

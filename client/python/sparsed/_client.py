@@ -59,7 +59,7 @@ def connect(
             `timeout=`; None, as it is without, is none.
         ring: products that run on a server of this machine go through memory that both share, from
             the second one of a matrix on: the request, and small operands, too, by a copy.
-        ring_spin: seconds that who waits looks at the ring before it sleeps.
+        ring_spin: seconds that who waits for a product looks for its end before it sleeps.
         streams: connections that large operands travel over, 1 to 16; None: 1, or 4 over TLS.
         attach: whether products run in this process where they can.
         threads: of products that run here, on the CPU; None: as many as there are cores.
