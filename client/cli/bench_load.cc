@@ -261,20 +261,20 @@ class Load {
     }
   }
 
-  bool Agree() const {
-    return main_.Agree(options_.precision) && kernel_.Agree(options_.precision);
-  }
+  bool Agree(double precision) const { return main_.Agree(precision) && kernel_.Agree(precision); }
   bool Steady() const {
     return main_.all.size() >= kLeastWindows && main_.median().interval <= options_.precision &&
-           kernel_.median().interval <= options_.precision && Agree();
+           kernel_.median().interval <= options_.precision && Agree(options_.precision);
   }
 
   bool Enough() {
     if (options_.seconds > 0) return measured_ >= options_.seconds;
     if (Seconds(Clock::now() - first_begun_).count() >= options_.most_seconds || Steady())
       return true;
-    // The first may have been another time's: a clock that rose, a plan that was replaced.
-    if (parts_.size() > 1 && !Agree()) {
+    // The first may have been another time's: a clock that rose, a plan that was replaced. What
+    // wanders by less is this time's, too.
+    constexpr double kAnother = 0.05;
+    if (parts_.size() > 1 && !Agree(kAnother)) {
       const Window& first = *parts_.front();
       unsteady_ += first.seconds;
       main_.Drop(first.windows);

@@ -63,7 +63,7 @@ TEST(Median, HasAnIntervalByOrderStatistics) {
   EXPECT_EQ(MedianOf(std::vector<double>(6, 100)).interval, 0);
   EXPECT_EQ(MedianOf(std::vector<double>(6, 0)).interval, 0);
   // Tables have for 6, 9, 20, 30 and 100: the 1st, 2nd, 6th, 10th and 40th from each end.
-  for (const auto &[n, rank] : {std::pair(6, 1), {9, 2}, {20, 6}, {30, 10}, {100, 40}}) {
+  for (const auto& [n, rank] : {std::pair(6, 1), {9, 2}, {20, 6}, {30, 10}, {100, 40}}) {
     std::vector<double> numbers(static_cast<size_t>(n));
     std::iota(numbers.begin(), numbers.end(), 1);
     const Median median = MedianOf(numbers);
@@ -243,7 +243,7 @@ TEST(Load, EachWindowHasAConnectionOfItsOwn) {
   int connected = 0;
   std::atomic<int> open = 0;
   const auto result = RunLoad(
-      {.workers = 2, .window = 0.01},
+      {.workers = 2, .seconds = 0.5, .window = 0.01},
       [&]() -> absl::StatusOr<LoadRequest> {
         ++connected;
         EXPECT_EQ(open, 0) << "the last one's is still there";
@@ -259,9 +259,7 @@ TEST(Load, EachWindowHasAConnectionOfItsOwn) {
       stop);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(connected, result->windows);
-  EXPECT_GE(result->windows, 20);
   EXPECT_EQ(result->kernel.value, 1000);
-  EXPECT_EQ(result->kernel.interval, 0);
   EXPECT_GT(result->rate, 0);
   EXPECT_LT(result->rate, 2000);
   EXPECT_EQ(result->flops, 10 * static_cast<double>(result->latency.count()));
@@ -272,7 +270,7 @@ TEST(Load, WhatWasAnotherTimesIsLeftOut) {
   // The kernel is slow at first, and says so itself: how fast this machine is makes no difference.
   int connected = 0;
   const auto result = RunLoad(
-      {.workers = 1, .window = 0.01},
+      {.workers = 1, .window = 0.01, .precision = 0.5},
       [&]() -> absl::StatusOr<LoadRequest> {
         const nanoseconds kernel(++connected <= 10 ? 3000 : 1000);
         return [kernel](int, int64_t) -> absl::StatusOr<LoadSample> {
