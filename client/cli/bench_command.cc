@@ -136,7 +136,7 @@ std::string UnsteadyRemark(const BenchArguments& arguments, const LoadResult& re
   } else if (arguments.load.seconds > 0) {
     text += "; without --seconds it runs until it is";
   } else {
-    text += "; the plan changes, or others use the server";
+    text += "; its plan changes, or others use the server or the machine";
   }
   return text + '\n';
 }
