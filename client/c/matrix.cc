@@ -97,6 +97,14 @@ sparsed_error* sparsed_matrix_list(sparsed_client* client, const char* prefix,
       });
 }
 
+sparsed_error* sparsed_all_matrices(sparsed_client* client, const char* prefix,
+                                    const sparsed_call_options* options, char** json) {
+  return sparsed::c::Describe(
+      client, "client", options, json, [&](const sparsed::CallOptions& call) {
+        return client->client().ListAll(prefix == nullptr ? "" : prefix, call);
+      });
+}
+
 sparsed_error* sparsed_matrix_info(sparsed_matrix* matrix, const sparsed_call_options* options,
                                    char** json) {
   return sparsed::c::Describe(

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cmath>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -32,8 +34,8 @@ struct BenchArguments {
 constexpr std::array<std::pair<const char*, double>, 4> kQuantiles = {
     {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}}};
 
-/// Of fewer the interval is a guess.
-constexpr int kWindowsForInterval = 5;
+/// A machine whose own speed varies by more is not quiet.
+constexpr double kQuiet = 0.02;
 /// Who begins so much later than it is due waits for those before.
 constexpr std::chrono::milliseconds kLate{5};
 
@@ -52,10 +54,17 @@ Json ToJson(const LatencyHistogram& times) {
   return json;
 }
 
+/// A part as a number; null where it is not known.
+Json PartOrNull(double part) { return std::isfinite(part) ? Json(part) : Json(); }
+/// The same as in "+-0.81%"; empty where it is not known.
+std::string PlusMinus(double part) {
+  return std::isfinite(part) ? fmt::format(" +-{:.2f}%", 100 * part) : std::string();
+}
+
 /// What was measured, behind what is in `json`.
 void AddResult(const LoadResult& result, Json& json) {
   const auto count = static_cast<double>(result.latency.count());
-  const auto kernel = static_cast<double>(result.phases[4].mean().count()) * count;
+  const double flops = result.flops / count;
   const auto most =
       std::ranges::max_element(result.plans, {}, &std::pair<const std::string, int64_t>::second);
   json.update({{"transport", Name(result.transport)},
@@ -66,12 +75,13 @@ void AddResult(const LoadResult& result, Json& json) {
                {"warmup_seconds", result.warmup_seconds},
                {"unsteady_seconds", result.unsteady_seconds},
                {"windows", result.windows},
-               {"error", result.error},
-               {"interval", result.interval},
+               {"interval", PartOrNull(result.interval)},
+               {"kernel_interval", PartOrNull(result.kernel.interval)},
+               {"machine_variation", result.machine},
                {"steady", result.steady},
-               {"requests_per_second", count / result.seconds},
-               {"gflops", 1e-9 * result.flops / result.seconds},
-               {"kernel_gflops", kernel > 0 ? result.flops / kernel : 0},
+               {"requests_per_second", result.rate},
+               {"gflops", 1e-9 * flops * result.rate},
+               {"kernel_gflops", result.kernel.value > 0 ? flops / result.kernel.value : 0},
                {"latency", ToJson(result.latency)},
                {"waited", ToJson(result.waited)},
                {"phases", Json::object()},
@@ -108,18 +118,33 @@ std::vector<std::string> Cells(std::string name, const LatencyHistogram& times, 
   return cells;
 }
 
+/// Where it is not known what it takes.
+std::string UnsteadyRemark(const BenchArguments& arguments, const LoadResult& result) {
+  if (result.steady || !arguments.load.schedule.empty() || interrupted) return "";
+  const double within = std::max(result.interval, result.kernel.interval);
+  std::string text = arguments.load.seconds > 0 ? "note    it was too short to be steady"
+                                                : "note    it did not become steady";
+  if (std::isfinite(within)) {
+    text += fmt::format(": it is known within {:.1f}%, and not within {:.0f}%", 100 * within,
+                        100 * arguments.load.precision);
+  }
+  if (result.machine > kQuiet) {
+    text += fmt::format(
+        "; this machine's own speed varies by {:.0f}%, so that something else runs on it, or "
+        "beside it",
+        100 * result.machine);
+  } else if (arguments.load.seconds > 0) {
+    text += "; without --seconds it runs until it is";
+  } else {
+    text += "; its plan changes, or others use the server or the machine";
+  }
+  return text + '\n';
+}
+
 /// What the numbers do not say.
 std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
-  std::string text;
-  if (!result.steady && arguments.load.seconds == 0 && arguments.load.schedule.empty() &&
-      !interrupted) {
-    text += fmt::format(
-        "note    it never became steady: windows differ by {:.1f}% (standard error of their mean); "
-        "something else runs, or its plan changes\n",
-        100 * result.error);
-  }
-  const double rate = static_cast<double>(result.latency.count()) / result.seconds;
-  if (arguments.load.rate > 0 && rate < 0.98 * arguments.load.rate) {
+  std::string text = UnsteadyRemark(arguments, result);
+  if (arguments.load.rate > 0 && result.rate < 0.98 * arguments.load.rate) {
     text += fmt::format(
         "note    {:.1f} requests a second were due, which is more than {} at once could bring: "
         "latencies grow for as long as it runs\n",
@@ -146,19 +171,15 @@ std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
   return text;
 }
 
-/// What became of the time before that counts.
-std::string BeforeText(const BenchArguments& arguments, const LoadResult& result) {
-  const double left_out = result.warmup_seconds + result.unsteady_seconds;
-  const std::string steady =
-      result.steady ? fmt::format("steady within {:.2f}%", 100 * result.error) : "";
-  if (arguments.load.seconds == 0 && result.steady && result.unsteady_seconds > 0) {
-    return fmt::format("{}; it took {:.2f} s to become so", steady, left_out);
-  }
-  std::string text = fmt::format("after {:.2f} s of warm-up", result.warmup_seconds);
+/// The time that counts, and what became of the other.
+std::string TimeText(const BenchArguments& arguments, const LoadResult& result) {
+  std::string text = fmt::format("{:.2f} s", result.seconds);
+  if (!OpenLoop(arguments)) text += fmt::format(", by {} connections in turn", result.windows);
+  text += fmt::format("; warm-up {:.2f} s", result.warmup_seconds);
   if (result.unsteady_seconds > 0) {
-    text += fmt::format(" and {:.2f} s that are left out", result.unsteady_seconds);
+    text += fmt::format(", and {:.2f} s before it was steady", result.unsteady_seconds);
   }
-  return steady.empty() ? text : fmt::format("{}, {}", text, steady);
+  return text;
 }
 
 /// What ran, in the first lines.
@@ -176,24 +197,23 @@ std::string Heading(const BenchArguments& arguments, const Json& json, const Loa
   return fmt::format(
       "{}  {}{}{} {}, {}, operands and results: {}\n"
       "plan    {}\n"
-      "ran     {} requests in {:.2f} s, {}\n",
+      "ran     {} requests in {}\n",
       arguments.bench.name, arguments.operation, arguments.bench.transpose ? "^T" : "",
       sparse ? "" : fmt::format(" K={}", arguments.bench.k), json["type"].get<std::string>(),
       arguments.load.rate > 0 ? fmt::format("{} due each second", arguments.load.rate)
                               : fmt::format("{} at once", arguments.load.workers),
       Name(result.transport), json["plan"].get<std::string>(), Count(result.latency.count()),
-      result.seconds, BeforeText(arguments, result));
+      TimeText(arguments, result));
 }
 
 std::string ToText(const BenchArguments& arguments, const Json& json, const LoadResult& result) {
   std::string text = fmt::format("{}rate    {:.1f} requests/s", Heading(arguments, json, result),
                                  json["requests_per_second"].get<double>());
-  if (!OpenLoop(arguments) && result.windows >= kWindowsForInterval) {
-    text += fmt::format(" +-{:.2f}% (95% confidence)", 100 * result.interval);
-  }
+  if (!OpenLoop(arguments)) text += PlusMinus(result.interval);
   if (result.flops > 0) {
-    text += fmt::format(", {:.2f} GFLOP/s; {:.2f} GFLOP/s in the kernel",
-                        json["gflops"].get<double>(), json["kernel_gflops"].get<double>());
+    text += fmt::format(", {:.2f} GFLOP/s; {:.2f} GFLOP/s{} in the kernel",
+                        json["gflops"].get<double>(), json["kernel_gflops"].get<double>(),
+                        PlusMinus(result.kernel.interval));
   }
   text += "\n\n";
   Table table({"", "MEAN", "P50", "P90", "P99", "P99.9", "MAX", "SHARE"});
@@ -250,9 +270,9 @@ absl::Status PrepareFor(const Matrix& matrix, const BenchOptions& bench) {
   return WaitReady(matrix);
 }
 
-absl::StatusOr<LoadResult> Measure(const BenchArguments& arguments, const LoadRequest& request) {
+absl::StatusOr<LoadResult> Measure(const BenchArguments& arguments, const LoadSetup& setup) {
   std::signal(SIGINT, Interrupt);
-  absl::StatusOr<LoadResult> result = RunLoad(arguments.load, request, interrupted);
+  absl::StatusOr<LoadResult> result = RunLoad(arguments.load, setup, interrupted);
   std::signal(SIGINT, SIG_DFL);
   return result;
 }
@@ -265,7 +285,10 @@ Report Describe(const BenchArguments& arguments, Json json, const LoadResult& re
   return report;
 }
 
-absl::StatusOr<Report> Bench(const Client& client, const BenchArguments& arguments) {
+using Connector = std::function<absl::StatusOr<Client>()>;
+
+absl::StatusOr<Report> Bench(const Client& client, const Connector& connect,
+                             const BenchArguments& arguments) {
   const Matrix matrix = client.MatrixNamed(arguments.bench.name);
   if (!arguments.no_prepare) {
     if (absl::Status ready = PrepareFor(matrix, arguments.bench); !ready.ok()) return ready;
@@ -275,7 +298,11 @@ absl::StatusOr<Report> Bench(const Client& client, const BenchArguments& argumen
   const auto requests = BenchRequests::Make(client, *info, arguments.bench);
   if (!requests.ok()) return requests.status();
   const absl::StatusOr<LoadResult> result =
-      Measure(arguments, [&requests](int worker, int64_t) { return (*requests)->Run(worker); });
+      Measure(arguments, [&]() -> absl::StatusOr<LoadRequest> {
+        const absl::StatusOr<Client> own = connect();
+        if (!own.ok()) return own.status();
+        return (*requests)->Of(*own);
+      });
   if (!result.ok()) return result.status();
   return Describe(arguments, ToJson(arguments, *info), *result);
 }
@@ -290,8 +317,9 @@ absl::StatusOr<Report> Replay(const Client& client, BenchArguments arguments) {
   if (!schedule.ok()) return schedule.status();
   arguments.load.schedule = *std::move(schedule);
   const absl::StatusOr<LoadResult> result =
-      Measure(arguments,
-              [&requests](int worker, int64_t number) { return (*requests)->Run(worker, number); });
+      Measure(arguments, [&requests]() -> absl::StatusOr<LoadRequest> {
+        return [&requests](int worker, int64_t number) { return (*requests)->Run(worker, number); };
+      });
   if (!result.ok()) return result.status();
   int64_t recorded = static_cast<int64_t>(log->requests.size());
   std::string notes;
@@ -378,7 +406,7 @@ void AddBench(CLI::App& app, Invocation& invocation) {
   CLI::App* bench = app.add_subcommand(
       "bench",
       "Measure products with a matrix: rate, latency by percentiles and phases, GFLOP/s. Prepares "
-      "it for them, then runs until the rate is known to half a percent. With --rate requests "
+      "it for them, then runs until its figures are known within 1%. With --rate requests "
       "begin when they are due, whether those before have ended or not, and latency counts from "
       "then");
   bench->footer(ExampleLines(
@@ -428,8 +456,11 @@ void AddBench(CLI::App& app, Invocation& invocation) {
     Complete(*b);
     // What is refused is counted, not tried again.
     invocation.options.max_attempts = 1;
-    invocation.run = [b](const Client& client) {
-      return b->replay.empty() ? Bench(client, *b) : Replay(client, *b);
+    invocation.run = [b, &invocation](const Client& client) {
+      const auto connect = [&invocation] {
+        return Client::Connect(invocation.server, invocation.options);
+      };
+      return b->replay.empty() ? Bench(client, connect, *b) : Replay(client, *b);
     };
   });
 }

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <memory>
-#include <numeric>
-#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,25 +18,27 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-/// A window has so many requests, and takes so long, but no longer than the last.
-constexpr int64_t kWindowRequests = 16;
-constexpr Seconds kWindow{0.25}, kLongestWindow{3};
-constexpr Seconds kWarmup{0.5};
-constexpr size_t kLeastWindows = 12;
+/// A window has so many requests, but takes no longer than that.
+constexpr int64_t kWindowRequests = 8;
+constexpr Seconds kLongestWindow{3};
+/// Of fewer nothing is known. So many are left out at once.
+constexpr size_t kLeastWindows = 20, kMostParts = 16;
 
 std::array<std::chrono::nanoseconds, kLoadPhases.size()> PhasesOf(const Timings& t) {
   return {t.receive, t.queue, t.setup, t.to_device, t.kernel, t.from_device, t.send, t.total};
 }
 
-/// What ended within a window.
+/// What ended within a time.
 struct Window {
   LatencyHistogram latency, waited;
   std::array<LatencyHistogram, kLoadPhases.size()> phases;
   std::map<std::string, int64_t> failed, plans;
   Transport transport = Transport::kStream;
   double seconds = 0, flops = 0;
+  size_t windows = 1;  ///< that it is the sum of
 
   void Add(const Window& other) {
+    windows += other.windows;
     latency.Add(other.latency);
     waited.Add(other.waited);
     flops += other.flops;
@@ -47,6 +48,7 @@ struct Window {
     if (other.latency.count() > 0) transport = other.transport;
     seconds += other.seconds;
   }
+  std::chrono::nanoseconds kernel() const { return phases[4].mean(); }
 };
 
 /// Whether the same request may go well the next time.
@@ -55,16 +57,71 @@ bool MayPass(const absl::Status& status) {
          absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
 }
 
-double MeanOf(std::span<const double> numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), 0.0) / static_cast<double>(numbers.size());
+/// Nanoseconds that a loop takes, about a millisecond of them.
+double TimeLoop() {
+  constexpr int kSteps = 300'000;
+  const auto begun = Clock::now();
+  volatile uint64_t kept = 1;
+  for (int i = 0; i < kSteps; ++i) kept = kept * 6364136223846793005u + 1;
+  return static_cast<double>(std::chrono::nanoseconds(Clock::now() - begun).count());
 }
+
+/// As LoadResult::machine.
+double Spread(std::vector<double> times) {
+  if (times.size() < 10) return 0;
+  std::ranges::sort(times);
+  const size_t tenth = times.size() / 10;
+  return (times[times.size() - 1 - tenth] - times[tenth]) / 2 / times[times.size() / 2];
+}
+
+/// A number of each window.
+struct Numbers {
+  std::vector<double> all;
+
+  Median median() const { return MedianOf(all); }
+  bool Agree(double precision) const {
+    const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+    return cli::Agree(MedianOf({all.begin(), middle}), MedianOf({middle, all.end()}), precision);
+  }
+  void Drop(size_t count) {
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+};
 
 class Load {
  public:
-  Load(const LoadOptions& options, const LoadRequest& request, const std::atomic<bool>& stop)
-      : options_(options), request_(request), stop_(stop) {}
+  Load(const LoadOptions& options, const LoadSetup& setup, const std::atomic<bool>& stop)
+      : options_(options), setup_(setup), stop_(stop) {}
 
   absl::StatusOr<LoadResult> Run() {
+    while (!over_ && !stop_) {
+      const auto begun = Clock::now();
+      // The last one's goes before another is made.
+      request_ = nullptr;
+      loops_.push_back(TimeLoop());
+      absl::StatusOr<LoadRequest> request = setup_();
+      if (!request.ok() && parts_.empty()) return request.status();
+      if (!request.ok()) {
+        RecordFailure(request.status());
+        break;
+      }
+      request_ = *std::move(request);
+      warmup_ += Seconds(Clock::now() - begun).count();
+      RunWorkers();
+    }
+    const MutexLock lock(mutex_);
+    if (!fatal_.ok()) return fatal_;
+    return ResultLocked();
+  }
+
+ private:
+  bool Ended() const { return ended_ || stop_; }
+
+  /// With the requests that there are: a window, or all if each does not have its own.
+  void RunWorkers() {
+    TakeWindow();  // what ended too late to count
+    ended_ = false;
+    next_ = done_ = 0;
     begun_ = Clock::now();
     std::vector<std::thread> workers;
     for (int worker = 0; worker < options_.workers; ++worker) {
@@ -73,13 +130,7 @@ class Load {
     Measure();
     ended_ = true;
     for (std::thread& worker : workers) worker.join();
-    const MutexLock lock(mutex_);
-    if (!fatal_.ok()) return fatal_;
-    return ResultLocked();
   }
-
- private:
-  bool Ended() const { return ended_ || stop_; }
 
   void Work(int worker) {
     while (!Ended()) {
@@ -101,6 +152,8 @@ class Load {
   }
 
   bool scheduled() const { return !options_.schedule.empty(); }
+  /// Each next request waits for one to end.
+  bool closed() const { return options_.rate == 0 && !scheduled(); }
 
   /// False if it is over before that.
   bool SleepUntil(Clock::time_point due) const {
@@ -113,12 +166,20 @@ class Load {
     return false;
   }
 
+  void RecordFailure(const absl::Status& status) {
+    const MutexLock lock(mutex_);
+    RecordFailureLocked(status);
+  }
+  void RecordFailureLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (first_failure_.empty()) first_failure_ = std::string(status.message());
+    ++window_.failed[absl::StatusCodeToString(status.code())];
+  }
+
   void Record(const absl::StatusOr<LoadSample>& sample, Clock::duration waited,
               Clock::duration latency) {
     const MutexLock lock(mutex_);
     if (!sample.ok()) {
-      if (first_failure_.empty()) first_failure_ = std::string(sample.status().message());
-      ++window_.failed[absl::StatusCodeToString(sample.status().code())];
+      RecordFailureLocked(sample.status());
       // Of a schedule each is another request.
       if (!MayPass(sample.status()) && !scheduled() && fatal_.ok()) {
         fatal_ = sample.status();
@@ -126,6 +187,7 @@ class Load {
       }
       return;
     }
+    last_end_ = Clock::now();
     window_.latency.Add(latency);
     window_.waited.Add(waited);
     window_.flops += sample->flops;
@@ -135,26 +197,27 @@ class Load {
     window_.transport = sample->transport;
   }
 
-  /// Takes what ended since the last time.
+  /// Takes what ended since the last time. It begins and ends as a request does, so that none
+  /// counts by a part.
   std::unique_ptr<Window> TakeWindow() {
-    const auto now = Clock::now();
     const MutexLock lock(mutex_);
     auto window = std::make_unique<Window>(std::exchange(window_, Window()));
-    window->seconds = Seconds(now - window_begun_).count();
-    window_begun_ = now;
+    const auto end = window->latency.count() > 0 ? last_end_ : Clock::now();
+    window->seconds = Seconds(end - window_begun_).count();
+    window_begun_ = end;
     return window;
   }
 
   /// Waits until there is enough in it.
-  void FillWindow() const {
+  void FillWindow(Seconds least, int64_t requests) const {
     const auto begun = Clock::now();
     while (!Ended()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
       const Seconds took = Clock::now() - begun;
       if (took >= kLongestWindow) return;
-      if (took < kWindow) continue;
+      if (took < least) continue;
       const MutexLock lock(mutex_);
-      if (window_.latency.count() >= kWindowRequests) return;
+      if (window_.latency.count() >= requests) return;
     }
   }
 
@@ -164,43 +227,59 @@ class Load {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     Keep(TakeWindow());
+    over_ = true;
   }
 
   void Measure() {
     if (scheduled()) return MeasureSchedule();
-    SleepUntil(begun_ + std::chrono::duration_cast<Clock::duration>(kWarmup));
-    FillWindow();
-    warmup_ = Seconds(Clock::now() - begun_).count();
+    const Seconds window(options_.window);
+    FillWindow((parts_.empty() ? 5 : 0.5) * window, std::max<int64_t>(2, options_.workers));
     TakeWindow();
-    while (!Ended()) {
-      FillWindow();
+    warmup_ += Seconds(Clock::now() - begun_).count();
+    do {
+      FillWindow(window, kWindowRequests);
       Keep(TakeWindow());
-      if (Enough()) return;
-    }
+      over_ = Ended() || Enough();
+    } while (!over_ && !closed());
   }
 
   void Keep(std::unique_ptr<Window> window) {
+    if (window->latency.count() == 0 && window->failed.empty()) return;
     measured_ += window->seconds;
-    numbers_.push_back(options_.rate > 0
-                           ? static_cast<double>(window->latency.Quantile(0.5).count())
-                           : static_cast<double>(window->latency.count()) / window->seconds);
+    main_.all.push_back(closed() ? static_cast<double>(window->latency.count()) / window->seconds
+                                 : static_cast<double>(window->latency.Quantile(0.5).count()));
+    kernel_.all.push_back(static_cast<double>(window->kernel().count()));
     // Where none is dropped, their sum is all that is asked for.
-    if (options_.seconds > 0 && !windows_.empty()) {
-      windows_.front()->Add(*window);
+    if (!parts_.empty() && (options_.seconds > 0 || parts_.back()->windows < kLeastWindows)) {
+      parts_.back()->Add(*window);
     } else {
-      windows_.push_back(std::move(window));
+      parts_.push_back(std::move(window));
+    }
+    if (parts_.size() > kMostParts) {
+      parts_[1]->Add(*parts_[0]);
+      parts_.pop_front();
     }
   }
 
+  bool Agree(double precision) const { return main_.Agree(precision) && kernel_.Agree(precision); }
+  bool Steady() const {
+    return main_.all.size() >= kLeastWindows && main_.median().interval <= options_.precision &&
+           kernel_.median().interval <= options_.precision && Agree(options_.precision);
+  }
+
   bool Enough() {
-    steady_ = IsSteady(numbers_, options_.precision, &error_);
     if (options_.seconds > 0) return measured_ >= options_.seconds;
-    if (steady_ || measured_ >= options_.most_seconds) return true;
-    // The first may have been another time's: a clock that rose, a plan that was replaced.
-    if (windows_.size() > 2 * kLeastWindows) {
-      unsteady_ += windows_.front()->seconds;
-      windows_.erase(windows_.begin());
-      numbers_.erase(numbers_.begin());
+    if (Seconds(Clock::now() - first_begun_).count() >= options_.most_seconds || Steady())
+      return true;
+    // The first may have been another time's: a clock that rose, a plan that was replaced. What
+    // wanders by less is this time's, too.
+    constexpr double kAnother = 0.05;
+    if (parts_.size() > 1 && !Agree(kAnother)) {
+      const Window& first = *parts_.front();
+      unsteady_ += first.seconds;
+      main_.Drop(first.windows);
+      kernel_.Drop(first.windows);
+      parts_.pop_front();
     }
     return false;
   }
@@ -209,12 +288,14 @@ class Load {
     LoadResult result;
     result.warmup_seconds = warmup_;
     result.unsteady_seconds = unsteady_;
-    result.error = error_;
-    result.interval = error_ * ConfidenceFactor(numbers_.size());
-    result.steady = steady_;
+    result.interval = main_.median().interval;
+    result.kernel = kernel_.median();
+    result.machine = Spread(loops_);
+    result.steady = Steady();
     result.first_failure = first_failure_;
     Window all;
-    for (const auto& window : windows_) all.Add(*window);
+    all.failed = window_.failed;
+    for (const auto& part : parts_) all.Add(*part);
     result.latency = all.latency;
     result.waited = all.waited;
     result.flops = all.flops;
@@ -223,7 +304,9 @@ class Load {
     result.failed = all.failed;
     result.plans = all.plans;
     result.transport = all.transport;
-    result.windows = static_cast<int>(numbers_.size());
+    result.windows = static_cast<int>(main_.all.size());
+    result.rate = closed() ? main_.median().value
+                           : static_cast<double>(result.latency.count()) / result.seconds;
     if (result.latency.count() > 0) return result;
     return absl::UnknownError(first_failure_.empty()
                                   ? std::string("no request ended while it was measured")
@@ -231,52 +314,59 @@ class Load {
   }
 
   const LoadOptions& options_;
-  const LoadRequest& request_;
+  const LoadSetup& setup_;
   const std::atomic<bool>& stop_;
-  Clock::time_point begun_;
+  LoadRequest request_;
+  const Clock::time_point first_begun_ = Clock::now();
+  Clock::time_point begun_;  ///< these workers
+  bool over_ = false;
   std::atomic<bool> ended_{false};
   std::atomic<int64_t> next_{0}, done_{0};
-  std::vector<std::unique_ptr<Window>> windows_;  ///< those that count, or their sum
-  std::vector<double> numbers_;                   ///< what says whether they are steady
-  double measured_ = 0;                           ///< seconds, of those that were dropped, too
+  /// The windows that count, each of them the sum of some that follow each other.
+  std::deque<std::unique_ptr<Window>> parts_;
+  std::vector<double> loops_;
+  Numbers main_, kernel_;  ///< of each window: rate or median latency; nanoseconds
+  double measured_ = 0;    ///< seconds, of windows that were dropped, too
   double warmup_ = 0, unsteady_ = 0;
-  double error_ = 0;
-  bool steady_ = false;
 
   mutable Mutex mutex_;
   Window window_ ABSL_GUARDED_BY(mutex_);
   Clock::time_point window_begun_ ABSL_GUARDED_BY(mutex_) = Clock::now();
+  Clock::time_point last_end_ ABSL_GUARDED_BY(mutex_);  ///< of a request
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
   std::string first_failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
-double ConfidenceFactor(size_t windows) {
-  constexpr double kNormal = 1.959964;
-  const double n = std::max<double>(1, static_cast<double>(windows) - 1);
-  // Cornish and Fisher's expansion: within 0.5 % from 4 degrees of freedom on.
-  const double z = kNormal, z2 = z * z;
-  return z + z * (z2 + 1) / (4 * n) + z * (5 * z2 * z2 + 16 * z2 + 3) / (96 * n * n) +
-         z * (3 * z2 * z2 * z2 + 19 * z2 * z2 + 17 * z2 - 15) / (384 * n * n * n);
+Median MedianOf(std::vector<double> numbers) {
+  Median median;
+  if (numbers.empty()) return median;
+  std::ranges::sort(numbers);
+  const size_t n = numbers.size();
+  median.value = (numbers[(n - 1) / 2] + numbers[n / 2]) / 2;
+  if (n < 6) return median;
+  // By order statistics: how many of them are below the true median is binomial.
+  const auto size = static_cast<double>(n);
+  const auto rank = static_cast<size_t>((size + 1) / 2 - 0.98 * std::sqrt(size));
+  const double width = numbers[n - rank] - numbers[rank - 1];
+  if (width == 0) {
+    median.interval = 0;
+  } else if (median.value > 0) {
+    median.interval = width / 2 / median.value;
+  }
+  return median;
 }
 
-bool IsSteady(const std::vector<double>& windows, double precision, double* error) {
-  const auto n = static_cast<double>(windows.size());
-  const double mean = windows.empty() ? 0 : MeanOf(windows);
-  if (mean <= 0 || windows.size() < 2) return false;
-  double squares = 0;
-  for (const double window : windows) squares += (window - mean) * (window - mean);
-  *error = std::sqrt(squares / (n - 1) / n) / mean;
-  if (windows.size() < kLeastWindows || *error > precision) return false;
-  const std::span<const double> all(windows);
-  const double drift = MeanOf(all.first(all.size() / 2)) - MeanOf(all.subspan(all.size() / 2));
-  return std::abs(drift) <= 4 * precision * mean;
+bool Agree(const Median& a, const Median& b, double precision) {
+  const double apart = std::abs(a.value - b.value);
+  return apart <= precision * std::max(a.value, b.value) ||
+         apart <= a.interval * a.value + b.interval * b.value;
 }
 
-absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options, const LoadRequest& request,
+absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options, const LoadSetup& setup,
                                    const std::atomic<bool>& stop) {
-  return Load(options, request, stop).Run();
+  return Load(options, setup, stop).Run();
 }
 
 }  // namespace sparsed::cli

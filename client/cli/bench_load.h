@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -28,10 +29,11 @@ struct LoadOptions {
   std::vector<std::chrono::nanoseconds> schedule = {};
   double seconds = 0;        ///< for so long; 0: until it is known
   double most_seconds = 60;  ///< and if it never is
-  /// It is known when the standard error of the windows' rates (at a fixed rate: of their median
-  /// latencies) is at most this part of their mean, and their halves differ by no more than four
-  /// times that.
-  double precision = 0.005;
+  double window = 0.1;  ///< seconds, at least; five of them are for warming up, half a one anew
+  /// It is known when the 95 % confidence intervals of the windows' medians, of the rate (at a
+  /// fixed rate: of the median latency) and of the kernel's time, are at most this part of them to
+  /// each side, and the first half of the windows agrees with the second.
+  double precision = 0.01;
 };
 
 /// What a request says of itself.
@@ -47,20 +49,39 @@ struct LoadSample {
 inline constexpr std::array<std::string_view, 8> kLoadPhases = {
     "receive", "queue", "setup", "to_device", "kernel", "from_device", "send", "total"};
 
+/// What most of some numbers are like, whatever the others are.
+struct Median {
+  double value = 0;
+  /// Half the width of its 95 % confidence interval, as a part of it; infinite of fewer than six.
+  double interval = std::numeric_limits<double>::infinity();
+};
+Median MedianOf(std::vector<double> numbers);
+/// Whether they may be medians of the same: they differ by no more than this part, or their
+/// intervals meet.
+bool Agree(const Median& a, const Median& b, double precision);
+
 struct LoadResult {
+  /// Requests a second: the windows' median, or at a rate or by a schedule all of them over the
+  /// time.
+  double rate = 0;
+  /// Half the width of its 95 % confidence interval, or of the median latency's at a rate, as a
+  /// part of it; infinite if it is not known.
+  double interval = std::numeric_limits<double>::infinity();
+  Median kernel;  ///< nanoseconds: of the windows' means
   /// At a rate or by a schedule: from when each was due until it began.
   LatencyHistogram waited;
   double flops = 0;          ///< of all
   LatencyHistogram latency;  ///< the caller's; at a rate from when a request was due
   std::array<LatencyHistogram, kLoadPhases.size()> phases;  ///< the server's
   double seconds = 0;                                       ///< that were measured
-  double warmup_seconds = 0;    ///< at the beginning, which are left out
-  double unsteady_seconds = 0;  ///< then, of windows that are left out as others were unlike them
+  double warmup_seconds = 0;    ///< before each window, connecting and all, which are left out
+  double unsteady_seconds = 0;  ///< of windows that are left out as later ones were unlike them
   int windows = 0;
-  double error = 0;  ///< standard error of the windows, as LoadOptions::precision
-  double interval =
-      0;  ///< half the width of the 95 % confidence interval of what it is of, likewise
-  bool steady = false;                    ///< `error` is as wanted
+  /// How much this machine's own speed differed between windows: half of what is between a tenth
+  /// and nine tenths of the times of a loop that does nothing else, as a part of their median; 0 of
+  /// fewer than ten windows, or if they have one connection.
+  double machine = 0;
+  bool steady = false;                    ///< the intervals are as wanted
   std::map<std::string, int64_t> failed;  ///< by code
   std::string first_failure;
   std::map<std::string, int64_t> plans;  ///< requests by plan
@@ -71,18 +92,15 @@ struct LoadResult {
 /// which they are due.
 using LoadRequest = std::function<absl::StatusOr<LoadSample>(int worker, int64_t number)>;
 
+/// Connects, and makes what the requests need: operands and results. How fast requests are depends
+/// on the connection, too: on where its threads run and its memory lies. So each window of a closed
+/// loop has one of its own; at a rate, or by a schedule, all have the same.
+using LoadSetup = std::function<absl::StatusOr<LoadRequest>()>;
+
 /// Runs until it is known, the time is over or `stop` became true. A failure that would happen
-/// again ends it: INVALID_ARGUMENT, NOT_FOUND, ... ; one that might not is counted. UNKNOWN if
-/// nothing was measured.
-absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options, const LoadRequest& request,
+/// again ends it: INVALID_ARGUMENT, NOT_FOUND, ... ; one that might not is counted, and so is one
+/// of `setup`, which ends it, after the first time. UNKNOWN if nothing was measured.
+absl::StatusOr<LoadResult> RunLoad(const LoadOptions& options, const LoadSetup& setup,
                                    const std::atomic<bool>& stop);
-
-/// What a standard error of that many windows is to be multiplied by for half the width of a 95 %
-/// confidence interval: Student's t.
-double ConfidenceFactor(size_t windows);
-
-/// Whether the windows' numbers are as near to each other as `precision` wants, and the standard
-/// error of their mean, as a part of it. False of fewer than 12.
-bool IsSteady(const std::vector<double>& windows, double precision, double* error);
 
 }  // namespace sparsed::cli

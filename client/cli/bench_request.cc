@@ -15,6 +15,10 @@ namespace {
 /// What a killed bench leaves on the server goes by itself after that.
 constexpr std::chrono::minutes kTimeToLive{10};
 
+/// A buffer's name.
+std::string HeldName(std::string_view what) { return fmt::format("bench.{}.{}", getpid(), what); }
+std::string HeldResult(int worker) { return HeldName(fmt::format("c{}", worker)); }
+
 }  // namespace
 
 BenchRequests::BenchRequests(const Client& client, const MatrixInfo& matrix,
@@ -34,104 +38,124 @@ absl::StatusOr<std::unique_ptr<BenchRequests>> BenchRequests::Make(const Client&
 }
 
 double BenchRequests::flops() const {
-  if (options_.operation == Operation::kSpgemm) return 0;
+  if (sparse()) return 0;
   return 2.0 * static_cast<double>(matrix_.nnz) * static_cast<double>(options_.k);
 }
 
+int64_t BenchRequests::result_rows() const {
+  if (options_.operation == Operation::kSddmm) return matrix_.nnz;
+  return options_.transpose ? matrix_.cols : matrix_.rows;
+}
+
 absl::Status BenchRequests::Prepare() {
-  if (options_.operation == Operation::kSpgemm) return absl::OkStatus();
-  const bool spmm = options_.operation == Operation::kSpmm;
-  const int64_t result_rows = !spmm                ? matrix_.nnz
-                              : options_.transpose ? matrix_.cols
-                                                   : matrix_.rows;
-  const int64_t result_cols = spmm ? options_.k : 1;
-  if (options_.transport != BenchTransport::kHeld) {
-    const double bytes = static_cast<double>(options_.workers) * static_cast<double>(result_rows) *
-                         static_cast<double>(result_cols) *
+  if (sparse()) return absl::OkStatus();
+  const bool held = options_.transport == BenchTransport::kHeld;
+  if (!held) {
+    const double bytes = static_cast<double>(options_.workers) *
+                         static_cast<double>(result_rows()) * static_cast<double>(result_cols()) *
                          static_cast<double>(SizeOf(matrix_.type));
     absl::Status fits = CheckFitsMemory(
-        fmt::format("{} results of {} x {}", options_.workers, result_rows, result_cols), bytes,
+        fmt::format("{} results of {} x {}", options_.workers, result_rows(), result_cols()), bytes,
         "fewer at once (--concurrency), a smaller --k, or --transport=held");
     if (!fits.ok()) return fits;
   }
-  if (!spmm) {
-    absl::StatusOr<Operand> left = MakeOperand(matrix_.rows, "a", 1);
-    if (!left.ok()) return left.status();
-    left_ = *std::move(left);
+  if (options_.operation == Operation::kSddmm) {
+    absl::Status left = PrepareOperand(matrix_.rows, "a", 1, left_);
+    if (!left.ok()) return left;
   }
-  absl::StatusOr<Operand> right =
-      MakeOperand(options_.transpose ? matrix_.rows : matrix_.cols, "b", 2);
-  if (!right.ok()) return right.status();
-  right_ = *std::move(right);
-  for (int worker = 0; worker < options_.workers; ++worker) {
-    absl::StatusOr<Destination> result = MakeResult(result_rows, result_cols, worker);
+  absl::Status right =
+      PrepareOperand(options_.transpose ? matrix_.rows : matrix_.cols, "b", 2, right_);
+  if (!right.ok()) return right;
+  for (int worker = 0; held && worker < options_.workers; ++worker) {
+    absl::StatusOr<DenseMatrix> result =
+        client_.PutZeros(HeldResult(worker), matrix_.type, result_rows(), result_cols(),
+                         {.owner = "bench", .time_to_live = kTimeToLive});
     if (!result.ok()) return result.status();
-    results_.push_back(*std::move(result));
+    held_.push_back(*result);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Operand> BenchRequests::MakeOperand(int64_t rows, const char* what, uint64_t seed) {
-  absl::StatusOr<NpyArray> numbers = RandomDense(matrix_.type, rows, options_.k, seed);
-  if (!numbers.ok()) return numbers.status();
-  if (options_.transport == BenchTransport::kHeld) {
-    absl::StatusOr<DenseMatrix> held =
-        client_.PutDense(fmt::format("bench.{}.{}", getpid(), what), numbers->View(),
-                         {.owner = "bench", .time_to_live = kTimeToLive});
-    if (!held.ok()) return held.status();
-    held_.push_back(*held);
-    return *std::move(held);
-  }
-  if (options_.transport == BenchTransport::kShared) {
-    absl::StatusOr<SharedMatrix> shared = client_.AllocateShared(rows, options_.k, matrix_.type);
-    if (!shared.ok()) return shared.status();
-    std::visit(
-        [&]<typename T>(const std::vector<T>& values) {
-          std::copy(values.begin(), values.end(), static_cast<T*>(shared->data()));
-        },
-        numbers->values);
-    shared_.push_back(*shared);
-    return shared->ConstView();
-  }
-  arrays_.push_back(std::make_unique<NpyArray>(*std::move(numbers)));
-  return arrays_.back()->View();
+absl::Status BenchRequests::PrepareOperand(int64_t rows, const char* what, uint64_t seed,
+                                           std::optional<NpyArray>& numbers) {
+  absl::StatusOr<NpyArray> random = RandomDense(matrix_.type, rows, options_.k, seed);
+  if (!random.ok()) return random.status();
+  numbers = *std::move(random);
+  if (options_.transport != BenchTransport::kHeld) return absl::OkStatus();
+  absl::StatusOr<DenseMatrix> held = client_.PutDense(
+      HeldName(what), numbers->View(), {.owner = "bench", .time_to_live = kTimeToLive});
+  if (!held.ok()) return held.status();
+  held_.push_back(*held);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Destination> BenchRequests::MakeResult(int64_t rows, int64_t cols, int worker) {
-  if (options_.transport == BenchTransport::kHeld) {
-    absl::StatusOr<DenseMatrix> held =
-        client_.PutZeros(fmt::format("bench.{}.c{}", getpid(), worker), matrix_.type, rows, cols,
-                         {.owner = "bench", .time_to_live = kTimeToLive});
-    if (!held.ok()) return held.status();
-    held_.push_back(*held);
-    return *std::move(held);
+absl::StatusOr<LoadRequest> BenchRequests::Of(const Client& client) const {
+  const auto ends = std::make_shared<Ends>();
+  const auto take = [&](const std::optional<NpyArray>& numbers, const char* what,
+                        std::optional<Operand>& end) {
+    if (!numbers.has_value()) return absl::OkStatus();
+    absl::StatusOr<Operand> operand = OperandOf(client, *numbers, what, *ends);
+    if (operand.ok()) end = *std::move(operand);
+    return operand.status();
+  };
+  if (absl::Status status = take(left_, "a", ends->left); !status.ok()) return status;
+  if (absl::Status status = take(right_, "b", ends->right); !status.ok()) return status;
+  for (int worker = 0; !sparse() && worker < options_.workers; ++worker) {
+    absl::StatusOr<Destination> result = ResultOf(client, worker, *ends);
+    if (!result.ok()) return result.status();
+    ends->results.push_back(*std::move(result));
   }
+  return [this, client, ends](int worker, int64_t) { return Run(client, *ends, worker); };
+}
+
+absl::StatusOr<Operand> BenchRequests::OperandOf(const Client& client, const NpyArray& numbers,
+                                                 const char* what, Ends& ends) const {
+  if (options_.transport == BenchTransport::kHeld) return client.DenseNamed(HeldName(what));
+  if (options_.transport == BenchTransport::kStream) return numbers.View();
+  absl::StatusOr<SharedMatrix> shared =
+      client.AllocateShared(numbers.rows, numbers.cols, matrix_.type);
+  if (!shared.ok()) return shared.status();
+  std::visit(
+      [&]<typename T>(const std::vector<T>& values) {
+        std::copy(values.begin(), values.end(), static_cast<T*>(shared->data()));
+      },
+      numbers.values);
+  ends.shared.push_back(*shared);
+  return shared->ConstView();
+}
+
+absl::StatusOr<Destination> BenchRequests::ResultOf(const Client& client, int worker,
+                                                    Ends& ends) const {
+  if (options_.transport == BenchTransport::kHeld) return client.DenseNamed(HeldResult(worker));
   if (options_.transport == BenchTransport::kShared) {
-    absl::StatusOr<SharedMatrix> shared = client_.AllocateShared(rows, cols, matrix_.type);
+    absl::StatusOr<SharedMatrix> shared =
+        client.AllocateShared(result_rows(), result_cols(), matrix_.type);
     if (!shared.ok()) return shared.status();
-    shared_.push_back(*shared);
+    ends.shared.push_back(*shared);
     return shared->View();
   }
-  absl::StatusOr<NpyArray> array = NpyArray::Zeros(matrix_.type, rows, cols, false);
+  absl::StatusOr<NpyArray> array =
+      NpyArray::Zeros(matrix_.type, result_rows(), result_cols(), false);
   if (!array.ok()) return array.status();
-  arrays_.push_back(std::make_unique<NpyArray>(*std::move(array)));
-  return arrays_.back()->MutableView();
+  ends.arrays.push_back(std::make_unique<NpyArray>(*std::move(array)));
+  return ends.arrays.back()->MutableView();
 }
 
-absl::StatusOr<LoadSample> BenchRequests::Run(int worker) const {
-  const Matrix matrix = client_.MatrixNamed(options_.name);
-  if (options_.operation == Operation::kSpgemm) {
+absl::StatusOr<LoadSample> BenchRequests::Run(const Client& client, const Ends& ends,
+                                              int worker) const {
+  const Matrix matrix = client.MatrixNamed(options_.name);
+  if (sparse()) {
     const absl::StatusOr<SpgemmResult> how =
         matrix.Spgemm(matrix, [](const RowBlock&) { return absl::OkStatus(); });
     if (!how.ok()) return how.status();
     return LoadSample{how->timings, how->plan, Transport::kStream, 0};
   }
-  const Destination& result = results_[static_cast<size_t>(worker)];
+  const Destination& result = ends.results[static_cast<size_t>(worker)];
   const absl::StatusOr<ComputeResult> how =
       options_.operation == Operation::kSpmm
-          ? matrix.Spmm(*right_, result,
+          ? matrix.Spmm(*ends.right, result,
                         {.transpose = options_.transpose, .allow_tf32 = options_.allow_tf32})
-          : matrix.Sddmm(*left_, *right_, result);
+          : matrix.Sddmm(*ends.left, *ends.right, result);
   if (!how.ok()) return how.status();
   return LoadSample{how->timings, how->plan, how->transport, flops()};
 }

@@ -31,7 +31,7 @@ struct BenchOptions {
   int workers = 1;
 };
 
-/// Random operands, and a result for each worker. What the server holds for it goes with it.
+/// Random operands. What the server holds for them goes with them.
 class BenchRequests {
  public:
   /// RESOURCE_EXHAUSTED if this machine has no room for the results.
@@ -42,25 +42,39 @@ class BenchRequests {
   BenchRequests(const BenchRequests&) = delete;
   BenchRequests& operator=(const BenchRequests&) = delete;
 
-  /// One request of a worker. Thread-safe for different workers.
-  absl::StatusOr<LoadSample> Run(int worker) const;
+  /// Requests of this client, for as long as this lives. Memory for results, or that it shares with
+  /// the server, is their own.
+  absl::StatusOr<LoadRequest> Of(const Client& client) const;
 
  private:
+  /// What a client's requests read, and what they write.
+  struct Ends {
+    std::optional<Operand> left, right;             ///< SpMM has a right one alone, SpGEMM none
+    std::vector<Destination> results;               ///< one for each worker
+    std::vector<std::unique_ptr<NpyArray>> arrays;  ///< what results view
+    std::vector<SharedMatrix> shared;               ///< what operands and results view
+  };
+
+  BenchRequests(const Client& client, const MatrixInfo& matrix, const BenchOptions& options);
+  absl::Status Prepare();
+  absl::Status PrepareOperand(int64_t rows, const char* what, uint64_t seed,
+                              std::optional<NpyArray>& numbers);
+  absl::StatusOr<Operand> OperandOf(const Client& client, const NpyArray& numbers, const char* what,
+                                    Ends& ends) const;
+  absl::StatusOr<Destination> ResultOf(const Client& client, int worker, Ends& ends) const;
+  absl::StatusOr<LoadSample> Run(const Client& client, const Ends& ends, int worker) const;
+
+  bool sparse() const { return options_.operation == Operation::kSpgemm; }
   /// Operations of one request; 0: it depends on the data (SpGEMM).
   double flops() const;
-  BenchRequests(const Client& client, const MatrixInfo& matrix, const BenchOptions& options);
-  absl::StatusOr<Operand> MakeOperand(int64_t rows, const char* what, uint64_t seed);
-  absl::StatusOr<Destination> MakeResult(int64_t rows, int64_t cols, int worker);
-  absl::Status Prepare();
+  int64_t result_rows() const;
+  int64_t result_cols() const { return options_.operation == Operation::kSpmm ? options_.k : 1; }
 
   const Client client_;
   const MatrixInfo matrix_;
   const BenchOptions options_;
-  std::vector<std::unique_ptr<NpyArray>> arrays_;  ///< what operands and results view
-  std::vector<SharedMatrix> shared_;               ///< likewise
-  std::vector<DenseMatrix> held_;
-  std::optional<Operand> left_, right_;  ///< SpMM has a right one alone
-  std::vector<Destination> results_;     ///< one for each worker
+  std::optional<NpyArray> left_, right_;  ///< as Ends::left
+  std::vector<DenseMatrix> held_;         ///< operands and results
 };
 
 }  // namespace sparsed::cli

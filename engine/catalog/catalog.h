@@ -179,6 +179,10 @@ class Catalog {
   /// PERMISSION_DENIED if it is shared for less than `right`.
   absl::StatusOr<MatrixLease> Find(std::string_view tenant, std::string_view reference,
                                    Right right = Right::kRead) const;
+  /// The tenant's own of that very name, to look at: that is no use of it. Null if there is none.
+  MatrixLease Look(std::string_view tenant, std::string_view name) const {
+    return Present(NameKey(tenant, name));
+  }
   /// Those whose names begin with `prefix` and come after `after`, by name.
   std::vector<MatrixLease> List(std::string_view tenant, std::string_view prefix,
                                 std::string_view after = "") const;

@@ -32,6 +32,15 @@ int64_t Matrix::disk_bytes() const {
   return bytes_of(type_) + (caller_order_ == nullptr ? 0 : bytes_of(ElementType::kI64));
 }
 
+void Matrix::CountUse(const Plan& plan) const {
+  pattern_->plans().uses().Count(plan);
+  keep_.plan_uses->Count(plan);
+}
+
+std::vector<PlanTable::Used> Matrix::UsedPlans() const {
+  return pattern_->plans().ListUsed(type_, *keep_.plan_uses);
+}
+
 absl::StatusOr<Array> Matrix::Values(LazyArray::Stop stop) const { return values_->Get(stop); }
 
 std::shared_ptr<PlacedValues> Matrix::FindPlaced(const std::string& recipe) const {

@@ -35,6 +35,8 @@ struct MatrixKeep {
   std::chrono::nanoseconds time_to_live{0};
   /// The last time.
   std::shared_ptr<std::atomic<std::chrono::steady_clock::time_point>> used;
+  /// How much its requests use the plans of its pattern.
+  std::shared_ptr<PlanUses> plan_uses = std::make_shared<PlanUses>();
 };
 
 /// Values in the order of a layout, computed again where they were evicted. Thread-safe.
@@ -86,6 +88,10 @@ class Matrix {
   bool durable() const { return durable_; }
   const std::shared_ptr<LazyArray>& caller_order() const { return caller_order_; }
   const MatrixKeep& keep() const { return keep_; }
+  /// A request for it runs on a plan of its pattern's, or on what took its place.
+  void CountUse(const Plan& plan) const;
+  /// The plans of its pattern for values of its type, and how much requests for it use them.
+  std::vector<PlanTable::Used> UsedPlans() const;
   /// What its values, and their order, take on the disk, if they are there.
   int64_t disk_bytes() const;
   /// Who pays for values that it has in layouts.

@@ -35,6 +35,12 @@ std::unordered_map<std::string, ProblemClass> AllClassesByText() {
   return classes;
 }
 
+/// What is left of its rate.
+double UsedAt(const PlanUses::Use& use, PlanUses::Clock::time_point now) {
+  const std::chrono::duration<double> idle = std::max(now - use.last, PlanUses::Clock::duration(0));
+  return use.per_second * std::exp2(-idle.count() / kUseHalfLife);
+}
+
 }  // namespace
 
 std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
@@ -155,37 +161,41 @@ std::vector<std::shared_ptr<const ActivePlan>> PlanTable::List() const {
   return plans;
 }
 
-double PlanTable::Use::At(Clock::time_point now) const {
-  const std::chrono::duration<double> idle = std::max(now - last, Clock::duration(0));
-  return per_second * std::exp2(-idle.count() / kUseHalfLife);
-}
-
-void PlanTable::CountUse(const Plan& plan, Clock::time_point now) {
-  const MutexLock lock(mutex_);
-  Use& use = uses_[{plan.problem_class, plan.pair}];
-  use.per_second = use.At(now) + std::log(2) / kUseHalfLife;
-  use.last = now;
-}
-
-std::vector<PlanTable::Used> PlanTable::ListUsed(ElementType type, Clock::time_point now) const {
-  const MutexLock lock(mutex_);
+std::vector<PlanTable::Used> PlanTable::ListUsed(ElementType type, const PlanUses& uses,
+                                                 Clock::time_point now) const {
   std::vector<Used> used;
-  std::optional<size_t> most;
-  std::pair<double, Clock::time_point> most_use;
-  for (const auto& [key, plan] : plans_) {
-    if (key.first.type != type) continue;
-    used.push_back({plan});
-    const auto found = uses_.find(key);
-    if (found == uses_.end()) continue;
-    used.back().per_second = found->second.At(now);
-    const std::pair use(used.back().per_second, found->second.last);
-    if (!most || use > most_use) {
-      most = used.size() - 1;
-      most_use = use;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [key, plan] : plans_) {
+      if (key.first.type == type) used.push_back({plan});
     }
   }
-  if (most) used[*most].in_use = true;
+  Used* most = nullptr;
+  std::pair<double, Clock::time_point> most_use;
+  for (Used& one : used) {
+    const std::optional<PlanUses::Use> found = uses.Of(one.plan->plan, now);
+    if (!found) continue;
+    one.per_second = found->per_second;
+    const std::pair use(found->per_second, found->last);
+    if (most != nullptr && use <= most_use) continue;
+    most = &one;
+    most_use = use;
+  }
+  if (most != nullptr) most->in_use = true;
   return used;
+}
+
+void PlanUses::Count(const Plan& plan, Clock::time_point now) {
+  const MutexLock lock(mutex_);
+  Use& use = uses_[{plan.problem_class, plan.pair}];
+  use = {UsedAt(use, now) + std::log(2) / kUseHalfLife, now};
+}
+
+std::optional<PlanUses::Use> PlanUses::Of(const Plan& plan, Clock::time_point now) const {
+  const MutexLock lock(mutex_);
+  const auto found = uses_.find({plan.problem_class, plan.pair});
+  if (found == uses_.end()) return std::nullopt;
+  return Use{UsedAt(found->second, now), found->second.last};
 }
 
 }  // namespace sparsed::engine

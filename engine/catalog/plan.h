@@ -107,6 +107,30 @@ struct ActivePlan {
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
+/// What a plan is of.
+using PlanKey = std::pair<ProblemClass, std::optional<PatternPair>>;
+
+/// How much the plans of a pattern are used: by all requests, or by those for one matrix. Of
+/// bounded size, as plans are. Thread-safe.
+class PlanUses {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Use {
+    double per_second = 0;  ///< halved for each minute since: a steady rate comes out as that
+    Clock::time_point last = {};
+  };
+
+  /// A request runs on it, or on what took its place.
+  void Count(const Plan& plan, Clock::time_point now = Clock::now());
+  /// Nothing if none did.
+  std::optional<Use> Of(const Plan& plan, Clock::time_point now = Clock::now()) const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<PlanKey, Use> uses_ ABSL_GUARDED_BY(mutex_);
+};
+
 /// The plans of one pattern. The preparation writes, requests read; replacing one is atomic.
 /// Thread-safe.
 class PlanTable {
@@ -134,34 +158,28 @@ class PlanTable {
   std::shared_ptr<const void> Watch(std::function<void()> changed);
   std::vector<std::shared_ptr<const ActivePlan>> List() const;
 
-  /// A request runs on it, or on what took its place.
-  void CountUse(const Plan& plan, Clock::time_point now = Clock::now());
+  /// By requests for any matrix of the pattern.
+  PlanUses& uses() { return uses_; }
+  const PlanUses& uses() const { return uses_; }
   struct Used {
     std::shared_ptr<const ActivePlan> plan;
-    /// Of requests that it served, halved for each minute since: a steady rate comes out as that.
-    double per_second = 0;
+    double per_second = 0;  ///< as PlanUses::Use
     /// Most of the requests of late, or the last of all; of one plan at most.
     bool in_use = false;
   };
-  /// Those for values of `type`.
-  std::vector<Used> ListUsed(ElementType type, Clock::time_point now = Clock::now()) const;
+  /// Those for values of `type`, and how much they are used.
+  std::vector<Used> ListUsed(ElementType type, const PlanUses& uses,
+                             Clock::time_point now = Clock::now()) const;
 
  private:
-  using Key = std::pair<ProblemClass, std::optional<PatternPair>>;
-  struct Use {
-    double per_second = 0;
-    Clock::time_point last;
-    double At(Clock::time_point now) const;
-  };
-
   /// Null if there is none of the class but for K.
   std::shared_ptr<const ActivePlan> NearestLocked(const ProblemClass& problem_class) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  std::map<Key, std::shared_ptr<const ActivePlan>> plans_ ABSL_GUARDED_BY(mutex_);
-  std::map<Key, Use> uses_ ABSL_GUARDED_BY(mutex_);  ///< of plans that were used
+  std::map<PlanKey, std::shared_ptr<const ActivePlan>> plans_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<const std::function<void()>>> watchers_ ABSL_GUARDED_BY(mutex_);
+  PlanUses uses_;
 };
 
 }  // namespace sparsed::engine

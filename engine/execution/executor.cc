@@ -154,7 +154,7 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const Ma
     resolved.layout = *std::move(csr);
   }
   if (found.plan != nullptr) {
-    matrix->pattern()->plans().CountUse(found.plan->plan);
+    matrix->CountUse(found.plan->plan);
     resolved.kernel = FindLayoutKernel(problem.operation, found.plan->plan.kernel);
   }
   if (resolved.kernel && resolved.kernel->Serves(problem, *resolved.layout)) {

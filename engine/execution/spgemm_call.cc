@@ -313,7 +313,7 @@ absl::StatusOr<std::vector<SpgemmCall::Choice>> SpgemmCall::Choose() const {
       const bool whole = (planned->layouts.left == nullptr || choice.left != nullptr) &&
                          (planned->layouts.right == nullptr || choice.right != nullptr);
       if (whole) {
-        left_->pattern()->plans().CountUse(found.plan->plan);
+        left_->CountUse(found.plan->plan);
         choices.push_back(choice);
       }
     }

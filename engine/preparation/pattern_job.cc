@@ -601,7 +601,8 @@ double PatternJob::ExpectedRequests(const ProblemClass& c,
   constexpr double kSeconds = 3600;
   double seen = 0;
   // A class without a plan is served by that of another K.
-  for (const PlanTable::Used& used : pattern_->plans().ListUsed(c.type)) {
+  const PlanTable& plans = pattern_->plans();
+  for (const PlanTable::Used& used : plans.ListUsed(c.type, plans.uses())) {
     ProblemClass served = used.plan->plan.problem_class;
     served.k_bucket = c.k_bucket;
     if (served == c && used.plan->plan.pair == pair) seen += used.per_second;

@@ -79,7 +79,10 @@ std::string SizeText(int64_t bytes) {
   const Unit* nearest = nullptr;
   for (const Unit& unit : kUnits) {
     if (bytes < unit.bytes) continue;
-    if (bytes % unit.bytes == 0) return fmt::format("{}{}", bytes / unit.bytes, unit.name);
+    // Of more the bytes say as much.
+    constexpr int64_t kReadable = 10'000;
+    if (bytes % unit.bytes == 0 && bytes / unit.bytes < kReadable)
+      return fmt::format("{}{}", bytes / unit.bytes, unit.name);
     if (nearest == nullptr) nearest = &unit;
   }
   if (nearest == nullptr || nearest->bytes < 1 << 20) return fmt::format("{} bytes", bytes);

@@ -76,7 +76,7 @@ json RowJson(const MatrixRow& row) {
                  {"state", engine::Name(row.state)},
                  {"class", row.problem_class},
                  {"plan", row.plan},
-                 {"in_use", row.in_use ? json(*row.in_use) : json(nullptr)},
+                 {"in_use", row.in_use},
                  {"gain", KnownOr(row.gain)},
                  {"rate", row.use.per_second},
                  {"p50", KnownOr(row.use.p50)},
@@ -85,25 +85,16 @@ json RowJson(const MatrixRow& row) {
   return object;
 }
 
-struct Found {
-  std::shared_ptr<const std::vector<MatrixRow>> table;  ///< keeps `row`
-  const MatrixRow* row = nullptr;
-  std::shared_ptr<engine::Pattern> pattern;
-};
-
-/// The matrix that the parameters tenant (the viewer's own without) and name say. To look at it is
-/// no use of it. NOT_FOUND, the same for what the viewer must not see.
-absl::StatusOr<Found> FindMatrix(PageTables& tables, const Viewer& viewer, const Query& query) {
+/// The matrix that the parameters tenant (the viewer's own without) and name say. NOT_FOUND, the
+/// same for what the viewer must not see.
+absl::StatusOr<engine::MatrixLease> FindMatrix(PageTables& tables, const Viewer& viewer,
+                                               const Query& query) {
   const std::string& name = query.Text("name");
   if (name.empty()) return absl::InvalidArgumentError("name is missing");
   const std::string& tenant = query.Text("tenant").empty() ? viewer.tenant : query.Text("tenant");
-  Found found;
-  if (MaySee(viewer, tenant)) {
-    found.table = tables.matrices.Get();
-    found.row = FindRow(*found.table, tenant, name);
-  }
-  if (found.row != nullptr) found.pattern = found.row->pattern.lock();
-  if (found.pattern == nullptr) return absl::NotFoundError("there is no such matrix");
+  engine::MatrixLease found;
+  if (MaySee(viewer, tenant)) found = tables.sources.engine.catalog().Look(tenant, name);
+  if (found == nullptr) return absl::NotFoundError("there is no such matrix");
   return found;
 }
 
@@ -129,13 +120,13 @@ json UnixTime(std::chrono::steady_clock::time_point time) {
   return now.count() - ago.count();
 }
 
-/// Of the matrix's type; others may share the pattern. `tells_use`: also what requests made of
-/// them.
-json PlansJson(const engine::Pattern& pattern, ElementType type, bool tells_use,
-               const engine::Executor& executor) {
+/// `tells_since`: also when they came into use, which those of others with the pattern may have
+/// done.
+json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Executor& executor) {
+  const engine::Pattern& pattern = *matrix.pattern();
   const std::vector<engine::Measurement> measurements = pattern.trials().measurements();
   json list = json::array();
-  for (const auto& [active, per_second, in_use] : pattern.plans().ListUsed(type)) {
+  for (const auto& [active, per_second, in_use] : matrix.UsedPlans()) {
     if (list.size() == kMostOfMatrix) break;
     const engine::Plan& plan = active->plan;
     list.push_back({{"class", ToString(plan.problem_class)},
@@ -145,9 +136,9 @@ json PlansJson(const engine::Pattern& pattern, ElementType type, bool tells_use,
                     {"csr_ms", KnownOr(plan.baseline_ms)},
                     {"plan_ms", KnownOr(plan.plan_ms)},
                     {"gain", KnownOr(plan.plan_ms > 0 ? plan.baseline_ms / plan.plan_ms : 0)},
-                    {"rate", tells_use ? per_second : 0},
-                    {"in_use", tells_use && in_use},
-                    {"since", tells_use ? UnixTime(active->since) : json(nullptr)},
+                    {"rate", per_second},
+                    {"in_use", in_use},
+                    {"since", tells_since ? UnixTime(active->since) : json(nullptr)},
                     {"provisional", plan.provisional},
                     {"reason", ForClients(plan.reason)}});
     AddRoofline(engine::RooflineOf(plan, measurements, executor), list.back());
@@ -326,18 +317,20 @@ Answer MatricesAnswer(PageTables& tables, const HttpRequest& request) {
 Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   const absl::StatusOr<Query> query = Query::Parse(request.query, {"tenant", "name"});
   if (!query.ok()) return query.status();
-  const absl::StatusOr<Found> found = FindMatrix(tables, request.viewer, *query);
+  const absl::StatusOr<engine::MatrixLease> found = FindMatrix(tables, request.viewer, *query);
   if (!found.ok()) return found.status();
-  const engine::Pattern& pattern = *found->pattern;
-  json answer = RowJson(*found->row);
+  const engine::Matrix& matrix = **found;
+  const engine::Pattern& pattern = *matrix.pattern();
+  const engine::Executor& executor = tables.sources.engine.executor();
+  json answer =
+      RowJson(MakeMatrixRow(matrix, tables.sources.engine, tables.sources.telemetry.live()));
   answer["pattern"] = pattern.hash();
   answer["csr_bytes"] =
       (pattern.rows() + 1) * 8 +
-      pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(found->row->type));
+      pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(matrix.type()));
   answer["preparation"] = ProgressJson(pattern.progress().status(), request.viewer);
-  const bool tells_use = request.viewer.all || pattern.IsOnlyOf(found->row->tenant);
-  answer["plans"] =
-      PlansJson(pattern, found->row->type, tells_use, tables.sources.engine.executor());
+  const bool tells_since = request.viewer.all || pattern.IsOnlyOf(matrix.tenant());
+  answer["plans"] = PlansJson(matrix, tells_since, executor);
   answer["layouts"] = LayoutsJson(pattern);
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
   return answer;
@@ -347,9 +340,10 @@ Answer CandidatesAnswer(PageTables& tables, const HttpRequest& request) {
   static const PageTable<Candidate> table = {{}, TextOf};
   const absl::StatusOr<TableQuery> asked = table.Parse(request.query, {"tenant", "name"});
   if (!asked.ok()) return asked.status();
-  const absl::StatusOr<Found> found = FindMatrix(tables, request.viewer, asked->query);
+  const absl::StatusOr<engine::MatrixLease> found =
+      FindMatrix(tables, request.viewer, asked->query);
   if (!found.ok()) return found.status();
-  const engine::Pattern& pattern = *found->pattern;
+  const engine::Pattern& pattern = *(*found)->pattern();
   std::set<std::string> plans;
   for (const auto& active : pattern.plans().List()) {
     const engine::Plan& plan = active->plan;
@@ -366,12 +360,13 @@ Answer PictureAnswer(PageTables& tables, const HttpRequest& request) {
   static KeptPictures kept;
   const absl::StatusOr<Query> query = Query::Parse(request.query, {"tenant", "name", "recipe"});
   if (!query.ok()) return query.status();
-  const absl::StatusOr<Found> found = FindMatrix(tables, request.viewer, *query);
+  const absl::StatusOr<engine::MatrixLease> found = FindMatrix(tables, request.viewer, *query);
   if (!found.ok()) return found.status();
   const std::string& recipe = query->Text("recipe");
-  const std::string key = found->pattern->hash() + recipe;
+  engine::Pattern& pattern = *(*found)->pattern();
+  const std::string key = pattern.hash() + recipe;
   if (std::optional<json> known = kept.Find(key)) return *std::move(known);
-  Answer picture = MakePicture(*found->pattern, recipe);
+  Answer picture = MakePicture(pattern, recipe);
   if (picture.ok() && !picture->contains("unavailable")) kept.Keep(key, *picture);
   return picture;
 }

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,17 +28,16 @@ struct MatrixRow {
   /// Of the plan in use or, before any request, of that of the class that takes plain CSR longest:
   /// what it is for, its speed-up over CSR (0: not known), and where it is below the roofline.
   std::string problem_class, plan;
-  std::optional<bool> in_use = false;  ///< not told: other tenants' matrices had the pattern, too
+  bool in_use = false;
   double gain = 0;
   engine::RooflinePosition roofline;
   MatrixUse use;
 };
 
+MatrixRow MakeMatrixRow(const engine::Matrix& matrix, engine::Engine& engine,
+                        const LiveRequests& live);
 /// All of them, by tenant and name. Takes some microseconds a matrix, and less memory than it has
 /// in the catalog; no lock is held longer than for one of them, but for the list of all.
 std::vector<MatrixRow> MakeMatrixTable(engine::Engine& engine, const LiveRequests& live);
-/// Null if there is none.
-const MatrixRow* FindRow(const std::vector<MatrixRow>& table, std::string_view tenant,
-                         std::string_view name);
 
 }  // namespace sparsed::server

@@ -122,9 +122,9 @@ int64_t UnixNs(std::chrono::steady_clock::time_point time) {
       .count();
 }
 
-/// `tells_use`: of plans, too, what requests made of them.
-void AddPlansAndLayouts(const engine::Matrix& matrix, bool tells_use,
-                        const engine::Executor& executor, v1::MatrixInfo& info) {
+/// `own`: for who has it, also what its requests made of the plans.
+void AddPlansAndLayouts(const engine::Matrix& matrix, bool own, const engine::Executor& executor,
+                        v1::MatrixInfo& info) {
   const engine::Pattern& pattern = *matrix.pattern();
   for (const auto& entry : pattern.Layouts()) {
     v1::LayoutInfo& layout = *info.add_layouts();
@@ -135,7 +135,8 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool tells_use,
     layout.set_build_seconds(entry.build_seconds);
   }
   // Matrices of other types may share the pattern; their plans are not this one's.
-  for (const auto& [active, per_second, in_use] : pattern.plans().ListUsed(matrix.type())) {
+  const bool alone = own && pattern.IsOnlyOf(matrix.tenant());
+  for (const auto& [active, per_second, in_use] : matrix.UsedPlans()) {
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
     plan.set_recipe(RecipeText(active->plan, pattern.hash()));
@@ -144,8 +145,9 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool tells_use,
     plan.set_baseline_ms(active->plan.baseline_ms);
     plan.set_plan_ms(active->plan.plan_ms);
     plan.set_reason(active->plan.reason);
-    if (!tells_use) continue;
-    plan.set_since_unix_ns(UnixNs(active->since));
+    if (!own) continue;
+    // Others' preparations and requests are nobody's business.
+    if (alone) plan.set_since_unix_ns(UnixNs(active->since));
     plan.set_requests_per_second(per_second);
     plan.set_in_use(in_use);
   }
@@ -379,9 +381,7 @@ v1::MatrixInfo ToMatrixInfo(const engine::Matrix& matrix, std::string_view tenan
   info.set_durable(matrix.durable());
   info.set_csr_bytes((pattern.rows() + 1) * static_cast<int64_t>(sizeof(int64_t)) +
                      pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(matrix.type())));
-  // Others' requests are nobody's business.
-  const bool tells_use = tenant == matrix.tenant() && pattern.IsOnlyOf(matrix.tenant());
-  AddPlansAndLayouts(matrix, tells_use, executor, info);
+  AddPlansAndLayouts(matrix, /*own=*/tenant == matrix.tenant(), executor, info);
   return info;
 }
 

@@ -151,8 +151,9 @@ class Journey:
     def look(self, parts, ran, with_prometheus):
         outputs = [self.said(number) for number in range(ran)]
         if not (self.folder / "done").exists():
-            self.expect(False, "the commands did not come to their end; they said last:\n",
-                        next((said for said in reversed(outputs) if said), "")[-3000:])
+            # A block may have failed before, and the next ones because of it.
+            self.expect(False, "the commands did not come to their end; they said:\n",
+                        "\n".join(said[-2000:] for said in outputs if said))
             return
         for (commands, shown), said in zip(parts, outputs, strict=False):
             first = commands.split("\n")[0]

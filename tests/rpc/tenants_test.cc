@@ -7,6 +7,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -72,6 +73,31 @@ class TenantsTest : public testing::Test {
     });
   }
   TestServer& server() { return *server_; }
+
+  /// An SpMM, on a plan that was prepared for it.
+  void PrepareAndMultiply(const std::string& token, const std::string& name) {
+    {
+      grpc::ClientContext context;
+      Show(context, token);
+      v1::PrepareRequest request;
+      request.set_name(name);
+      v1::ProblemClass& expected = *request.add_expected();
+      expected.set_operation(v1::ProblemClass::SPMM);
+      expected.set_k(4);
+      v1::PrepareReply reply;
+      ASSERT_TRUE(server().catalog().Prepare(&context, request, &reply).ok());
+    }
+    ASSERT_TRUE(Eventually([&] { return server().engine().preparation().pending() == 0; }));
+    grpc::ClientContext context;
+    Show(context, token);
+    auto stream = server().compute().Spmm(&context);
+    stream->Write(SpmmStartOf(1, name, pattern_.cols, 4));
+    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * 4, 2)));
+    std::map<uint64_t, Answer> answers;
+    ReadUntilEnds(*stream, 1, &answers);
+    stream->WritesDone();
+    ASSERT_EQ(answers[1].code(), 0);
+  }
 
   grpc::Status Put(const std::string& token, const std::string& name, bool replace = false,
                    v1::MatrixInfo* info = nullptr) {
@@ -350,46 +376,47 @@ TEST_F(TenantsTest, HowPlansAreUsedIsNotToldWhereOthersUseThem) {
     config.preparation_workers = 1;
   });
   ASSERT_TRUE(Put("one", "a").ok());
-  {
-    grpc::ClientContext context;
-    Show(context, "one");
-    v1::PrepareRequest request;
-    request.set_name("a");
-    v1::ProblemClass& expected = *request.add_expected();
-    expected.set_operation(v1::ProblemClass::SPMM);
-    expected.set_k(4);
-    v1::PrepareReply reply;
-    ASSERT_TRUE(server().catalog().Prepare(&context, request, &reply).ok());
-  }
-  ASSERT_TRUE(Eventually([&] { return server().engine().preparation().pending() == 0; }));
-  {
-    grpc::ClientContext context;
-    Show(context, "one");
-    auto stream = server().compute().Spmm(&context);
-    stream->Write(SpmmStartOf(1, "a", pattern_.cols, 4));
-    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * 4, 2)));
-    std::map<uint64_t, Answer> answers;
-    ReadUntilEnds(*stream, 1, &answers);
-    stream->WritesDone();
-    ASSERT_EQ(answers[1].code(), 0);
-  }
+  ASSERT_NO_FATAL_FAILURE(PrepareAndMultiply("one", "a"));
+  struct Told {
+    bool use = false, since = false;
+    bool operator==(const Told&) const = default;
+  };
   const auto told = [&](const std::string& token, const std::string& name) {
     v1::MatrixInfo info;
     EXPECT_TRUE(Get(token, name, &info).ok());
     EXPECT_GT(info.plans_size(), 0);
-    bool any = false;
+    Told any;
     for (const v1::PlanInfo& plan : info.plans()) {
-      any = any || plan.in_use() || plan.requests_per_second() > 0 || plan.since_unix_ns() != 0;
+      any.use = any.use || plan.in_use() || plan.requests_per_second() > 0;
+      any.since = any.since || plan.since_unix_ns() != 0;
     }
     return any;
   };
-  EXPECT_TRUE(told("one", "a"));
+  EXPECT_EQ(told("one", "a"), (Told{true, true}));
   ASSERT_TRUE(Share("one", "a", "two").ok());
-  EXPECT_FALSE(told("two", "one~a")) << "the owner's requests";
-  EXPECT_TRUE(told("one", "a"));
+  EXPECT_EQ(told("two", "one~a"), (Told{})) << "the owner's requests";
+  EXPECT_EQ(told("one", "a"), (Told{true, true}));
   ASSERT_TRUE(Put("two", "b").ok());
-  EXPECT_FALSE(told("two", "b")) << "what another did with the same pattern";
-  EXPECT_FALSE(told("one", "a"));
+  EXPECT_EQ(told("two", "b"), (Told{})) << "what another did with the same pattern";
+  EXPECT_EQ(told("one", "a"), (Told{true, false}))
+      << "its own requests, but not when plans changed";
+}
+
+TEST_F(TenantsTest, RatesOfMatricesThatShareAPatternAreTheirOwn) {
+  Start("", [](server::Config& config) { config.preparation_workers = 1; });
+  ASSERT_TRUE(Put("one", "a").ok());
+  ASSERT_TRUE(Put("one", "b").ok());
+  ASSERT_NO_FATAL_FAILURE(PrepareAndMultiply("one", "a"));
+  const auto in_use = [&](const std::string& name) {
+    v1::MatrixInfo info;
+    EXPECT_TRUE(Get("one", name, &info).ok());
+    EXPECT_GT(info.plans_size(), 0) << name;
+    return std::ranges::count_if(info.plans(), [](const v1::PlanInfo& plan) {
+      return plan.in_use() && plan.requests_per_second() > 0;
+    });
+  };
+  EXPECT_EQ(in_use("a"), 1);
+  EXPECT_EQ(in_use("b"), 0) << "another matrix with the same pattern";
 }
 
 TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {

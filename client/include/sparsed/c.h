@@ -330,6 +330,10 @@ SPARSED_API const char* sparsed_matrix_name(const sparsed_matrix* matrix);
 /* JSON, an array by name: those whose names begin with `prefix`. */
 SPARSED_API sparsed_error* sparsed_matrix_list(sparsed_client* client, const char* prefix,
                                                const sparsed_call_options* options, char** json);
+/* Likewise those of all tenants, each called "TENANT~NAME", by tenant, then by name: for operators.
+ */
+SPARSED_API sparsed_error* sparsed_all_matrices(sparsed_client* client, const char* prefix,
+                                                const sparsed_call_options* options, char** json);
 /* JSON: sizes, type, version, state, layouts, plans, measurements, decisions. */
 SPARSED_API sparsed_error* sparsed_matrix_info(sparsed_matrix* matrix,
                                                const sparsed_call_options* options, char** json);

@@ -254,9 +254,15 @@ class Client(Buffers):
         matrix._known_sizes()
         return matrix
 
-    def matrices(self, prefix: str = "") -> list[Report]:
-        """What the server says about each matrix whose name begins with `prefix`, by name."""
-        listed = self._json("sparsed_matrix_list", c_name(prefix, "prefix"))
+    def matrices(self, prefix: str = "", everybody: bool = False) -> list[Report]:
+        """What the server says about each matrix whose name begins with `prefix`, by name.
+
+        Args:
+            everybody: those of all tenants, each called "TENANT~NAME", by tenant, then by name; for
+                operators.
+        """
+        function = "sparsed_all_matrices" if everybody else "sparsed_matrix_list"
+        listed = self._json(function, c_name(prefix, "prefix"))
         if isinstance(listed, dict):
             listed = listed["matrices"]
         return [Report(one, f"matrix {one['name']}") for one in listed]

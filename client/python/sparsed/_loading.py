@@ -67,6 +67,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sparsed_matrix_free": (None, (_P,)),
     "sparsed_matrix_name": (_S, (_P,)),
     "sparsed_matrix_list": (_P, (_P, _S, _P, _P)),
+    "sparsed_all_matrices": (_P, (_P, _S, _P, _P)),
     "sparsed_matrix_info": (_P, (_P, _P, _P)),
     "sparsed_matrix_features": (_P, (_P, _P, _P)),
     "sparsed_matrix_explain": (_P, (_P, _L, _S, _P, _P)),

@@ -103,9 +103,9 @@ class Client:
         """See `sparsed.Client.matrix`."""
         return Matrix(self, await in_thread(self.sync.matrix, name))
 
-    async def matrices(self, prefix: str = "") -> list[Report]:
+    async def matrices(self, prefix: str = "", everybody: bool = False) -> list[Report]:
         """See `sparsed.Client.matrices`."""
-        return await in_thread(self.sync.matrices, prefix)
+        return await in_thread(self.sync.matrices, prefix, everybody)
 
     @asynccontextmanager
     async def temporary(self, m: Any, **options: Any) -> AsyncIterator[Matrix]:

@@ -186,12 +186,12 @@ function meter(share, mark) {
 }
 function stack(parts, whole_, small) {
   return h('span', {class: small ? 'stack small' : 'stack', 'aria-hidden': 'true'},
-           parts.map(([, value], i) => h('i', {class: `c${i % 7}`,
+           parts.map(([, value], i) => h('i', {class: `c${i % 8}`,
                'width%': value / whole_ * 100})));
 }
 function legend(parts) {
   return h('ul', {class: 'legend'}, parts.map(([name, text], i) =>
-    h('li', {}, h('i', {class: `c${i % 7}`, 'aria-hidden': 'true'}), text ?
+    h('li', {}, h('i', {class: `c${i % 8}`, 'aria-hidden': 'true'}), text ?
         `${name} ${text}` : name)));
 }
 
@@ -388,7 +388,7 @@ class Chart {
         if (!one.values.some((value) => value > 0)) return;
         const upper = one.values.map((value, i) => `${x(i)},${y(below[i] + value)}`);
         const lower = below.map((value, i) => `${x(i)},${y(value)}`).reverse();
-        parts.push(svg('polygon', {class: `f${n % 7}`, points: [...upper, ...lower].join(' ')}));
+        parts.push(svg('polygon', {class: `f${n % 8}`, points: [...upper, ...lower].join(' ')}));
         one.values.forEach((value, i) => { below[i] += value; });
         return;
       }
@@ -412,7 +412,7 @@ class Chart {
     this.figure.setAttribute('aria-label', `${this.title}. ${this.readout.textContent}`);
     replace(this.names, h('ul', {class: 'legend'}, this.series.map((one, n) =>
       one.values.some((value) => value > 0) ?
-        h('li', {}, h('i', {class: `c${n % 7}`, 'aria-hidden': 'true'}), one.name) : null)));
+        h('li', {}, h('i', {class: `c${n % 8}`, 'aria-hidden': 'true'}), one.name) : null)));
   }
 }
 function niceMost(value) {

@@ -38,6 +38,7 @@ static void TestNothing(sparsed_client* client, sparsed_matrix* matrix) {
   CHECK_REFUSED(sparsed_matrix_named(client, NULL, &made), "name");
   CHECK_REFUSED(sparsed_matrix_named(client, "x", NULL), "matrix");
   CHECK_REFUSED(sparsed_matrix_list(NULL, "", NULL, &json), "client");
+  CHECK_REFUSED(sparsed_all_matrices(NULL, "", NULL, &json), "client");
   CHECK_REFUSED(sparsed_matrix_info(NULL, NULL, &json), "matrix");
   CHECK_REFUSED(sparsed_matrix_features(matrix, NULL, NULL), "json");
   CHECK_REFUSED(sparsed_matrix_explain(matrix, -1, NULL, NULL, &json), "k is -1");

@@ -83,6 +83,8 @@ static void TestTexts(sparsed_client* client, sparsed_matrix* matrix) {
   CHECK(Says(sparsed_matrix_list(client, "cat", NULL, &json), &json, "[{\"name\":\"catalog\""));
   CHECK(Says(sparsed_matrix_list(client, "none of these", NULL, &json), &json, "[]"));
   CHECK(Says(sparsed_matrix_list(client, NULL, NULL, &json), &json, "\"name\":\"s\""));
+  CHECK(Says(sparsed_all_matrices(client, NULL, NULL, &json), &json, "\"name\":\"default~s\""));
+  CHECK(Says(sparsed_all_matrices(client, "none~of these", NULL, &json), &json, "[]"));
   CHECK(Says(sparsed_matrix_info(matrix, NULL, &json), &json, "\"state\":\"ready\""));
   CHECK(Says(sparsed_matrix_features(matrix, NULL, &json), &json, "\"density_map\""));
   CHECK(Says(sparsed_matrix_explain(matrix, 0, NULL, NULL, &json), &json, "\"k\":128"));

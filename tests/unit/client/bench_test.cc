@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/cli/bench_load.h"
@@ -49,21 +54,51 @@ TEST(LatencyHistogram, TakesEverything) {
   EXPECT_EQ(histogram.Quantile(1), nanoseconds::max());
 }
 
-TEST(IsSteady, WantsEnoughThatAgree) {
-  double error = 0;
-  EXPECT_FALSE(IsSteady({}, 0.01, &error));
-  EXPECT_FALSE(IsSteady(std::vector<double>(11, 100), 0.01, &error)) << "too few";
-  EXPECT_TRUE(IsSteady(std::vector<double>(12, 100), 0.01, &error));
-  EXPECT_EQ(error, 0);
-  std::vector<double> windows(12, 100);
-  windows[3] = 200;
-  EXPECT_FALSE(IsSteady(windows, 0.01, &error));
-  EXPECT_GT(error, 0.01);
-  EXPECT_FALSE(IsSteady(std::vector<double>(20, 0), 0.01, &error)) << "nothing happens";
-  // It drifts, however many there are.
-  std::vector<double> drift;
-  for (int i = 0; i < 1000; ++i) drift.push_back(100 + 0.05 * i);
-  EXPECT_FALSE(IsSteady(drift, 0.01, &error));
+TEST(Median, HasAnIntervalByOrderStatistics) {
+  EXPECT_EQ(MedianOf({}).value, 0);
+  EXPECT_EQ(MedianOf({3, 1, 2}).value, 2);
+  EXPECT_EQ(MedianOf({4, 1, 2, 3}).value, 2.5);
+  // Of fewer than six no two are around the true one in 95 of 100 cases.
+  EXPECT_TRUE(std::isinf(MedianOf(std::vector<double>(5, 100)).interval));
+  EXPECT_EQ(MedianOf(std::vector<double>(6, 100)).interval, 0);
+  EXPECT_EQ(MedianOf(std::vector<double>(6, 0)).interval, 0);
+  // Tables have for 6, 9, 20, 30 and 100: the 1st, 2nd, 6th, 10th and 40th from each end.
+  for (const auto& [n, rank] : {std::pair(6, 1), {9, 2}, {20, 6}, {30, 10}, {100, 40}}) {
+    std::vector<double> numbers(static_cast<size_t>(n));
+    std::iota(numbers.begin(), numbers.end(), 1);
+    const Median median = MedianOf(numbers);
+    EXPECT_EQ(median.value, (n + 1) / 2.0);
+    EXPECT_DOUBLE_EQ(median.interval * median.value, (n + 1) / 2.0 - rank) << n;
+  }
+}
+
+TEST(Median, OneThatIsFarAwayChangesNothing) {
+  std::vector<double> numbers(20, 100);
+  numbers[3] = 1e9;
+  EXPECT_EQ(MedianOf(numbers).value, 100);
+  EXPECT_EQ(MedianOf(numbers).interval, 0);
+}
+
+TEST(Median, CoversTheTrueOneAsOftenAsItSays) {
+  std::mt19937_64 random(7);
+  std::lognormal_distribution<double> times(0, 0.3);  // its median is 1
+  int covered = 0;
+  for (int repetition = 0; repetition < 2000; ++repetition) {
+    std::vector<double> numbers(25);
+    for (double& number : numbers) number = times(random);
+    const Median median = MedianOf(numbers);
+    covered += std::abs(median.value - 1) <= median.interval * median.value ? 1 : 0;
+  }
+  EXPECT_GE(covered, 1850);  // it is as wide to both sides, and the times are not
+}
+
+TEST(Median, AgreesWhereIntervalsMeet) {
+  EXPECT_TRUE(Agree({100, 0}, {101, 0}, 0.01));
+  EXPECT_FALSE(Agree({100, 0}, {103, 0}, 0.01));
+  EXPECT_TRUE(Agree({100, 0.02}, {103, 0.02}, 0.01));
+  EXPECT_FALSE(Agree({100, 0.01}, {110, 0.01}, 0.01));
+  EXPECT_TRUE(Agree({0, 0}, {0, 0}, 0.01));
+  EXPECT_TRUE(Agree({100, std::numeric_limits<double>::infinity()}, {1, 0}, 0.01));
 }
 
 LoadSample Sample() {
@@ -72,26 +107,22 @@ LoadSample Sample() {
           .transport = Transport::kHeld};
 }
 
-TEST(ConfidenceFactor, IsStudents) {
-  // Of tables: 4, 11, 29 degrees of freedom, and without end.
-  EXPECT_NEAR(ConfidenceFactor(5), 2.776, 0.02);
-  EXPECT_NEAR(ConfidenceFactor(12), 2.201, 0.005);
-  EXPECT_NEAR(ConfidenceFactor(30), 2.045, 0.002);
-  EXPECT_NEAR(ConfidenceFactor(1'000'000), 1.960, 0.001);
+/// The same for all windows.
+LoadSetup Once(LoadRequest request) {
+  return [request = std::move(request)] { return request; };
 }
 
 TEST(Load, CountsWhatEndsInItsTime) {
   const std::atomic<bool> stop = false;
   std::atomic<int> running = 0, most = 0;
-  const auto result = RunLoad(
-      {.workers = 3, .seconds = 0.5},
-      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
-        most = std::max<int>(most, ++running);
-        std::this_thread::sleep_for(milliseconds(2));
-        --running;
-        return Sample();
-      },
-      stop);
+  const auto result =
+      RunLoad({.workers = 3, .seconds = 0.5}, Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                most = std::max<int>(most, ++running);
+                std::this_thread::sleep_for(milliseconds(2));
+                --running;
+                return Sample();
+              }),
+              stop);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_LE(most, 3);
   EXPECT_GE(result->seconds, 0.5);
@@ -107,16 +138,15 @@ TEST(Load, AtARateAStallIsFeltByAllThatWereDueInIt) {
   const std::atomic<bool> stop = false;
   const auto begun = std::chrono::steady_clock::now();
   // From 0.9 s to 1.4 s nothing ends: 100 of the requests were due meanwhile, though one waits.
-  const auto result = RunLoad(
-      {.workers = 1, .rate = 200, .seconds = 1.5},
-      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
-        const auto now = std::chrono::steady_clock::now() - begun;
-        if (now >= milliseconds(900) && now < milliseconds(1400)) {
-          std::this_thread::sleep_for(milliseconds(1400) - now);
-        }
-        return Sample();
-      },
-      stop);
+  const auto result = RunLoad({.workers = 1, .rate = 200, .seconds = 1.5},
+                              Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                                const auto now = std::chrono::steady_clock::now() - begun;
+                                if (now >= milliseconds(900) && now < milliseconds(1400)) {
+                                  std::this_thread::sleep_for(milliseconds(1400) - now);
+                                }
+                                return Sample();
+                              }),
+                              stop);
   ASSERT_TRUE(result.ok()) << result.status();
   // A closed loop would have seen one slow request.
   int slow = 0;
@@ -129,13 +159,11 @@ TEST(Load, AtARateAStallIsFeltByAllThatWereDueInIt) {
 TEST(Load, EndsAtAFailureThatWouldHappenAgain) {
   const std::atomic<bool> stop = false;
   std::atomic<int> calls = 0;
-  const auto result = RunLoad(
-      {.workers = 2},
-      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
-        ++calls;
-        return absl::NotFoundError("there is no matrix");
-      },
-      stop);
+  const auto result = RunLoad({.workers = 2}, Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                                ++calls;
+                                return absl::NotFoundError("there is no matrix");
+                              }),
+                              stop);
   EXPECT_TRUE(absl::IsNotFound(result.status())) << result.status();
   EXPECT_LE(calls, 100);
 }
@@ -143,14 +171,13 @@ TEST(Load, EndsAtAFailureThatWouldHappenAgain) {
 TEST(Load, CountsFailuresThatMayPass) {
   const std::atomic<bool> stop = false;
   std::atomic<int> calls = 0;
-  const auto result = RunLoad(
-      {.workers = 1, .seconds = 0.3},
-      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
-        std::this_thread::sleep_for(milliseconds(1));
-        if (++calls % 2 == 0) return absl::ResourceExhaustedError("full");
-        return Sample();
-      },
-      stop);
+  const auto result =
+      RunLoad({.workers = 1, .seconds = 0.3}, Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                std::this_thread::sleep_for(milliseconds(1));
+                if (++calls % 2 == 0) return absl::ResourceExhaustedError("full");
+                return Sample();
+              }),
+              stop);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_GT(result->failed.at("RESOURCE_EXHAUSTED"), 0);
   EXPECT_EQ(result->first_failure, "full");
@@ -163,15 +190,15 @@ TEST(Load, OfAScheduleEachIsMadeOnceWhenItIsDue) {
   std::vector<std::atomic<int>> made(schedule.size());
   std::vector<std::chrono::steady_clock::time_point> times(schedule.size());
   const auto begun = std::chrono::steady_clock::now();
-  const auto result = RunLoad(
-      {.workers = 4, .schedule = schedule},
-      [&](int, int64_t number) -> absl::StatusOr<LoadSample> {
-        ++made[static_cast<size_t>(number)];
-        times[static_cast<size_t>(number)] = std::chrono::steady_clock::now();
-        if (number == 7) return absl::NotFoundError("of this one alone");
-        return Sample();
-      },
-      stop);
+  const auto result = RunLoad({.workers = 4, .schedule = schedule},
+                              Once([&](int, int64_t number) -> absl::StatusOr<LoadSample> {
+                                ++made[static_cast<size_t>(number)];
+                                times[static_cast<size_t>(number)] =
+                                    std::chrono::steady_clock::now();
+                                if (number == 7) return absl::NotFoundError("of this one alone");
+                                return Sample();
+                              }),
+                              stop);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->latency.count(), 39);
   EXPECT_EQ(result->waited.count(), 39);
@@ -185,13 +212,12 @@ TEST(Load, OfAScheduleEachIsMadeOnceWhenItIsDue) {
 TEST(Load, OfAScheduleWhoWaitsForOthersIsTold) {
   const std::atomic<bool> stop = false;
   // All are due at once, and one worker makes them in 2 ms each.
-  const auto result = RunLoad(
-      {.workers = 1, .schedule = std::vector<nanoseconds>(20)},
-      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
-        std::this_thread::sleep_for(milliseconds(2));
-        return Sample();
-      },
-      stop);
+  const auto result = RunLoad({.workers = 1, .schedule = std::vector<nanoseconds>(20)},
+                              Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                                std::this_thread::sleep_for(milliseconds(2));
+                                return Sample();
+                              }),
+                              stop);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_GE(result->waited.max(), milliseconds(38));
   EXPECT_GE(result->latency.max(), milliseconds(40));
@@ -200,17 +226,108 @@ TEST(Load, OfAScheduleWhoWaitsForOthersIsTold) {
 TEST(Load, StopsWhenItIsTold) {
   std::atomic<bool> stop = false;
   std::atomic<int> calls = 0;
-  const auto result = RunLoad(
-      {.workers = 1, .seconds = 3600},
-      [&](int, int64_t) -> absl::StatusOr<LoadSample> {
-        std::this_thread::sleep_for(milliseconds(10));
-        if (++calls == 120) stop = true;
-        return Sample();
-      },
-      stop);
+  const auto result = RunLoad({.workers = 1, .seconds = 3600},
+                              Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                                std::this_thread::sleep_for(milliseconds(10));
+                                if (++calls == 120) stop = true;
+                                return Sample();
+                              }),
+                              stop);
   // What was measured until then is told.
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_GT(result->latency.count(), 0);
+}
+
+TEST(Load, EachWindowHasAConnectionOfItsOwn) {
+  const std::atomic<bool> stop = false;
+  int connected = 0;
+  std::atomic<int> open = 0;
+  const auto result = RunLoad(
+      {.workers = 2, .seconds = 0.5, .window = 0.01},
+      [&]() -> absl::StatusOr<LoadRequest> {
+        ++connected;
+        EXPECT_EQ(open, 0) << "the last one's is still there";
+        ++open;
+        const std::shared_ptr<void> connection(nullptr, [&open](void*) { --open; });
+        return [connection](int, int64_t) -> absl::StatusOr<LoadSample> {
+          std::this_thread::sleep_for(milliseconds(1));
+          LoadSample sample = Sample();
+          sample.flops = 10;
+          return sample;
+        };
+      },
+      stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(connected, result->windows);
+  EXPECT_EQ(result->kernel.value, 1000);
+  EXPECT_GT(result->rate, 0);
+  EXPECT_LT(result->rate, 2000);
+  EXPECT_EQ(result->flops, 10 * static_cast<double>(result->latency.count()));
+}
+
+TEST(Load, WhatWasAnotherTimesIsLeftOut) {
+  const std::atomic<bool> stop = false;
+  // The kernel is slow at first, and says so itself: how fast this machine is makes no difference.
+  int connected = 0;
+  const auto result = RunLoad(
+      {.workers = 1, .window = 0.01, .precision = 0.5},
+      [&]() -> absl::StatusOr<LoadRequest> {
+        const nanoseconds kernel(++connected <= 10 ? 3000 : 1000);
+        return [kernel](int, int64_t) -> absl::StatusOr<LoadSample> {
+          std::this_thread::sleep_for(milliseconds(5));
+          LoadSample sample = Sample();
+          sample.timings.kernel = kernel;
+          return sample;
+        };
+      },
+      stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->kernel.value, 1000);
+  EXPECT_LE(result->windows, connected);
+}
+
+TEST(Load, SaysThatItIsNotKnown) {
+  const std::atomic<bool> stop = false;
+  int connected = 0;
+  const auto result = RunLoad(
+      {.workers = 1, .seconds = 0.3, .window = 0.01},
+      [&]() -> absl::StatusOr<LoadRequest> {
+        const nanoseconds kernel(++connected % 2 == 0 ? 3000 : 1000);
+        return [kernel](int, int64_t) -> absl::StatusOr<LoadSample> {
+          std::this_thread::sleep_for(milliseconds(1));
+          LoadSample sample = Sample();
+          sample.timings.kernel = kernel;
+          return sample;
+        };
+      },
+      stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->steady);
+  EXPECT_GT(result->kernel.interval, 0.3);
+}
+
+TEST(Load, WithoutAConnectionItEnds) {
+  const std::atomic<bool> stop = false;
+  int connected = 0;
+  const auto run = [&](int least) {
+    return RunLoad(
+        {.workers = 1, .window = 0.01},
+        [&]() -> absl::StatusOr<LoadRequest> {
+          if (++connected > least) return absl::UnavailableError("no server");
+          return [](int, int64_t) -> absl::StatusOr<LoadSample> {
+            std::this_thread::sleep_for(milliseconds(1));
+            return Sample();
+          };
+        },
+        stop);
+  };
+  EXPECT_TRUE(absl::IsUnavailable(run(0).status()));
+  connected = 0;
+  const auto result = run(2);  // what was measured until then is told
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->windows, 2);
+  EXPECT_EQ(result->failed.at("UNAVAILABLE"), 1);
+  EXPECT_EQ(result->first_failure, "no server");
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ TEST(PlanTable, SaysWhichPlanIsInUse) {
   table.Replace(PlanFor(Spmm(64, false, ElementType::kF64), "f64"));
   const auto kernel_in_use = [&](ElementType type, PlanTable::Clock::time_point now) {
     std::string kernel;
-    for (const PlanTable::Used& used : table.ListUsed(type, now)) {
+    for (const PlanTable::Used& used : table.ListUsed(type, table.uses(), now)) {
       EXPECT_EQ(used.plan->plan.problem_class.type, type);
       if (used.in_use) kernel += used.plan->plan.kernel;
     }
@@ -101,14 +101,14 @@ TEST(PlanTable, SaysWhichPlanIsInUse) {
   EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "") << "no request yet";
   const auto count = [&](int64_t k, int requests, std::chrono::seconds apart) {
     for (int i = 0; i < requests; ++i) {
-      table.CountUse(table.Find(Spmm(k)).plan->plan, now += apart);
+      table.uses().Count(table.Find(Spmm(k)).plan->plan, now += apart);
     }
   };
   count(512, 1, std::chrono::seconds(1));
   EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "512");
   count(32, 600, std::chrono::seconds(1));
   EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "32");
-  EXPECT_NEAR(table.ListUsed(ElementType::kF32, now)[0].per_second, 1, 0.05);
+  EXPECT_NEAR(table.ListUsed(ElementType::kF32, table.uses(), now)[0].per_second, 1, 0.05);
   count(512, 1, std::chrono::seconds(1));
   EXPECT_EQ(kernel_in_use(ElementType::kF32, now), "32") << "one request is not most of them";
   // A plan that takes the place of one has its use.
