@@ -79,7 +79,9 @@ class ByKernel final : public OnGpu {
                              .type = type,
                              .k = products.c.cols,
                              .device = DeviceKind::kCuda};
-    if (products.arguments.data != nullptr || !kernel_.supports(problem, products.layout)) {
+    const bool apart = products.values.data != nullptr && products.values.leading_dimension != 1;
+    if (products.arguments.data != nullptr || apart ||
+        !kernel_.supports(problem, products.layout)) {
       return OnGpu::Compute(products, type);
     }
     ++runs_;
