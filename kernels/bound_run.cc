@@ -8,7 +8,7 @@ namespace {
 
 SpmmArguments ArgumentsOf(const SpmmKernel& /*kernel*/, const Layout& layout,
                           const RunArguments& from) {
-  return {layout, from.values, from.dense[0], from.result, from.alpha, from.beta};
+  return {layout, from.values, from.dense[0], from.result, from.alpha, from.beta, from.reduction};
 }
 
 SddmmArguments ArgumentsOf(const SddmmKernel& /*kernel*/, const Layout& layout,
@@ -33,6 +33,11 @@ bool LayoutKernel::from_library() const {
 
 bool LayoutKernel::resumes() const {
   return std::visit([](const auto* kernel) { return kernel->resumes; }, kernel_);
+}
+
+bool LayoutKernel::reduces() const {
+  const auto* const* const spmm = std::get_if<const SpmmKernel*>(&kernel_);
+  return spmm != nullptr && (*spmm)->reduces;
 }
 
 bool LayoutKernel::Serves(const Problem& problem, const Layout& layout) const {

@@ -29,6 +29,7 @@ class LayoutKernel {
   std::string_view name() const;
   bool from_library() const;  ///< as SpmmKernel's
   bool resumes() const;       ///< as SpmmKernel's
+  bool reduces() const;       ///< as SpmmKernel's; not SDDMM's
   /// Whether it computes `problem`, on its device, from `layout`; the problem is that of the matrix
   /// (see SeenThrough).
   bool Serves(const Problem& problem, const Layout& layout) const;
@@ -46,10 +47,12 @@ std::optional<LayoutKernel> FindLayoutKernel(Operation operation, std::string_vi
 /// What a run works with besides the layout, all of it where the kernel's device reads it.
 /// Borrowed.
 struct RunArguments {
-  const void* values = nullptr;     ///< in the layout's order; null: SDDMM's S is a mask only
+  /// In the layout's order; null: SDDMM's S is a mask only, SpMM's of a kernel that reduces ones.
+  const void* values = nullptr;
   std::array<ConstDense, 2> dense;  ///< SpMM: B; SDDMM: A and B
   Dense result;                     ///< SpMM: C; SDDMM: one value for each nonzero, without gaps
   double alpha = 1, beta = 0;       ///< of SpMM
+  Reduction reduction = Reduction::kSum;  ///< of SpMM, by a kernel that reduces
 };
 
 /// A kernel with all that it runs on, to be run any number of times. Keeps the layout, which is

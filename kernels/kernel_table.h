@@ -27,6 +27,9 @@ struct SpmmArguments {
   Dense c;
   double alpha = 1;
   double beta = 0;
+  /// Of the products of op(S)'s rows, for kernels that `reduces` is true of; there `values` may be
+  /// null, which are ones, and alpha and beta are 1 and 0 but for sums.
+  Reduction reduction = Reduction::kSum;
 };
 
 /// O = S .* (A[M,K] * B[N,K]^T): one value for each nonzero, in the CSR order that the layout was
@@ -101,6 +104,7 @@ struct SpmmKernel {
   Accuracy (*accuracy)(const Problem&) = RoundedToNearest;
   bool from_library = false;  ///< a vendor's, which decides what comes of infinite factors and NaN
   bool resumes = false;       ///< it knows Context::progress
+  bool reduces = false;       ///< it knows SpmmArguments::reduction
 };
 
 struct SddmmKernel {

@@ -29,6 +29,8 @@ struct Layout {
   bool transposed = false;  ///< it holds S^T
   int64_t value_slots = 0;  ///< nnz plus padding
   std::vector<Array> arrays;
+  /// Nonzeros of the longest row that the kernel sees; -1: not known. Not stored.
+  int64_t longest_row = -1;
 
   /// Null if there is none of that name.
   const Array* Find(std::string_view name) const;

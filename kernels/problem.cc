@@ -7,6 +7,20 @@
 
 namespace sparsed {
 
+std::string_view Name(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kMean:
+      return "mean";
+    case Reduction::kMax:
+      return "max";
+    case Reduction::kMin:
+      return "min";
+    case Reduction::kSum:
+      break;
+  }
+  return "sum";
+}
+
 std::string_view Name(Operation operation) {
   switch (operation) {
     case Operation::kSpmm:

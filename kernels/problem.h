@@ -31,6 +31,19 @@ enum class Semiring : uint8_t {
 /// "sum-product", "boolean", "min-plus", "plus-pair".
 std::string_view Name(Semiring semiring);
 
+/// How the products of a row's nonzeros become one number.
+enum class Reduction : uint8_t {
+  kSum = 0,
+  kMean = 1,  ///< the sum over how many there are; 0 of none
+  kMax = 2,   ///< 0 of none; NaN if any is
+  kMin = 3,
+};
+/// "sum", "mean", "max", "min".
+std::string_view Name(Reduction reduction);
+constexpr bool IsBest(Reduction reduction) {
+  return reduction == Reduction::kMax || reduction == Reduction::kMin;
+}
+
 /// An operation with its sizes, types and options.
 struct Problem {
   Operation operation = Operation::kSpmm;

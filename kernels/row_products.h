@@ -14,16 +14,6 @@
 
 namespace sparsed {
 
-/// How the products of a row's nonzeros become one number.
-enum class Reduction : uint8_t {
-  kSum = 0,
-  kMean = 1,  ///< the sum over how many there are; 0 of none
-  kMax = 2,   ///< 0 of none; NaN if any is
-  kMin = 3,
-};
-/// "sum", "mean", "max", "min".
-std::string_view Name(Reduction reduction);
-
 /// C[i, k] = the reduction over the nonzeros (i, j) of s[i, j] * B[j, k]; of sums alpha times that
 /// plus beta * C[i, k]. Elements are of one type that IsFloat() is true of; in f64 for f64, in f32
 /// for the others, which are rounded once. Nothing lies over C.

@@ -167,8 +167,9 @@ std::vector<double> RandomValues(int64_t count, uint64_t seed) {
 }
 
 Layout PlainLayout(const Pattern& pattern) {
-  return MakeCsrLayout(pattern.rows, pattern.cols, MakeArray("row_offsets", pattern.row_offsets),
-                       MakeArray("column_indices", pattern.column_indices));
+  return MakeHostCsrLayout(pattern.rows, pattern.cols,
+                           MakeArray("row_offsets", pattern.row_offsets),
+                           MakeArray("column_indices", pattern.column_indices));
 }
 
 Layout PermutedLayout(const Pattern& pattern, const std::vector<int32_t>& row_order,

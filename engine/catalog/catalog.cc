@@ -265,7 +265,7 @@ absl::StatusOr<std::shared_ptr<Pattern>> Catalog::Intern(std::string_view tenant
     auto fresh = std::make_shared<Pattern>(
         hash, csr.rows, csr.cols, csr.nnz(),
         std::make_shared<LazyLayout>(std::make_shared<const Layout>(
-            MakeCsrLayout(csr.rows, csr.cols, arrays.row_offsets, arrays.column_indices))),
+            MakeHostCsrLayout(csr.rows, csr.cols, arrays.row_offsets, arrays.column_indices))),
         &owner);
     std::shared_ptr<Pattern> existing;
     {

@@ -26,7 +26,7 @@ LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer
             absl::StatusOr<Array> columns = store.Read(column_indices, memory, stop);
             if (!columns.ok()) return columns.status();
             return std::make_shared<const Layout>(
-                MakeCsrLayout(rows, cols, *std::move(offsets), *std::move(columns)));
+                MakeHostCsrLayout(rows, cols, *std::move(offsets), *std::move(columns)));
           },
           [row_offsets = pattern.row_offsets, column_indices = pattern.column_indices] {
             return IsIntact(row_offsets) && IsIntact(column_indices);
@@ -38,12 +38,21 @@ LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer
                                 const LayoutRecord& layout) {
   return {[&store, &memory = budget.Source(MemoryUse::kLayouts, payer),
            layout](LazyLayout::Stop stop) -> absl::StatusOr<std::shared_ptr<const Layout>> {
-            absl::StatusOr<Layout> read = store.ReadLayout(layout, memory, stop);
+            absl::StatusOr<Layout> read = ReadLayout(store, layout, memory, stop);
             if (!read.ok()) return read.status();
             return std::make_shared<const Layout>(*std::move(read));
           },
           [arrays = layout.arrays] { return std::ranges::all_of(arrays, IsIntact); },
           budget.evictions(), payer};
+}
+
+absl::StatusOr<Layout> ReadLayout(Store& store, const LayoutRecord& layout, MemorySource& memory,
+                                  Store::Stop stop) {
+  absl::StatusOr<Layout> read = store.ReadLayout(layout, memory, stop);
+  if (read.ok() && read->kind == kCsr) {
+    read->longest_row = LongestRow(ViewCsr(*read).row_offsets);
+  }
+  return read;
 }
 
 std::optional<Measurement> FromRecord(const MeasurementRecord& record, int64_t nnz) {

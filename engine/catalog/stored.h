@@ -22,6 +22,10 @@ LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer
 LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer,
                                 const LayoutRecord& layout);
 
+/// As Store::ReadLayout, with what is known of a layout and not stored.
+absl::StatusOr<Layout> ReadLayout(Store& store, const LayoutRecord& layout, MemorySource& memory,
+                                  Store::Stop stop);
+
 /// On a pattern of `nnz` nonzeros; none if there is no such class (any more).
 std::optional<Measurement> FromRecord(const MeasurementRecord& record, int64_t nnz);
 PatternMeasurements FromRecord(PastPattern past);

@@ -280,7 +280,7 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
     step.done.nanoseconds += nanoseconds;  // one that was cut has several parts
     end_.timings.kernel_ns += nanoseconds;
     AddBusy(nanoseconds);
-    if (!step.product || step.cut != nullptr) continue;
+    if (!step.product || step.kernel.empty() || step.cut != nullptr) continue;
     const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[i]);
     RecordProduct(*impl_, device(), *step.matrix->pattern(), step.problem,
                   spmm != nullptr && spmm->beta != 0, step.kernel, step.done.nanoseconds,
@@ -382,7 +382,7 @@ absl::Status ChainCall::Run(const SpmmStep& spmm, size_t i, Lane& lane) {
   if (!b.ok()) return b.status();
   const absl::StatusOr<PlacedDense> c = NewResult(spmm, i, lane);
   if (!c.ok()) return c.status();
-  return Multiply(step, *plan, *s, *b, nullptr, *c, spmm.alpha, spmm.beta, lane);
+  return Multiply(step, *plan, *s, *b, nullptr, *c, spmm.alpha, spmm.beta, Reduction::kSum, lane);
 }
 
 absl::Status ChainCall::RunHeads(const SpmmStep& spmm, size_t i, Lane& lane) {
@@ -421,7 +421,7 @@ absl::Status ChainCall::Run(const SddmmStep& sddmm, size_t i, Lane& lane) {
   if (!b.ok()) return b.status();
   const absl::StatusOr<PlacedDense> o = NewValue(step.value, lane);
   if (!o.ok()) return o.status();
-  return Multiply(step, *plan, *s, *a, &*b, *o, 1, 0, lane);
+  return Multiply(step, *plan, *s, *a, &*b, *o, 1, 0, Reduction::kSum, lane);
 }
 
 absl::Status ChainCall::RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane) {
@@ -447,6 +447,23 @@ absl::Status ChainCall::RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane) {
 }
 
 absl::Status ChainCall::Run(const ReduceStep& reduce, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  if (!step.planned()) return RunRows(reduce, i, lane);
+  absl::StatusOr<Resolved> plan = ResolveStep(step);
+  // Plain CSR's first kernel does.
+  if (plan.ok() && !plan->kernel->reduces()) plan = ResolvePlain(step.matrix, step.problem);
+  if (!plan.ok()) return plan.status();
+  const absl::StatusOr<PlacedSparse> s =
+      PlaceMatrix(step, *plan, reduce.values, reduce.unscaled, lane);
+  if (!s.ok()) return s.status();
+  const absl::StatusOr<PlacedDense> b = InOrder(reduce.b, nullptr, lane);
+  if (!b.ok()) return b.status();
+  const absl::StatusOr<PlacedDense> c = NewValue(step.value, lane);
+  if (!c.ok()) return c.status();
+  return Multiply(step, *plan, *s, *b, nullptr, *c, 1, 0, reduce.reduction, lane);
+}
+
+absl::Status ChainCall::RunRows(const ReduceStep& reduce, size_t i, Lane& lane) {
   Step& step = steps_[i];
   const absl::StatusOr<PlacedRows> s = PlaceRows(step, reduce.values, reduce.unscaled, lane);
   if (!s.ok()) return s.status();

@@ -62,6 +62,7 @@ class ChainCall final : public Job {
     MatrixLease matrix = nullptr;  ///< null: a sum
     size_t value = 0;              ///< the first that it makes; there may be another behind it
     bool product = false;          ///< an SpMM or SDDMM, of which `problem` and `heads` speak
+    bool reduces = false;          ///< an SpMM that is no sum: by the sum's plan, on a GPU alone
     Problem problem = {};
     int64_t heads = 1;
     int64_t width = 1;          ///< multiplications of each nonzero, about
@@ -74,7 +75,9 @@ class ChainCall final : public Job {
     /// Multiplications, about.
     double Work() const;
     /// By the plan of its class; other operations run on plain CSR.
-    bool planned() const { return product && heads == 1; }
+    bool planned() const {
+      return product && heads == 1 && !(reduces && problem.device == DeviceKind::kCpu);
+    }
   };
   struct Value {
     DenseShape shape;  ///< without gaps
@@ -159,6 +162,7 @@ class ChainCall final : public Job {
   absl::Status Run(const AttentionGradientStep& spec, size_t i, Lane& lane);
   absl::Status RunHeads(const SpmmStep& spmm, size_t i, Lane& lane);
   absl::Status RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane);
+  absl::Status RunRows(const ReduceStep& reduce, size_t i, Lane& lane);
   /// Plain CSR of S or of S^T.
   absl::StatusOr<std::shared_ptr<const Layout>> RowsOf(const MatrixLease& matrix, bool transposed,
                                                        Lane& lane);
@@ -178,7 +182,8 @@ class ChainCall final : public Job {
                                            Lane& lane);
   absl::Status Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
                         const PlacedDense& first, const PlacedDense* second,
-                        const PlacedDense& result, double alpha, double beta, Lane& lane);
+                        const PlacedDense& result, double alpha, double beta, Reduction reduction,
+                        Lane& lane);
   /// Computes the results of a step; on the CPU, where that is long and `resumes`, in pieces.
   absl::Status Compute(Step& step, const Pass& pass, bool resumes, std::vector<PlacedDense> results,
                        Lane& lane);

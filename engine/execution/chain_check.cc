@@ -253,6 +253,10 @@ absl::Status ChainCall::CheckStep(const ReduceStep& reduce, Step& step) {
   }
   if (!status.ok()) return status;
   const int64_t k = step.width = values_[reduce.b].shape.cols;
+  // Others need plain CSR: which nonzeros a greatest is of is by their order, kernels for one
+  // column or for the transpose only add up.
+  step.product = step.reduces = !reduce.arguments && !reduce.transpose && k > 1;
+  step.problem = {.operation = Operation::kSpmm, .type = type, .k = k};
   AddValue({out_rows, k, k, type});
   if (reduce.arguments) AddValue({out_rows, k, k, ElementType::kI64});
   return status;

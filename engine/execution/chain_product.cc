@@ -1,4 +1,6 @@
 // Products of chains, one kernel each; how long passes are cut on the CPU, and what a chain costs.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -51,10 +53,14 @@ Job::Cost ChainCall::Predict() const {
 
 absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
                                  const PlacedDense& first, const PlacedDense* second,
-                                 const PlacedDense& result, double alpha, double beta, Lane& lane) {
-  const BoundRun run = BindProduct(plan, s, first, second, result, alpha, beta);
+                                 const PlacedDense& result, double alpha, double beta,
+                                 Reduction reduction, Lane& lane) {
+  const BoundRun run = BindProduct(plan, s, first, second, result, alpha, beta, reduction);
   step.kernel = run.kernel();
   step.done.plan = plan.text;
+  if (reduction != Reduction::kSum) {
+    step.done.plan = fmt::format("{}, {}", Name(reduction), plan.text);
+  }
   const Pass pass = [run](Lane& on, const RunOptions& options) {
     double unused = 0;
     return on.backend->Run(on, run, options, &unused);

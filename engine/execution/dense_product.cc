@@ -15,7 +15,7 @@ absl::StatusOr<PlacedSparse> PlaceWithValues(Executor::Impl& impl, const Matrix&
 
 BoundRun BindProduct(const Resolved& plan, const PlacedSparse& s, const PlacedDense& first,
                      const PlacedDense* second, const PlacedDense& result, double alpha,
-                     double beta) {
+                     double beta, Reduction reduction) {
   const bool sddmm = plan.problem.operation == Operation::kSddmm;
   // A width that vectors divide is faster; what is behind the K columns are zeros.
   Problem problem = plan.problem;
@@ -28,6 +28,7 @@ BoundRun BindProduct(const Resolved& plan, const PlacedSparse& s, const PlacedDe
   arguments.result = result.MutableView(sddmm ? 1 : problem.k);
   arguments.alpha = alpha;
   arguments.beta = beta;
+  arguments.reduction = reduction;
   return {*plan.kernel, problem, s.layout, arguments};
 }
 

@@ -17,10 +17,10 @@ absl::StatusOr<PlacedSparse> PlaceWithValues(Executor::Impl& impl, const Matrix&
                                              Lane& lane, MemorySource& host);
 
 /// The product of SpMM (`first`: B) or of SDDMM (A and B, into nnz x 1 without gaps), as the
-/// resolved plan runs it; S without values only masks. Borrows all.
+/// resolved plan runs it; S without values only masks, in SpMM it is ones. Borrows all.
 BoundRun BindProduct(const Resolved& plan, const PlacedSparse& s, const PlacedDense& first,
                      const PlacedDense* second, const PlacedDense& result, double alpha,
-                     double beta);
+                     double beta, Reduction reduction = Reduction::kSum);
 
 /// Tells the observer of a product that `kernel` computed; `reads_result`: with C's old value;
 /// `heads`: as many values for each nonzero.

@@ -236,8 +236,8 @@ void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
 absl::StatusOr<Layout> PatternJob::ReadSpare(const LayoutRecord& record) {
   // What is idle does not go for it: nobody may ever need it.
   const Budget::SpareOnly spare;
-  return modules_.store.ReadLayout(
-      record, modules_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), &stop_);
+  return ReadLayout(modules_.store, record,
+                    modules_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), &stop_);
 }
 
 absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,

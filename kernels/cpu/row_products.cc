@@ -229,20 +229,6 @@ void ComputeRows(const RowProducts& products, int threads) {
 
 }  // namespace
 
-std::string_view Name(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kMean:
-      return "mean";
-    case Reduction::kMax:
-      return "max";
-    case Reduction::kMin:
-      return "min";
-    case Reduction::kSum:
-      break;
-  }
-  return "sum";
-}
-
 void ComputeRowProducts(const RowProducts& products, ElementType type, int threads) {
   if (products.c.cols == 0) return;
   VisitFloat(type, [&]<typename T>(T) {

@@ -27,10 +27,16 @@ inline int ShortChunkFor(int64_t nnz) {
   return chunk;
 }
 
+/// Whether a matrix of this size may have a row that is split, whatever is known of this one.
+inline bool MayHaveSplitRows(const Layout& layout, int64_t chunk) {
+  return layout.nnz > 2 * chunk && layout.cols > 2 * chunk;
+}
+
 /// Chunks of `chunk` nonzeros, a multiple of `round`, which is even: arrays of a number for each
-/// keep what is behind them aligned. 0: no row can be split.
+/// keep what is behind them aligned. 0: no row is split.
 inline int64_t ChunksOf(const Layout& layout, int64_t chunk, int64_t round) {
-  if (layout.nnz <= 2 * chunk || layout.cols <= 2 * chunk) return 0;
+  const bool all_short = layout.longest_row >= 0 && layout.longest_row <= 2 * chunk;
+  if (all_short || !MayHaveSplitRows(layout, chunk)) return 0;
   return ((layout.nnz + chunk - 1) / chunk + round - 1) / round * round;
 }
 

@@ -130,6 +130,21 @@ Layout MakeCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column
   return layout;
 }
 
+int64_t LongestRow(std::span<const int64_t> row_offsets) {
+  int64_t longest = 0;
+  for (size_t row = 1; row < row_offsets.size(); ++row) {
+    longest = std::max(longest, row_offsets[row] - row_offsets[row - 1]);
+  }
+  return longest;
+}
+
+Layout MakeHostCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column_indices) {
+  const int64_t longest = LongestRow(row_offsets.As<int64_t>());
+  Layout layout = MakeCsrLayout(rows, cols, std::move(row_offsets), std::move(column_indices));
+  layout.longest_row = longest;
+  return layout;
+}
+
 absl::Status ValidateCsr(const CsrView& csr, int threads) {
   return Validate(csr, /*ascending=*/true, threads);
 }

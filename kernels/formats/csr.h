@@ -38,8 +38,12 @@ struct CsrView {
 /// The layout's arrays; the layout must be of kind "csr".
 CsrView ViewCsr(const Layout& layout);
 
-/// The layout that plain CSR is: shares the arrays. Recipe "csr".
+/// The layout that plain CSR is: shares the arrays, wherever they are. Recipe "csr".
 Layout MakeCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column_indices);
+/// Likewise of arrays in host memory, which it looks for the longest row in.
+Layout MakeHostCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column_indices);
+/// What Layout::longest_row is with these offsets.
+int64_t LongestRow(std::span<const int64_t> row_offsets);
 
 /// Checks untrusted arrays: sizes, row_offsets[0] = 0, ascending, last = nnz, columns in range,
 /// ascending within rows, no duplicates. INVALID_ARGUMENT names array, position and row:

@@ -54,7 +54,7 @@ absl::StatusOr<Layout> CopyCsr(const CsrView& csr, const BuildContext& context) 
   std::copy(csr.row_offsets.begin(), csr.row_offsets.end(), offsets->MutableAs<int64_t>().begin());
   std::copy(csr.column_indices.begin(), csr.column_indices.end(),
             columns->MutableAs<int32_t>().begin());
-  return MakeCsrLayout(csr.rows, csr.cols, *std::move(offsets), *std::move(columns));
+  return MakeHostCsrLayout(csr.rows, csr.cols, *std::move(offsets), *std::move(columns));
 }
 
 absl::StatusOr<Layout> PermuteRows(const CsrView& csr, Array row_order,
@@ -81,7 +81,7 @@ absl::StatusOr<Layout> PermuteRows(const CsrView& csr, Array row_order,
     });
   });
   if (context.stopped()) return absl::CancelledError("the build was stopped");
-  Layout layout = MakeCsrLayout(csr.rows, csr.cols, *std::move(offsets), *std::move(columns));
+  Layout layout = MakeHostCsrLayout(csr.rows, csr.cols, *std::move(offsets), *std::move(columns));
   layout.arrays.push_back(std::move(row_order));
   layout.arrays.push_back(*std::move(source));
   return layout;
@@ -124,7 +124,7 @@ absl::StatusOr<Layout> TransposeCsr(const CsrView& csr, const BuildContext& cont
     }
   });
   if (context.stopped()) return absl::CancelledError("the build was stopped");
-  Layout layout = MakeCsrLayout(csr.cols, csr.rows, *std::move(offsets), *std::move(columns));
+  Layout layout = MakeHostCsrLayout(csr.cols, csr.rows, *std::move(offsets), *std::move(columns));
   layout.transposed = true;
   layout.arrays.push_back(*std::move(source));
   return layout;

@@ -107,6 +107,24 @@ def attention(write, times, sizes, peers, direction):
                     write(f"| {kind} | {heads} x {width} | geometric mean, {name} | | | |{beside}{' |' if share else ''}")
 
 
+def candidates(write, times, sizes):
+    """Fused passes beside chains that are given what they are given: a backward chain has the rows' sums, no weights."""
+    write("\n## Chains as candidates\n")
+    write("| pass | type | heads x width | chain / fused | least | chains faster |")
+    write("| --- | --- | --- | --- | --- | --- |")
+    for direction, chain in (("forward", "chain"), ("backward", "chain of scores")):
+        for kind in ("f32", "f16"):
+            for heads, width in WIDTHS:
+                key = kind, heads, width, f"attention {direction}"
+                ratios = {matrix: ratio(times.get((matrix, *key, chain)), times.get((matrix, *key, "fused"))) for matrix in sizes}
+                of = {matrix: value for matrix, value in ratios.items() if value}
+                if not of:
+                    continue
+                least = min(of, key=of.get)
+                faster = sum(value < 1 for value in of.values())
+                write(f"| {direction} | {kind} | {heads} x {width} | {mean(of.values()):.2f} | {of[least]:.2f} ({least}) | {faster} of {len(of)} |")
+
+
 def gat(write, times, sizes, peers):
     write("\n## GAT, f32\n")
     write("| heads x width | graph | forward | backward | dgNN forward and backward / ours |")
@@ -127,23 +145,25 @@ def gat(write, times, sizes, peers):
 
 def reductions(write, times, sizes):
     write("\n## Reductions, beside the plain sum\n")
-    write("| type | width | graph | sum | mean / sum | max / sum |")
-    write("| --- | --- | --- | --- | --- | --- |")
+    write("Means and greatest ones by the kernel that was the fastest for the sum; with arguments by one that has no plan.\n")
+    write("| type | width | graph | sum | mean / sum | max / sum | mean of ones / sum | max with arguments / sum |")
+    write("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for kind in ("f32", "f16"):
         for width in (64, 128):
-            ratios = {"mean": [], "max": []}
+            ratios = {"mean": [], "max": [], "mean of ones": [], "max and which": []}
             for matrix in sizes:
                 plain = times.get((matrix, kind, 1, width, "sum", "kernel"))
-                of = {what: ratio(times.get((matrix, kind, 1, width, what, "row products")), plain) for what in ratios}
+                how = {"max and which": "row products"}
+                of = {what: ratio(times.get((matrix, kind, 1, width, what, how.get(what, "kernel"))), plain) for what in ratios}
                 if None in of.values():
                     continue
                 for what, value in of.items():
                     ratios[what].append(value)
                 if matrix in GRAPHS:
-                    write(f"| {kind} | {width} | {matrix} | {plain:.3f} | {cell(of['mean'])} | {cell(of['max'])} |")
+                    write(f"| {kind} | {width} | {matrix} | {plain:.3f} |" + "".join(f" {cell(value)} |" for value in of.values()))
             if ratios["mean"]:
                 all_of = len(ratios["mean"])
-                write(f"| {kind} | {width} | geometric mean of all {all_of} | | {cell(mean(ratios['mean']))} | {cell(mean(ratios['max']))} |")
+                write(f"| {kind} | {width} | geometric mean of all {all_of} | |" + "".join(f" {cell(mean(values))} |" for values in ratios.values()))
 
 
 def page(results, peer_results):
@@ -163,6 +183,7 @@ def page(results, peer_results):
     attention(write, times, sizes, peers, "forward")
     attention(write, times, sizes, peers, "backward")
     attention(write, times, sizes, peers, "both")
+    candidates(write, times, sizes)
     gat(write, times, sizes, peers)
     reductions(write, times, sizes)
     return "\n".join(lines) + "\n"

@@ -2,13 +2,14 @@
 #include <gtest/gtest.h>
 
 #include "kernels/formats/csr.h"
+#include "kernels/kernel_table.h"
 #include "tests/gpu/gpu.h"
 #include "tests/kernels/nonzero_harness.h"
 
 namespace sparsed::test {
 namespace {
 
-class OnGpu final : public NonzeroSite {
+class OnGpu : public NonzeroSite {
  public:
   explicit OnGpu(Gpu& gpu) : gpu_(gpu) {}
 
@@ -17,17 +18,9 @@ class OnGpu final : public NonzeroSite {
     gpu_.Download(to, from.data(), bytes);
   }
   absl::Status Compute(const RowProducts& products, ElementType type) override {
-    const size_t bytes = cuda::RowProductsWorkspace(products, type);
-    Buffer workspace = gpu_.Allocate(bytes + kGuard);
-    Must(gpu_.stream().Fill(workspace.mutable_data(), 0xff, bytes + kGuard));
-    Context context;
-    context.workspace = {workspace.mutable_data(), bytes};
-    context.stream = gpu_.stream().handle();
-    const absl::Status done = Done(cuda::ComputeRowProducts(context, products, type));
-    unsigned char guard[kGuard];
-    gpu_.Download(guard, workspace.data() + bytes, kGuard);
-    for (const unsigned char byte : guard) EXPECT_EQ(byte, 0xff) << "behind the workspace";
-    return done;
+    return WithWorkspace(cuda::RowProductsWorkspace(products, type), [&](const Context& context) {
+      return cuda::ComputeRowProducts(context, products, type);
+    });
   }
   absl::Status Compute(const HeadDots& dots, ElementType type) override {
     Context context;
@@ -48,6 +41,22 @@ class OnGpu final : public NonzeroSite {
                     : cuda::RowSoftmaxGradient(gpu_.stream(), rows, type, scale, x, *dy, y));
   }
 
+ protected:
+  /// Runs with exactly so many bytes, NaN all of them.
+  template <typename Run>
+  absl::Status WithWorkspace(size_t bytes, const Run& run) {
+    Buffer workspace = gpu_.Allocate(bytes + kGuard);
+    Must(gpu_.stream().Fill(workspace.mutable_data(), 0xff, bytes + kGuard));
+    Context context;
+    context.workspace = {workspace.mutable_data(), bytes};
+    context.stream = gpu_.stream().handle();
+    const absl::Status done = Done(run(context));
+    unsigned char guard[kGuard];
+    gpu_.Download(guard, workspace.data() + bytes, kGuard);
+    for (const unsigned char byte : guard) EXPECT_EQ(byte, 0xff) << "behind the workspace";
+    return done;
+  }
+
  private:
   static constexpr size_t kGuard = 256;
 
@@ -58,6 +67,51 @@ class OnGpu final : public NonzeroSite {
 
   Gpu& gpu_;
 };
+
+/// Reductions by a kernel of SpMM, those that it can.
+class ByKernel final : public OnGpu {
+ public:
+  ByKernel(Gpu& gpu, const SpmmKernel& kernel) : OnGpu(gpu), kernel_(kernel) {}
+  int runs() const { return runs_; }
+
+  absl::Status Compute(const RowProducts& products, ElementType type) override {
+    const Problem problem = {.operation = Operation::kSpmm,
+                             .type = type,
+                             .k = products.c.cols,
+                             .device = DeviceKind::kCuda};
+    const bool apart = products.values.data != nullptr && products.values.leading_dimension != 1;
+    if (products.arguments.data != nullptr || apart ||
+        !kernel_.supports(problem, products.layout)) {
+      return OnGpu::Compute(products, type);
+    }
+    ++runs_;
+    const SpmmArguments arguments = {
+        products.layout, products.values.data, products.b, products.c, 1, 0, products.reduction};
+    return WithWorkspace(
+        kernel_.workspace(problem, products.layout, 1),
+        [&](const Context& context) { return kernel_.run(context, problem, arguments); });
+  }
+
+ private:
+  const SpmmKernel& kernel_;
+  int runs_ = 0;
+};
+
+/// Every kernel that says that it reduces, from plain CSR.
+TEST(GpuNonzeros, AreReducedByKernelsOfSpmm) {
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  int kernels = 0;
+  for (const SpmmKernel& kernel : SpmmKernels()) {
+    if (!kernel.reduces || kernel.device != DeviceKind::kCuda) continue;
+    SCOPED_TRACE(kernel.name);
+    ByKernel site(*Gpu::Get(), kernel);
+    CheckReductions(site);
+    if (HasFatalFailure()) return;
+    EXPECT_GT(site.runs(), 0);
+    ++kernels;
+  }
+  EXPECT_GE(kernels, 7);
+}
 
 TEST(GpuNonzeros, AsInFloat64) {
   if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();

@@ -170,6 +170,29 @@ Kernel Posing(std::string_view name) {
   return kernel;
 }
 
+/// The plain kernel, which computes reductions other than sums, too.
+SpmmKernel Reducing(SpmmKernel kernel) {
+  kernel.reduces = true;
+  kernel.run = [](const Context& context, const Problem& problem, const SpmmArguments& arguments) {
+    absl::Status status = Try(Step::kKernel);
+    if (!status.ok()) return status;
+    if (arguments.reduction == Reduction::kSum) {
+      status = cpu::CsrSpmm().run(context, OnCpu(problem), arguments);
+    } else {
+      RowProducts products{arguments.layout};
+      products.reduction = arguments.reduction;
+      if (arguments.values != nullptr)
+        products.values = {arguments.values, arguments.layout.nnz, 1, 1};
+      products.values_by_slot = true;
+      products.b = arguments.b;
+      products.c = arguments.c;
+      ComputeRowProducts(products, problem.type, 1);
+    }
+    return status.ok() ? Try(Step::kKernelEnd) : status;
+  };
+  return kernel;
+}
+
 /// What a step of the CPU's kernel `kCpu` has, with a workspace of its own: the engine gives a
 /// GPU's kernel one for all of them.
 template <SpgemmKernel (*kCpu)()>
@@ -464,7 +487,7 @@ absl::StatusOr<Buffer> OpenIpcMemory(const IpcHandle& handle) {
 
 std::span<const SpmmKernel> SpmmKernels() {
   static const SpmmKernel kernels[] = {
-      Posing<SpmmKernel, SpmmArguments, cpu::CsrSpmm>("cuda.csr.rows"),
+      Reducing(Posing<SpmmKernel, SpmmArguments, cpu::CsrSpmm>("cuda.csr.rows")),
       Posing<SpmmKernel, SpmmArguments, cpu::CsrTransposedSpmm>("cuda.csr.transposed"),
       Posing<SpmmKernel, SpmmArguments, cpu::DcsrSpmm>("cuda.dcsr.rows"),
   };

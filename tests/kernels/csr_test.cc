@@ -7,8 +7,10 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/formats/csr_build.h"
 #include "kernels/kernel_table.h"
 #include "kernels/problem.h"
+#include "kernels/recipe.h"
 #include "tests/generate.h"
 
 namespace sparsed::test {
@@ -117,6 +119,21 @@ void ExpectPlaced(const std::vector<Index>& source, ElementType type) {
       EXPECT_EQ(slots[i], source[i] < 0 ? 0 : values[source[i]]) << i;
     }
   }
+}
+
+TEST(Layout, OfCsrKnowsItsLongestRow) {
+  const Pattern pattern = FromRows(5, {{0}, {}, {1, 2, 4}, {1, 3}});
+  BuildContext context;
+  context.memory = &HeapMemory();
+  EXPECT_EQ(CopyCsr(pattern.view(), context)->longest_row, 3);
+  EXPECT_EQ(TransposeCsr(pattern.view(), context)->longest_row, 2);
+  for (const std::string_view recipe : {"csr", "plain_sort", "transpose"}) {
+    const auto built = BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context);
+    EXPECT_EQ(built->layout.longest_row, recipe == "transpose" ? 2 : 3) << recipe;
+  }
+  EXPECT_EQ(PlainLayout(FromRows(5, {})).longest_row, 0);
+  // Wherever the arrays are: nothing is read of them.
+  EXPECT_EQ(MakeCsrLayout(0, 5, {}, {}).longest_row, -1);
 }
 
 TEST(PlaceValues, FollowsTheSourceAndZeroesPadding) {

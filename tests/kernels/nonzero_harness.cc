@@ -251,32 +251,38 @@ class Checks {
   std::mt19937 random_{7};
 };
 
-void CheckAll(NonzeroSite& site, const Pattern& pattern, const std::vector<Case>& cases) {
-  const Subject plain(site, pattern, false), transposed(site, pattern, true);
+/// `check` of every type.
+template <typename Check>
+void ForEachCase(const Pattern& pattern, const std::vector<Case>& cases, const Check& check) {
   for (const Case& c : cases) {
     for (const ElementType type :
          {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
       SCOPED_TRACE(fmt::format("{} x {}, {} heads of {}, padding {}, offset {}, {}", pattern.rows,
                                pattern.cols, c.heads, c.width, c.padding, c.offset, Name(type)));
-      VisitFloat(type, [&]<typename T>(T) {
-        Checks<T> checks(site, plain, c);
-        checks.SumsOfHeads(false);
-        checks.Dots();
-        checks.Scalings();
-        checks.Totals(false);
-        checks.Softmaxes();
-        checks.Reductions(true, false);
-        checks.Reductions(false, true);
-        Checks<T> of_transposed(site, transposed, c);
-        of_transposed.SumsOfHeads(false);
-        of_transposed.SumsOfHeads(true);
-        of_transposed.Totals(false);
-        of_transposed.Totals(true);
-        of_transposed.Reductions(true, true);
-      });
+      VisitFloat(type, [&]<typename T>(T one) { check(one, c); });
       if (testing::Test::HasFatalFailure()) return;
     }
   }
+}
+
+void CheckAll(NonzeroSite& site, const Pattern& pattern, const std::vector<Case>& cases) {
+  const Subject plain(site, pattern, false), transposed(site, pattern, true);
+  ForEachCase(pattern, cases, [&]<typename T>(T, const Case& c) {
+    Checks<T> checks(site, plain, c);
+    checks.SumsOfHeads(false);
+    checks.Dots();
+    checks.Scalings();
+    checks.Totals(false);
+    checks.Softmaxes();
+    checks.Reductions(true, false);
+    checks.Reductions(false, true);
+    Checks<T> of_transposed(site, transposed, c);
+    of_transposed.SumsOfHeads(false);
+    of_transposed.SumsOfHeads(true);
+    of_transposed.Totals(false);
+    of_transposed.Totals(true);
+    of_transposed.Reductions(true, true);
+  });
 }
 
 /// Every fifth row is empty.
@@ -318,6 +324,32 @@ void CheckNonzeroKernels(NonzeroSite& site) {
   CheckAll(site, Small(53, 41), cases);
   // Nothing at all.
   CheckAll(site, FromRows(9, std::vector<std::vector<int32_t>>(7)), {{2, 4, 0, 0}});
+}
+
+void CheckReductions(NonzeroSite& site) {
+  // Values lie one after another, as SpMM has them; rows of operands begin anywhere.
+  const std::vector<std::pair<Pattern, std::vector<Case>>> patterns = {
+      {Small(53, 41),
+       {{1, 2, 0, 0},
+        {1, 5, 0, 1},
+        {1, 8, 0, 0},
+        {1, 17, 0, 1},
+        {1, 32, 0, 0},
+        {1, 130, 0, 0},
+        {1, 200, 0, 1},
+        {1, 9, 3, 0}}},
+      {Small(5000, 41), {{1, 4, 0, 0}, {1, 33, 0, 0}, {1, 64, 0, 0}}},
+      {WithLongRow(), {{1, 3, 0, 0}, {1, 8, 0, 0}, {1, 20, 0, 0}}},
+  };
+  for (const auto& [pattern, cases] : patterns) {
+    const Subject plain(site, pattern, false);
+    ForEachCase(pattern, cases, [&]<typename T>(T, const Case& c) {
+      Checks<T> checks(site, plain, c);
+      checks.Reductions(true, false);
+      checks.Reductions(false, true);
+      checks.Reductions(true, true);
+    });
+  }
 }
 
 void CheckNonzeroKernelsOfLongRows(NonzeroSite& site) {

@@ -25,5 +25,7 @@ class NonzeroSite : public Site {
 void CheckNonzeroKernels(NonzeroSite& site);
 /// With a row of 100,000 nonzeros.
 void CheckNonzeroKernelsOfLongRows(NonzeroSite& site);
+/// Means, greatest and least ones alone, of S, with both.
+void CheckReductions(NonzeroSite& site);
 
 }  // namespace sparsed::test

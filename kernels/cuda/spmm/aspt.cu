@@ -329,8 +329,8 @@ __global__ void __launch_bounds__(kMostThreads, 1) Tiles(const Product<T> p) {
       const int64_t begin = __ldg(p.remainder_offsets + row);
       const int64_t count = __ldg(p.remainder_offsets + row + 1) - begin;
       AddNonzeros<8 / kPieces, 1>(b, p.b_stride, p.remainder_columns + begin,
-                                  p.values + p.dense_nnz + begin, static_cast<int>(count), elements,
-                                  sum);
+                                  PlainValues<T>{p.values + p.dense_nnz + begin},
+                                  static_cast<int>(count), elements, sum);
     }
     const int64_t target = p.row_order == nullptr ? row : p.row_order[row];
     sum.Emit(p.c + target * p.ldc + first, elements, p.alpha, p.beta);

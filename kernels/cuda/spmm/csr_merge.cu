@@ -1,4 +1,5 @@
-// SpMM from CSR, plain or with permuted rows: C = alpha * S * B + beta * C.
+// SpMM from CSR, plain or with permuted rows: C = alpha * S * B + beta * C; or the mean of a row's
+// products, or the greatest or least of them.
 //
 // Idea: merge-path balance (Merrill and Garland, SC 2016): rows and nonzeros together are cut into
 // segments of equal length, so that long rows are split and empty ones cost their share. Loads of
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <type_traits>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/lanes.cuh"
@@ -125,48 +127,60 @@ struct Product {
   uint32_t b_stride;  // bytes from one row of B to the next
   int rows, nnz, items;
   T alpha, beta;
+  bool mean;
+  T sign;  // -1: the least, of the negated the greatest
   Segments segments;
 
   __device__ T* RowOfC(int row) const {
     return c + static_cast<int64_t>(row_order == nullptr ? row : row_order[row]) * ldc;
   }
+  __device__ T LengthOf(int row) const {
+    return static_cast<T>(__ldg(row_offsets + row + 1) - __ldg(row_offsets + row));
+  }
 };
 
 /// All blocks of the row that began in block `owner` have left their parts: adds them to C.
-template <typename T, int kColumns>
+template <typename T, int kColumns, bool kBest>
 __device__ inline void AddChain(const Product<T>& p, int owner, T (&sums)[kThreads]) {
   constexpr int kParts = kThreads / kColumns;
   const int column = threadIdx.x % kColumns, part = threadIdx.x / kColumns;
   const int64_t slab = static_cast<int64_t>(blockIdx.y) * gridDim.x;
   const T* const carries = static_cast<const T*>(p.segments.carries) + slab * kColumns;
   const int last = owner + p.segments.followers[owner];
-  T sum = 0;
+  const auto add = [](T& mine, T other) { mine = kBest ? Greater(other, mine) : mine + other; };
+  T sum = kBest ? -static_cast<T>(INFINITY) : T(0);
 #pragma unroll 4
   for (int block = owner + 1 + part; block <= last; block += kParts) {
-    sum += __ldcg(carries + static_cast<int64_t>(block) * kColumns + column);
+    add(sum, __ldcg(carries + static_cast<int64_t>(block) * kColumns + column));
   }
   sums[threadIdx.x] = sum;
   __syncthreads();
   const int64_t at = static_cast<int64_t>(blockIdx.y) * kColumns + column;
   if (part == 0 && at < p.k) {
-    for (int i = 1; i < kParts; ++i) sum += sums[i * kColumns + column];
+    for (int i = 1; i < kParts; ++i) add(sum, sums[i * kColumns + column]);
     const int per_block = kThreads / (kColumns / kWidest<T>);
-    T* const c = p.RowOfC(p.segments.first_rows[(owner + 1) * per_block]) + at;
-    *c = __ldcg(c) + p.alpha * sum;
+    const int row = p.segments.first_rows[(owner + 1) * per_block];
+    T* const c = p.RowOfC(row) + at;
+    if constexpr (kBest) {
+      *c = p.sign * Greater(p.sign * __ldcg(c), sum);
+    } else {
+      sum = __ldcg(c) + p.alpha * sum;
+      *c = p.mean ? sum / p.LengthOf(row) : sum;
+    }
   }
   if (threadIdx.x == 0) p.segments.arrived[slab + owner] = 0;
   __syncthreads();
 }
 
-template <typename T, bool kAligned, int kGroup>
+template <typename T, bool kAligned, int kGroup, bool kBest>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     MergeRows(const Product<T> p) {
   using Part = Slice<T, kAligned, kGroup>;
-  using Total = SliceSum<Part>;
+  using Total = std::conditional_t<kBest, SliceBest<Part>, SliceSum<Part>>;
   constexpr unsigned kWarp = 0xffffffffu;
   constexpr int kSegments = kThreads / kGroup;
   __shared__ int head_rows[kSegments];
-  __shared__ Total heads[kThreads];
+  __shared__ SliceSum<Part> heads[kThreads];
   __shared__ T sums[kThreads];
   __shared__ bool complete[2];
   const int segment = threadIdx.x / kGroup, lane = threadIdx.x % kGroup;
@@ -198,18 +212,30 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   const auto begin_of = [&](int r) { return static_cast<int>(__ldg(p.row_offsets + r)); };
   bool in_head = row < p.rows && begin < end && position > begin_of(row);
   const int head_row = in_head ? row : -1;
-  heads[threadIdx.x] = {};
+  heads[threadIdx.x] = Total();
   Total sum;
+  int row_begin = row < p.rows ? begin_of(row) : p.nnz;
   int row_end = end_of(row), next_end = end_of(row + 1);
+  // The row, or what there is of it: means are divided when all of it is there.
+  const auto emit = [&](bool whole) {
+    if constexpr (kBest) {
+      if (row_begin == row_end) sum.Clear();
+      sum.Emit(p.RowOfC(row) + first, elements, p.sign, T(0));
+    } else {
+      if (whole && p.mean) sum.Divide(row_end - row_begin);
+      sum.Emit(p.RowOfC(row) + first, elements, p.alpha, p.beta);
+    }
+  };
   const auto finish_row = [&] {
     if (in_head) {
       heads[threadIdx.x] = sum;
       in_head = false;
     } else if (elements > 0) {
-      sum.Emit(p.RowOfC(row) + first, elements, p.alpha, p.beta);
+      emit(true);
     }
-    sum = {};
+    sum = Total();
     ++row;
+    row_begin = row_end;
     row_end = next_end;
     next_end = end_of(row + 1);
   };
@@ -225,7 +251,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     for (int i = 0; i < kHeld; ++i) {
       const int at = from + i * kGroup + lane;
       next_columns[i] = at < end_position ? __ldg(p.columns + at) : 0;
-      next_values[i] = at < end_position ? __ldg(p.values + at) : T(0);
+      next_values[i] = at < end_position && p.values != nullptr ? __ldg(p.values + at) : T(1);
+      if constexpr (kBest) next_values[i] *= p.sign;
     }
   };
   load_next(position);
@@ -272,19 +299,34 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   // What was begun of a row that ends in a later segment.
   if (in_head) {
     heads[threadIdx.x] = sum;
-  } else if (elements > 0 && row < p.rows && begin < end && end_position > begin_of(row)) {
-    sum.Emit(p.RowOfC(row) + first, elements, p.alpha, p.beta);
+  } else if (elements > 0 && row < p.rows && begin < end && end_position > row_begin) {
+    emit(false);
   }
 
   if (lane == 0) head_rows[segment] = head_row;
   __syncthreads();
   if (head_row >= 0 && (segment == 0 || head_rows[segment - 1] != head_row)) {
-    Total head = heads[threadIdx.x];
+    Total head;
+    head.Add(heads[threadIdx.x]);
     for (int other = segment + 1; other < kSegments && head_rows[other] == head_row; ++other) {
       head.Add(heads[other * kGroup + lane]);
     }
     if (elements > 0 && segment > 0) {  // the row began in this block
-      head.Emit(p.RowOfC(head_row) + first, elements, p.alpha, T(1));
+      if constexpr (kBest) {
+        head.AddRow(p.RowOfC(head_row) + first, elements, p.sign);
+        head.Emit(p.RowOfC(head_row) + first, elements, p.sign, T(0));
+      } else {
+        T* const c = p.RowOfC(head_row) + first;
+        const int64_t row_ends = __ldg(p.row_offsets + head_row + 1) + head_row;
+        const int64_t block_ends = (static_cast<int64_t>(blockIdx.x) + 1) * kSegments * p.items;
+        if (p.mean && row_ends < block_ends) {  // all of it is there now
+          head.AddRow(c, elements);
+          head.Divide(static_cast<int64_t>(p.LengthOf(head_row)));
+          head.Emit(c, elements, T(1), T(0));
+        } else {
+          head.Emit(c, elements, p.alpha, T(1));
+        }
+      }
     } else if (elements > 0) {
       const int64_t block = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
       head.Emit(static_cast<T*>(p.segments.carries) + block * Part::kColumns + Part::First(0, lane),
@@ -304,7 +346,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   for (int chain = 0; chain < 2; ++chain) {
     if (!complete[chain]) continue;
     __threadfence();
-    AddChain<T, Part::kColumns>(p, owner_of(chain), sums);
+    AddChain<T, Part::kColumns, kBest>(p, owner_of(chain), sums);
   }
 }
 
@@ -388,9 +430,13 @@ absl::StatusOr<std::shared_ptr<void>> PrepareRuns(const Context& context, const 
 }
 
 template <typename T, bool kAligned, int kGroup>
-void Launch(cudaStream_t stream, const Cut& cut, const Product<T>& product) {
+void Launch(cudaStream_t stream, const Cut& cut, const Product<T>& product, bool best) {
   const dim3 grid(static_cast<unsigned>(cut.blocks), static_cast<unsigned>(cut.slabs));
-  MergeRows<T, kAligned, kGroup><<<grid, kThreads, 0, stream>>>(product);
+  if (best) {
+    MergeRows<T, kAligned, kGroup, true><<<grid, kThreads, 0, stream>>>(product);
+  } else {
+    MergeRows<T, kAligned, kGroup, false><<<grid, kThreads, 0, stream>>>(product);
+  }
 }
 
 template <typename T>
@@ -426,20 +472,23 @@ absl::Status RunOf(const Context& context, const Problem& problem, const SpmmArg
                               .items = cut.items,
                               .alpha = static_cast<T>(arguments.alpha),
                               .beta = static_cast<T>(arguments.beta),
+                              .mean = arguments.reduction == Reduction::kMean,
+                              .sign = arguments.reduction == Reduction::kMin ? T(-1) : T(1),
                               .segments = segments};
+  const bool best = IsBest(arguments.reduction);
   if (!aligned) {
-    cut.group == 8 ? Launch<T, false, 8>(stream, cut, product)
-                   : Launch<T, false, 32>(stream, cut, product);
+    cut.group == 8 ? Launch<T, false, 8>(stream, cut, product, best)
+                   : Launch<T, false, 32>(stream, cut, product, best);
   } else if (cut.group == 2) {
-    Launch<T, true, 2>(stream, cut, product);
+    Launch<T, true, 2>(stream, cut, product, best);
   } else if (cut.group == 4) {
-    Launch<T, true, 4>(stream, cut, product);
+    Launch<T, true, 4>(stream, cut, product, best);
   } else if (cut.group == 8) {
-    Launch<T, true, 8>(stream, cut, product);
+    Launch<T, true, 8>(stream, cut, product, best);
   } else if (cut.group == 16) {
-    Launch<T, true, 16>(stream, cut, product);
+    Launch<T, true, 16>(stream, cut, product, best);
   } else {
-    Launch<T, true, 32>(stream, cut, product);
+    Launch<T, true, 32>(stream, cut, product, best);
   }
   return ToStatus(cudaGetLastError(), "starting SpMM");
 }
@@ -467,7 +516,8 @@ SpmmKernel CsrMergeSpmm() {
           .supports = Supports,
           .workspace = Workspace,
           .run = Run,
-          .prepare = PrepareRuns};
+          .prepare = PrepareRuns,
+          .reduces = true};
 }
 
 }  // namespace sparsed::cuda

@@ -1,4 +1,5 @@
-// SpMM from CSR, plain or with permuted rows: C = alpha * S * B + beta * C.
+// SpMM from CSR, plain or with permuted rows: C = alpha * S * B + beta * C; or the mean of a row's
+// products, or the greatest or least of them.
 //
 // Idea: a row of S at a time and as little else as possible, so that the caches' rate is the only
 // limit: a group of lanes keeps its slab of C's row in registers and gathers 16 bytes a lane from
@@ -46,6 +47,8 @@ struct Product {
   int64_t rows, nnz, ldc, k;
   uint32_t b_stride;  // bytes from one row of B to the next
   SumOf<T> alpha, beta;
+  bool mean;
+  SumOf<T> sign;      // -1: the least, of the negated the greatest
   int64_t chunks;     // 0: rows are not split
   int chunk;          // nonzeros; rows of more than two are split
   int64_t* first_of;  // for each chunk: the split row whose first chunk it is, or -1
@@ -56,6 +59,13 @@ struct Product {
   __device__ int64_t Target(int64_t row) const {
     return row_order == nullptr ? row : row_order[row];
   }
+};
+
+/// What is kept of a row's products.
+enum class Keep : uint8_t {
+  kSum,
+  kSumOfOnes,  // S's values are ones, and there are none
+  kBest,       // there may be none
 };
 
 // AddNonzeros with the group's lanes reading the indices and values of as many nonzeros at once,
@@ -120,7 +130,8 @@ enum class Sharing : uint8_t {
   kWarp,      // a row for the warp, whose groups take nonzeros in turn
 };
 
-template <typename T, bool kAligned, int kGroup, int kPieces, int kInFlight, Sharing kSharing>
+template <typename T, bool kAligned, int kGroup, int kPieces, int kInFlight, Sharing kSharing,
+          Keep kKeep>
 __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2 || kIsHalf<T> ? 4
                                             : kSharing == Sharing::kTogether             ? 5
                                                                                          : 6)
@@ -154,6 +165,7 @@ __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2 || kI
     }
   }
   constexpr bool kAlone = kSharing == Sharing::kGroups;  // no lane needs another
+  static_assert(kSharing != Sharing::kTogether || kKeep == Keep::kSum);
   if (kSharing != Sharing::kTogether && out == nullptr) return;
   if (kAlone && elements == 0) return;
   const int count = static_cast<int>(span.end - span.begin);
@@ -161,48 +173,61 @@ __global__ void __launch_bounds__(kThreads, kInFlight == 8 || kPieces == 2 || kI
   const T* const values = p.values + span.begin;
   // The others without columns read those of the first lane.
   const T* const b = p.b + (kAlone || elements > 0 ? first : Part::First(blockIdx.y, 0));
-  SliceSum<Part> sum;
+  std::conditional_t<kKeep == Keep::kBest, SliceBest<Part>, SliceSum<Part>> sum;
   if constexpr (kSharing == Sharing::kTogether) {
     AddNonzerosTogether<kInFlight, kGroup>(b, p.b_stride, columns, values, count, elements, lane,
                                            sum);
   } else {
-    AddNonzeros<kInFlight, kTeam>(b, p.b_stride, columns + member, values + member,
-                                  (count - member + kTeam - 1) / kTeam, elements, sum);
-#pragma unroll
-    for (int distance = kGroup; distance < kGroup * kTeam; distance *= 2) {
-#pragma unroll
-      for (int j = 0; j < Part::kWidth; ++j) {
-        sum.at[j] += __shfl_xor_sync(0xffffffffu, sum.at[j], distance);
-      }
+    const int share = (count - member + kTeam - 1) / kTeam;
+    if constexpr (kKeep == Keep::kSum) {
+      AddNonzeros<kInFlight, kTeam>(b, p.b_stride, columns + member,
+                                    PlainValues<T>{values + member}, share, elements, sum);
+    } else {
+      const SignedValues<T> own = {values + member, p.sign, p.values == nullptr};
+      AddNonzeros<kInFlight, kTeam>(b, p.b_stride, columns + member, own, share, elements, sum);
     }
+#pragma unroll
+    for (int distance = kGroup; distance < kGroup * kTeam; distance *= 2) sum.AddFrom(distance);
   }
   if (out == nullptr || elements == 0 || member > 0) return;
   if (is_chunk) {
     sum.Emit(static_cast<SumOf<T>*>(out), elements, SumOf<T>(1), SumOf<T>(0));
+  } else if constexpr (kKeep == Keep::kBest) {
+    if (count == 0) sum.Clear();
+    sum.Emit(static_cast<T*>(out), elements, p.sign, SumOf<T>(0));
   } else {
+    if (p.mean) sum.Divide(count);
     sum.Emit(static_cast<T*>(out), elements, p.alpha, p.beta);
   }
 }
 
-// Adds up the chunks of each split row.
-template <typename T>
+// Puts the chunks of each split row together.
+template <typename T, bool kBest>
 __global__ void __launch_bounds__(32 * kMergers) AddChunks(const Product<T> p) {
   AwaitTheKernelBefore();
   using Sum = SumOf<T>;
   __shared__ Sum sums[kMergers][32];
   const int64_t column = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
   ForEachSplitRow(p, [&](int64_t row, const Share& share) {
-    Sum sum = 0;
+    const auto add = [](Sum& mine, Sum other) {
+      mine = kBest ? Greater(other, mine) : mine + other;
+    };
+    Sum sum = kBest ? -static_cast<Sum>(INFINITY) : Sum(0);
     if (column < p.k) {
 #pragma unroll 4
       for (int64_t i = share.first; i <= share.last; i += share.step) {
-        sum += p.partial[i * p.partial_stride + column];
+        add(sum, p.partial[i * p.partial_stride + column]);
       }
     }
-    const bool all = OverShares(share, sum, sums, [](Sum& mine, Sum other) { mine += other; });
+    const bool all = OverShares(share, sum, sums, add);
     if (all && column < p.k) {
       T& c = p.c[p.Target(row) * p.ldc + column];
-      c = Narrow<T>(p.beta == Sum(0) ? p.alpha * sum : p.alpha * sum + p.beta * Widen(c));
+      if constexpr (kBest) {
+        c = Narrow<T>(p.sign * sum);
+      } else {
+        if (p.mean) sum /= static_cast<Sum>(p.row_offsets[row + 1] - p.row_offsets[row]);
+        c = Narrow<T>(p.beta == Sum(0) ? p.alpha * sum : p.alpha * sum + p.beta * Widen(c));
+      }
     }
   });
 }
@@ -223,41 +248,68 @@ struct Policy {
   int in_flight;
 };
 
-template <typename T>
+template <bool kBest, typename T>
 cudaError_t LaunchAddChunks(cudaStream_t stream, const Product<T>& product) {
-  return LaunchOverlapping(stream, MergingGrid(product.chunks, product.k), kMerging, AddChunks<T>,
-                           product);
+  return LaunchOverlapping(stream, MergingGrid(product.chunks, product.k), kMerging,
+                           AddChunks<T, kBest>, product);
 }
 
-template <Policy kPolicy, typename T, bool kAligned, int kGroup, int kPieces>
+template <Policy kPolicy, Keep kKeep, typename T, bool kAligned, int kGroup, int kPieces>
 absl::Status Launch(cudaStream_t stream, const Product<T>& product) {
   constexpr Sharing kSharing = kGroup == 32 ? Sharing::kGroups : kPolicy.sharing;
   constexpr int64_t kTeams = kThreads / (kSharing == Sharing::kWarp ? 32 : kGroup);
   constexpr int64_t kColumns = Slice<T, kAligned, kGroup, kPieces>::kColumns;
   const dim3 grid(static_cast<unsigned>((product.chunks + product.rows + kTeams - 1) / kTeams),
                   static_cast<unsigned>((product.k + kColumns - 1) / kColumns));
-  Rows<T, kAligned, kGroup, kPieces, kPolicy.in_flight, kSharing>
+  Rows<T, kAligned, kGroup, kPieces, kPolicy.in_flight, kSharing, kKeep>
       <<<grid, kThreads, 0, stream>>>(product);
   cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess && product.chunks > 0) error = LaunchAddChunks(stream, product);
+  if (error == cudaSuccess && product.chunks > 0) {
+    error = LaunchAddChunks<kKeep == Keep::kBest>(stream, product);
+  }
   return ToStatus(error, "starting SpMM");
 }
 
-template <Policy kPolicy, typename T, bool kAligned>
+template <Policy kPolicy, Keep kKeep, typename T, bool kAligned>
 absl::Status LaunchGroup(cudaStream_t stream, const Product<T>& product) {
   constexpr int kPieces = kAligned && !kIsHalf<T> ? kPolicy.pieces : 1;  // twice the sums
   const int64_t bytes = std::min<int64_t>(product.k * sizeof(T), kPolicy.slab);
   if constexpr (kPolicy.slab > 256) {
-    if (bytes > 256) return Launch<kPolicy, T, kAligned, 32 / kPieces, kPieces>(stream, product);
+    if (bytes > 256)
+      return Launch<kPolicy, kKeep, T, kAligned, 32 / kPieces, kPieces>(stream, product);
   }
   if constexpr (kPolicy.slab > 128) {
-    if (bytes > 128) return Launch<kPolicy, T, kAligned, 16 / kPieces, kPieces>(stream, product);
+    if (bytes > 128)
+      return Launch<kPolicy, kKeep, T, kAligned, 16 / kPieces, kPieces>(stream, product);
   }
   if constexpr (kPolicy.sharing != Sharing::kTogether) {
-    if (bytes <= 32) return Launch<kPolicy, T, kAligned, 2, 1>(stream, product);
-    if (bytes <= 64) return Launch<kPolicy, T, kAligned, 4, 1>(stream, product);
+    if (bytes <= 32) return Launch<kPolicy, kKeep, T, kAligned, 2, 1>(stream, product);
+    if (bytes <= 64) return Launch<kPolicy, kKeep, T, kAligned, 4, 1>(stream, product);
   }
-  return Launch<kPolicy, T, kAligned, 8, 1>(stream, product);
+  return Launch<kPolicy, kKeep, T, kAligned, 8, 1>(stream, product);
+}
+
+// How others than plain sums are computed where these are by `policy`: fewer kernels differ.
+constexpr Policy OthersBy(Policy policy) {
+  const bool warp = policy.sharing == Sharing::kWarp, slabs = policy.slab < 512;
+  return {512, false, warp ? Sharing::kWarp : Sharing::kGroups, 1,
+          warp    ? 4
+          : slabs ? 8
+                  : policy.in_flight};
+}
+
+template <Policy kPolicy, typename T, bool kAligned>
+absl::Status LaunchKeep(cudaStream_t stream, const Product<T>& product, Keep keep) {
+  constexpr Policy kOthers = OthersBy(kPolicy);
+  switch (keep) {
+    case Keep::kSumOfOnes:
+      return LaunchGroup<kOthers, Keep::kSumOfOnes, T, kAligned>(stream, product);
+    case Keep::kBest:
+      return LaunchGroup<kOthers, Keep::kBest, T, kAligned>(stream, product);
+    case Keep::kSum:
+      break;
+  }
+  return LaunchGroup<kPolicy, Keep::kSum, T, kAligned>(stream, product);
 }
 
 template <Policy kPolicy, typename T>
@@ -280,6 +332,8 @@ absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
                         .b_stride = *stride,
                         .alpha = static_cast<SumOf<T>>(arguments.alpha),
                         .beta = static_cast<SumOf<T>>(arguments.beta),
+                        .mean = arguments.reduction == Reduction::kMean,
+                        .sign = arguments.reduction == Reduction::kMin ? SumOf<T>(-1) : SumOf<T>(1),
                         .chunks = kPolicy.split ? Chunks(layout, arguments.c.cols) : 0,
                         .chunk = ChunkFor(layout.nnz, arguments.c.cols),
                         .first_of = reinterpret_cast<int64_t*>(context.workspace.data()),
@@ -289,8 +343,11 @@ absl::Status RunOf(const Context& context, const SpmmArguments& arguments) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   const bool aligned = RowsAreWide<T>(product.b, arguments.b.leading_dimension, product.k) &&
                        RowsAreWide<T>(product.c, product.ldc, product.k);
-  return aligned ? LaunchGroup<kPolicy, T, true>(stream, product)
-                 : LaunchGroup<kPolicy, T, false>(stream, product);
+  const Keep keep = IsBest(arguments.reduction)   ? Keep::kBest
+                    : arguments.values == nullptr ? Keep::kSumOfOnes
+                                                  : Keep::kSum;
+  return aligned ? LaunchKeep<kPolicy, T, true>(stream, product, keep)
+                 : LaunchKeep<kPolicy, T, false>(stream, product, keep);
 }
 
 template <Policy kPolicy>
@@ -314,7 +371,7 @@ bool Supports(const Problem& problem, const Layout& layout) {
          problem.k <= kMostSpmmWidth && !problem.transposed && layout.kind == kCsr &&
          (kPolicy.slab == 512 ||
           problem.k * static_cast<int64_t>(SizeOf(problem.type)) > kPolicy.slab) &&
-         (!kPolicy.split || Chunks(layout, problem.k) > 0);
+         (!kPolicy.split || MayHaveSplitRows(layout, ChunkFor(layout.nnz, problem.k)));
 }
 
 template <Policy kPolicy>
@@ -325,7 +382,8 @@ SpmmKernel Kernel(std::string_view name) {
           .deterministic = true,
           .supports = Supports<kPolicy>,
           .workspace = Workspace<kPolicy>,
-          .run = Run<kPolicy>};
+          .run = Run<kPolicy>,
+          .reduces = true};
 }
 
 }  // namespace

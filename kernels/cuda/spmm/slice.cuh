@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/lanes.cuh"
@@ -87,6 +88,28 @@ struct SliceSum {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) at[j] += other.at[j];
   }
+  /// What the lane has that is `distance` away, as this has its: of all lanes of the warp.
+  __device__ void AddFrom(int distance) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) at[j] += __shfl_xor_sync(0xffffffffu, at[j], distance);
+  }
+  __device__ void Clear() {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) at[j] = 0;
+  }
+  template <typename Out>
+  __device__ void AddRow(const Out* row, int count) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      if (j < count) at[j] += Widen(row[Slice::Offset(j)]);
+    }
+  }
+  /// By how many there are, if any.
+  __device__ void Divide(int64_t length) {
+    const Sum divisor = static_cast<Sum>(max(length, int64_t{1}));
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) at[j] /= divisor;
+  }
   /// row = alpha * this + beta * row; with beta == 0 the row is not read. Out: T or Sum.
   template <typename Out>
   __device__ void Emit(Out* row, int count, Sum alpha, Sum beta) const {
@@ -152,13 +175,72 @@ __device__ inline const T* RowAt(const T* base, int32_t row, uint32_t stride) {
                                     static_cast<uint64_t>(static_cast<uint32_t>(row)) * stride);
 }
 
+/// max, but of a NaN with anything NaN.
+__device__ inline float Greater(float a, float b) {
+  float greater;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
+  return greater;
+}
+__device__ inline double Greater(double a, double b) { return !(a <= b) && b == b ? a : b; }
+
+/// The greatest products of a lane's part of a row of C.
+template <typename Slice>
+struct SliceBest : SliceSum<Slice> {
+  using Sum = SumOf<typename Slice::Element>;
+  using SliceSum<Slice>::at, SliceSum<Slice>::kWidth;
+
+  __device__ SliceBest() {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) at[j] = -static_cast<Sum>(INFINITY);
+  }
+  __device__ void Add(Sum scale, const Slice& other) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) at[j] = Greater(scale * Widen(other.at[j]), at[j]);
+  }
+  __device__ void Add(const SliceSum<Slice>& other) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) at[j] = Greater(other.at[j], at[j]);
+  }
+  __device__ void AddFrom(int distance) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      at[j] = Greater(__shfl_xor_sync(0xffffffffu, at[j], distance), at[j]);
+    }
+  }
+  template <typename Out>
+  __device__ void AddRow(const Out* row, int count, Sum sign) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      if (j < count) at[j] = Greater(sign * Widen(row[Slice::Offset(j)]), at[j]);
+    }
+  }
+};
+
+/// S's values as they are.
+template <typename T>
+struct PlainValues {
+  const T* at;
+  __device__ SumOf<T> operator[](int i) const { return Widen(ReadOnly(at + i)); }
+};
+/// Or ones, times `sign`: the least is the greatest of what is negated.
+template <typename T>
+struct SignedValues {
+  const T* at;
+  SumOf<T> sign;
+  bool ones;
+  __device__ SumOf<T> operator[](int i) const {
+    return ones ? sign : sign * Widen(ReadOnly(at + i));
+  }
+};
+
 /// sum += the products of `count` nonzeros, of which the next is kStep further on; `b` points at
-/// the lane's first column.
-template <int kInFlight, int kStep, typename Slice>
+/// the lane's first column. Total: SliceSum or SliceBest; Values: PlainValues or SignedValues.
+template <int kInFlight, int kStep, typename Slice, typename Values,
+          template <typename> typename Total>
 __device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_stride,
-                                   const int32_t* columns, const typename Slice::Element* values,
-                                   int count, int elements, SliceSum<Slice>& sum) {
-  using Sum = typename SliceSum<Slice>::Sum;
+                                   const int32_t* columns, Values values, int count, int elements,
+                                   Total<Slice>& sum) {
+  using Sum = typename Total<Slice>::Sum;
 #pragma unroll 1
   for (; count >= kInFlight; count -= kInFlight) {
     Slice rows[kInFlight];
@@ -166,12 +248,12 @@ __device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
-      scales[i] = Widen(ReadOnly(values + i * kStep));
+      scales[i] = values[i * kStep];
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) sum.Add(scales[i], rows[i]);
     columns += kInFlight * kStep;
-    values += kInFlight * kStep;
+    values.at += kInFlight * kStep;
   }
   if (count <= 0) return;
   Slice rows[kInFlight];
@@ -181,11 +263,15 @@ __device__ inline void AddNonzeros(const typename Slice::Element* b, uint32_t b_
     scales[i] = Sum(0);
     if (i < count) {
       rows[i] = Slice::Load(RowAt(b, __ldg(columns + i * kStep), b_stride), elements);
-      scales[i] = Widen(ReadOnly(values + i * kStep));
+      scales[i] = values[i * kStep];
     }
   }
 #pragma unroll
-  for (int i = 0; i + 1 < kInFlight; ++i) sum.Add(scales[i], rows[i]);
+  for (int i = 0; i + 1 < kInFlight; ++i) {
+    // Sums take the others along: there they are zeros.
+    if (!std::is_same_v<Total<Slice>, SliceSum<Slice>> && i >= count) break;
+    sum.Add(scales[i], rows[i]);
+  }
 }
 
 }  // namespace sparsed::cuda

@@ -122,6 +122,12 @@ class MatrixRun {
       Spmm(true, View(scores, nnz_, h), View(q, rows_, l), MutableView(dk2, cols_, l), slots);
     };
     Report("attention backward", "chain", chain_backward);
+    // Of what AttentionGradientStep is given, which has no weights.
+    Report("attention backward", "chain of scores", [&] {
+      Sddmm(View(q, rows_, l), View(k, cols_, l), scores);
+      Softmax(scale, scores, weights);
+      chain_backward();
+    });
     Report("attention backward", "fused", [&] { Compute(gradient); });
     Compare("attention dq", dq, dq2, rows_ * l);
     Compare("attention dk", dk, dk2, cols_ * l);
@@ -217,7 +223,7 @@ class MatrixRun {
   }
   /// `values` in the order of S's CSR.
   void Spmm(bool transposed, const ConstDense& values, const ConstDense& b, const Dense& c,
-            Buffer& slots) {
+            Buffer& slots, Reduction reduction = Reduction::kSum) {
     const Layout& layout = transposed ? transposed_ : csr_;
     if (widths_.heads > 1) {
       RowProducts products{layout};
@@ -232,7 +238,7 @@ class MatrixRun {
       placed = slots.data();
     }
     const Problem problem = ProblemOf(Operation::kSpmm, b.cols);
-    const SpmmArguments arguments = {layout, placed, b, c};
+    const SpmmArguments arguments = {layout, placed, b, c, 1, 0, reduction};
     RunBest(SpmmKernels(), transposed ? "spmm^T" : "spmm", layout, problem, arguments);
   }
   /// By the kernel for plain CSR that was fastest the first time.
@@ -274,15 +280,22 @@ class MatrixRun {
       products.c = {c.data, cols_, c.cols, c.cols};
       if (rows_ == cols_) Rows(products);
     });
-    for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMax}) {
-      RowProducts products{csr_};
-      products.reduction = reduction;
-      products.values = values;
-      products.values_by_slot = true;
-      products.b = b;
-      products.c = c;
-      Report(std::string(Name(reduction)), "row products", [&] { Rows(products); });
+    // By the kernel that was the fastest for the sum.
+    for (const Reduction reduction : {Reduction::kMean, Reduction::kMax}) {
+      Report(std::string(Name(reduction)), "kernel",
+             [&] { Spmm(false, values, b, c, slots, reduction); });
+      Report(std::string(Name(reduction)) + " of ones", "kernel",
+             [&] { Spmm(false, {}, b, c, slots, reduction); });
     }
+    Buffer which = New(2 * c.rows * c.cols);
+    RowProducts products{csr_};
+    products.reduction = Reduction::kMax;
+    products.values = values;
+    products.values_by_slot = true;
+    products.b = b;
+    products.c = c;
+    products.arguments = MutableView(which, c.rows, c.cols);
+    Report("max and which", "row products", [&] { Rows(products); });
   }
 
   void Report(const std::string& what, const std::string& how, const std::function<void()>& run) {

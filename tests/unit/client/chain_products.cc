@@ -496,7 +496,11 @@ void CheckReductions(ChainRunner& runner, unsigned seed, double relative) {
         const auto done = runner.Run({matrix}, chain);
         ASSERT_TRUE(done.ok()) << done.status();
         ASSERT_EQ(done->steps.size(), plans.size());
-        for (size_t i = 0; i < plans.size(); ++i) EXPECT_EQ(done->steps[i].plan, plans[i]);
+        for (size_t i = 0; i < plans.size(); ++i) {
+          // A GPU's has the sum's plan behind it.
+          const std::string& plan = done->steps[i].plan;
+          EXPECT_EQ(plan.substr(0, plan.find(',')), plans[i]);
+        }
         for (size_t i = 0; i < results.size(); ++i) {
           SCOPED_TRACE(testing::Message() << Name(kTypeOf<T>) << " result " << i << " of " << k
                                           << (transpose ? " columns, transposed" : " columns")
