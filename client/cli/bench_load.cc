@@ -18,9 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-/// A window has so many requests, but takes no longer than that.
+/// A window has so many requests, or fewer that take longer than options allow it.
 constexpr int64_t kWindowRequests = 8;
-constexpr Seconds kLongestWindow{3};
 /// Of fewer nothing is known. So many are left out at once.
 constexpr size_t kLeastWindows = 20, kMostParts = 16;
 
@@ -208,16 +207,22 @@ class Load {
     return window;
   }
 
-  /// Waits until there is enough in it.
+  /// Waits until there is enough in it: of requests that take long at least one, or the time is
+  /// over.
   void FillWindow(Seconds least, int64_t requests) const {
     const auto begun = Clock::now();
     while (!Ended()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      const Seconds took = Clock::now() - begun;
-      if (took >= kLongestWindow) return;
+      const auto now = Clock::now();
+      const Seconds took = now - begun;
       if (took < least) continue;
       const MutexLock lock(mutex_);
-      if (window_.latency.count() >= requests) return;
+      const bool some = window_.latency.count() > 0 || !window_.failed.empty();
+      const bool over = options_.seconds > 0
+                            ? measured_ + Seconds(now - window_begun_).count() >= options_.seconds
+                            : Seconds(now - first_begun_).count() >= options_.most_seconds;
+      if (window_.latency.count() >= requests || over) return;
+      if (some && took.count() >= options_.longest_window) return;
     }
   }
 
@@ -244,8 +249,8 @@ class Load {
   }
 
   void Keep(std::unique_ptr<Window> window) {
-    if (window->latency.count() == 0 && window->failed.empty()) return;
     measured_ += window->seconds;
+    if (window->latency.count() == 0 && window->failed.empty()) return;
     main_.all.push_back(closed() ? static_cast<double>(window->latency.count()) / window->seconds
                                  : static_cast<double>(window->latency.Quantile(0.5).count()));
     kernel_.all.push_back(static_cast<double>(window->kernel().count()));

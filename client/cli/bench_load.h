@@ -30,6 +30,7 @@ struct LoadOptions {
   double seconds = 0;        ///< for so long; 0: until it is known
   double most_seconds = 60;  ///< and if it never is
   double window = 0.1;  ///< seconds, at least; five of them are for warming up, half a one anew
+  double longest_window = 3;  ///< seconds, at most, where a request ends within them
   /// It is known when the 95 % confidence intervals of the windows' medians, of the rate (at a
   /// fixed rate: of the median latency) and of the kernel's time, are at most this part of them to
   /// each side, and the first half of the windows agrees with the second.

@@ -305,8 +305,9 @@ class Call {
   virtual size_t counted() const { return 0; }
   /// Queues it; once, when complete. If the queue is full it ends with RESOURCE_EXHAUSTED.
   virtual void Submit() = 0;
-  /// Likewise, by a thread that has nothing else to do: a short one for a GPU, of which a worker
-  /// slot is free and where nobody waits, runs in this thread, and has ended when this returns.
+  /// Likewise, by a thread that has nothing else to do: of a short product for a GPU, of which a
+  /// worker slot is free and where nobody waits, the first step, mostly the only one, runs in this
+  /// thread. The sink may be called before this returns: hold no lock that it takes.
   virtual void SubmitHere() { Submit(); }
   /// Ends it soon with CANCELLED, in whatever state it is.
   virtual void Cancel() = 0;

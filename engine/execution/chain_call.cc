@@ -94,7 +94,12 @@ void ChainCall::TakePlans(DeviceKind kind) {
   for (Step& step : steps_) {
     if (!step.product) continue;
     step.problem.device = kind;
-    if (step.planned()) step.plan = step.matrix->pattern()->plans().Find(ClassOf(step.problem));
+    if (!step.planned()) continue;
+    step.plan = step.matrix->pattern()->plans().Find(ClassOf(step.problem));
+    if (!step.reduces || step.plan.plan == nullptr) continue;
+    const std::optional<LayoutKernel> kernel =
+        FindLayoutKernel(Operation::kSpmm, step.plan.plan->plan.kernel);
+    step.plain = !kernel || !kernel->reduces();
   }
 }
 
@@ -127,6 +132,8 @@ Job::Loader ChainCall::ToLoad() const {
       if (!step.planned()) {
         loaders.push_back(LoaderOf(matrix));
         if (step.on_transpose) loaders.push_back(LoaderOfTransposed(matrix));
+      } else if (step.plain) {
+        loaders.push_back(LoaderOf(matrix));
       } else if (seen.insert(step.plan.plan.get()).second) {
         loaders.push_back(LoaderOf(*impl_, device(), matrix, step.plan));
       }
@@ -449,9 +456,8 @@ absl::Status ChainCall::RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane) {
 absl::Status ChainCall::Run(const ReduceStep& reduce, size_t i, Lane& lane) {
   Step& step = steps_[i];
   if (!step.planned()) return RunRows(reduce, i, lane);
-  absl::StatusOr<Resolved> plan = ResolveStep(step);
-  // Plain CSR's first kernel does.
-  if (plan.ok() && !plan->kernel->reduces()) plan = ResolvePlain(step.matrix, step.problem);
+  absl::StatusOr<Resolved> plan =
+      step.plain ? ResolvePlain(step.matrix, step.problem) : ResolveStep(step);
   if (!plan.ok()) return plan.status();
   const absl::StatusOr<PlacedSparse> s =
       PlaceMatrix(step, *plan, reduce.values, reduce.unscaled, lane);

@@ -63,6 +63,7 @@ class ChainCall final : public Job {
     size_t value = 0;              ///< the first that it makes; there may be another behind it
     bool product = false;          ///< an SpMM or SDDMM, of which `problem` and `heads` speak
     bool reduces = false;          ///< an SpMM that is no sum: by the sum's plan, on a GPU alone
+    bool plain = false;            ///< then, by plain CSR's first kernel: the plan's does not
     Problem problem = {};
     int64_t heads = 1;
     int64_t width = 1;          ///< multiplications of each nonzero, about

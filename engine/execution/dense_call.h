@@ -83,6 +83,7 @@ class DenseCall final : public Job {
   /// The request's own, in the order of a placed layout.
   absl::StatusOr<std::shared_ptr<const Array>> PlaceOwnValues(const Layout& layout, Lane& lane);
   Cost Predict() const override;
+  bool IsOneStep() const override { return true; }
   /// Multiplications, and what requests that take equally long for each have in common.
   double Work() const;
   uint64_t Kind() const;

@@ -146,11 +146,11 @@ std::shared_ptr<FairEntry> FairQueue::PopShort(Turn& turn, std::span<const Turn*
 FairQueue::Tenant* FairQueue::FindLong() const {
   if (sizes_[kLong] == 0) return nullptr;
   const double least = order_.begin()->start;
-  const auto found = std::ranges::find_if(
-      order_, [&](const Place& place) { return NextFlow(*place.tenant) == kLong; });
-  if (found == order_.end()) return nullptr;
-  Tenant& tenant = *found->tenant;
-  return (tenant.start - least) * tenant.weight <= kMostAheadSeconds ? &tenant : nullptr;
+  const auto found = std::ranges::find_if(order_, [&](const Place& place) {
+    return (place.start - least) * place.tenant->weight <= kMostAheadSeconds &&
+           NextFlow(*place.tenant) == kLong;
+  });
+  return found == order_.end() ? nullptr : found->tenant;
 }
 
 std::shared_ptr<FairEntry> FairQueue::PopLong(Turn& turn) {

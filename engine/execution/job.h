@@ -87,6 +87,8 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
     bool is_long = false;     ///< it takes many steps
   };
   virtual Cost Predict() const { return {}; }
+  /// Of one that is not long: nothing of it is long, so that its caller's thread may wait for it.
+  virtual bool IsOneStep() const { return false; }
   /// Within a step: the time so far is its tenant's, and whoever waits may be to go before it. If
   /// so it had better return kAgain.
   bool GivesWay();

@@ -14,8 +14,9 @@ namespace {
 /// After as long without a call, or twice as long, memory of the GPU that was kept for the next one
 /// is given back.
 constexpr auto kRest = std::chrono::seconds(2);
-/// For which a GPU's lane looks for the next job before it sleeps: a small query there and back over
-/// a slow host's sockets. One that slept would make the next answer late, and sleep before that.
+/// For which a GPU's lane looks for the next job before it sleeps: a small query there and back
+/// over a slow host's sockets. One that slept would make the next answer late, and sleep before
+/// that.
 constexpr auto kLook = std::chrono::microseconds(400);
 /// For which a trial's turn has the GPU to itself though short jobs wait: then these go beside it.
 constexpr auto kAlone = std::chrono::milliseconds(1);
@@ -147,7 +148,7 @@ absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Tim
   }
   // What waits for others to join it waits elsewhere.
   const bool next = lanes.queue.empty() && lanes.gathering.empty() && job->joint_.key.empty();
-  if (!here || job->is_long || !next) {
+  if (!here || !next || job->is_long || !job->IsOneStep()) {
     EnqueueLocked(lanes, std::move(job));
     return absl::OkStatus();
   }

@@ -788,7 +788,8 @@ void ComputeStream::DoElsewhere(Todo todo) {
     grpc::Alarm now = {};
   };
   auto* const later = new Later{shared_from_this(), std::move(todo)};
-  later->now.Set(gpr_now(GPR_CLOCK_MONOTONIC), [later](bool /*ok*/) {
+  // In the past: what is due now goes through a timer, a millisecond later.
+  later->now.Set(gpr_inf_past(GPR_CLOCK_MONOTONIC), [later](bool /*ok*/) {
     const std::unique_ptr<Later> own(later);
     own->stream->Do(std::move(own->todo));
   });

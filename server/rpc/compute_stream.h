@@ -168,7 +168,8 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   void Proceed(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Does what is to do. Unless it writes or finishes, `this` may be gone already.
   void Do(Todo todo) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Likewise, on a thread of gRPC's. It writes: the stream is not finished before.
+  /// Likewise, on a thread of gRPC's. Where it writes, the stream is not finished before; chunks
+  /// for carriers that have ended meanwhile are dropped.
   void DoElsewhere(Todo todo) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ServiceContext& service_;

@@ -277,8 +277,8 @@ TEST_F(GpuLanes, ManyWithLongOnesHaveNoMoreThanTheirPartsBesideManyWithShortOnes
   ASSERT_TRUE(WaitFor([&] { return all_of() > 2; }));
   const double share = all_of() / (2 * kEach);
   for (const std::string& tenant : tenants) {
-    EXPECT_GT(SecondsOf(tenant), 0.9 * share) << tenant;
-    EXPECT_LT(SecondsOf(tenant), 1.1 * share) << tenant;
+    EXPECT_GT(SecondsOf(tenant), 0.8 * share) << tenant;  // half of it, were they passed over
+    EXPECT_LT(SecondsOf(tenant), 1.2 * share) << tenant;
   }
   over = true;
   for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());

@@ -484,6 +484,21 @@ TEST_F(BesideLongOnes, AnothersLongOneIsTakenWhereTheNextIsAShortOne) {
   EXPECT_FALSE(queue.HasLong());
 }
 
+TEST_F(BesideLongOnes, OneThatMayGoIsFoundBehindOneOfGreatWeightThatMayNot) {
+  queue.SetWeights({{{"heavy", 10}}});
+  Add("busy", 1, /*is_long=*/true);
+  queue.Pop(turn);
+  Add("behind", 0.0001, false);
+  queue.Charge("heavy", 1.5 * FairQueue::kMostAheadSeconds);
+  Add("heavy", 1, /*is_long=*/true);
+  EXPECT_FALSE(queue.HasLong());
+  queue.Charge("light", 0.5 * FairQueue::kMostAheadSeconds);
+  const auto light = Add("light", 1, /*is_long=*/true);
+  FairQueue::Turn other;
+  ASSERT_TRUE(queue.HasLong());
+  EXPECT_EQ(queue.PopLong(other), light);
+}
+
 TEST_F(BesideLongOnes, ShortOnesAreNotPassedOverByWhoHasHadMuchMore) {
   queue.SetWeights({{{"heavy", 4}}});
   Add("busy", 1, /*is_long=*/true);

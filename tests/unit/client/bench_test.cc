@@ -134,6 +134,34 @@ TEST(Load, CountsWhatEndsInItsTime) {
   EXPECT_EQ(result->transport, Transport::kHeld);
 }
 
+TEST(Load, RequestsThatTakeLongerThanAWindowCountWhole) {
+  const std::atomic<bool> stop = false;
+  const auto result = RunLoad({.workers = 1, .seconds = 0.5, .longest_window = 0.02},
+                              Once([](int, int64_t) -> absl::StatusOr<LoadSample> {
+                                std::this_thread::sleep_for(milliseconds(100));
+                                return Sample();
+                              }),
+                              stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GE(result->latency.count(), 2);
+  EXPECT_LE(result->rate, 10);
+  EXPECT_LE(static_cast<double>(result->latency.count()), 10 * result->seconds * 1.001);
+}
+
+TEST(Load, OneThatDoesNotEndInTimeIsNotWaitedForTwice) {
+  const std::atomic<bool> stop = false;
+  std::atomic<int> calls = 0;
+  const auto result = RunLoad({.workers = 1, .seconds = 0.05, .longest_window = 0.02},
+                              Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                                ++calls;
+                                std::this_thread::sleep_for(milliseconds(1200));
+                                return Sample();
+                              }),
+                              stop);
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(absl::IsUnknown(result.status())) << result.status();
+}
+
 TEST(Load, AtARateAStallIsFeltByAllThatWereDueInIt) {
   const std::atomic<bool> stop = false;
   const auto begun = std::chrono::steady_clock::now();

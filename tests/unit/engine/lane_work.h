@@ -71,6 +71,7 @@ class Work final : public Job {
         end(std::move(of_it)),
         step_(std::move(step)) {}
   Cost Predict() const override { return cost; }
+  bool IsOneStep() const override { return true; }
   Next Run(Lane& lane, absl::Status*) override { return step_(*this, lane); }
   void Drop() override {}
   const Step step_;
