@@ -87,8 +87,8 @@ struct ClientOptions {
   /// 4 MiB or more; at most 16. One stream is bound by one core at each end, so more help where
   /// both have cores to spare and the network (or none in between) is faster than that; where the
   /// cores are busy they help nothing. The first such request opens them and goes over one alone.
-  /// What cannot be opened is done without, as at a server that knows only one. 0: one, or four over
-  /// TLS, which takes a core at each end several times as long as the bytes alone.
+  /// What cannot be opened is done without, as at a server that knows only one. 0: one, or four
+  /// over TLS, which takes a core at each end several times as long as the bytes alone.
   int streams = 0;
   /// Of products and chains, 0 to 7: the highest goes first of those of one's own that wait at the
   /// server. A call may say a higher one.
