@@ -41,7 +41,8 @@ def test_what_it_says(g, client, name):
     assert (info["rows"], info["nnz"]) == (30, g.nnz)
     assert "nnz: 180" in str(info)
     assert name in [one["name"] for one in client.matrices(name)]
-    assert [one["name"] for one in client.matrices(f"default~{name}", everybody=True)] == [f"default~{name}"]
+    everybodys = client.matrices(f"default~{name}", everybody=True)
+    assert [one["name"] for one in everybodys] == [f"default~{name}"]
     assert client.matrices("nobody-has-this-prefix") == []
     assert client.info()["version"]
     assert client.stats()["matrices"] >= 1
