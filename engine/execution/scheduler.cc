@@ -173,10 +173,11 @@ absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Tim
 Scheduler::Worker* Scheduler::FindIdleLocked(Lanes& lanes) {
   // On the CPU a lane's threads are those of the thread that it is.
   if (closing_ || !lanes.is_gpu()) return nullptr;
-  const auto idle = std::ranges::find_if(lanes.workers, [&](const Worker& worker) {
-    return (worker.sleeps || worker.looks) && !worker.lent && MayRunLocked(lanes, worker.lane);
-  });
-  return idle == lanes.workers.end() ? nullptr : &*idle;
+  for (Worker& worker : lanes.workers) {
+    const bool idle = (worker.sleeps || worker.looks) && !worker.lent;
+    if (idle && MayRunLocked(lanes, worker.lane)) return &worker;
+  }
+  return nullptr;
 }
 
 absl::Status Scheduler::MayEndLocked(const Lanes& lanes, const Job& job,
