@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/workspace.h"
 #include "tests/kernels/attention_harness.h"
 
 namespace sparsed::test {
@@ -18,35 +19,19 @@ class OnGpu final : public AttentionSite {
     gpu_.Download(to, from.data(), bytes);
   }
   absl::Status Compute(const EdgeAttention& attention, ElementType type) override {
-    return InWorkspace(cuda::EdgeAttentionWorkspace(attention, type), [&](const Context& context) {
-      return cuda::ComputeEdgeAttention(context, attention, type);
-    });
+    return RunInWorkspace(gpu_, cuda::EdgeAttentionWorkspace(attention, type),
+                          [&](const Context& context) {
+                            return cuda::ComputeEdgeAttention(context, attention, type);
+                          });
   }
   absl::Status Compute(const EdgeAttentionGradient& gradient, ElementType type) override {
-    return InWorkspace(cuda::EdgeAttentionWorkspace(gradient, type), [&](const Context& context) {
-      return cuda::ComputeEdgeAttentionGradient(context, gradient, type);
-    });
+    return RunInWorkspace(gpu_, cuda::EdgeAttentionWorkspace(gradient, type),
+                          [&](const Context& context) {
+                            return cuda::ComputeEdgeAttentionGradient(context, gradient, type);
+                          });
   }
 
  private:
-  static constexpr size_t kGuard = 256;
-
-  /// With a workspace of NaN that nothing is written behind.
-  template <typename Start>
-  absl::Status InWorkspace(size_t bytes, const Start& start) {
-    Buffer workspace = gpu_.Allocate(bytes + kGuard);
-    Must(gpu_.stream().Fill(workspace.mutable_data(), 0xff, bytes + kGuard));
-    Context context;
-    context.workspace = {workspace.mutable_data(), bytes};
-    context.stream = gpu_.stream().handle();
-    const absl::Status started = start(context);
-    const absl::Status done = gpu_.stream().Synchronize();
-    unsigned char guard[kGuard];
-    gpu_.Download(guard, workspace.data() + bytes, kGuard);
-    for (const unsigned char byte : guard) EXPECT_EQ(byte, 0xff) << "behind the workspace";
-    return started.ok() ? done : started;
-  }
-
   Gpu& gpu_;
 };
 

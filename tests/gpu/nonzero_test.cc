@@ -4,6 +4,7 @@
 #include "kernels/formats/csr.h"
 #include "kernels/kernel_table.h"
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/workspace.h"
 #include "tests/kernels/nonzero_harness.h"
 
 namespace sparsed::test {
@@ -18,9 +19,9 @@ class OnGpu : public NonzeroSite {
     gpu_.Download(to, from.data(), bytes);
   }
   absl::Status Compute(const RowProducts& products, ElementType type) override {
-    return WithWorkspace(cuda::RowProductsWorkspace(products, type), [&](const Context& context) {
-      return cuda::ComputeRowProducts(context, products, type);
-    });
+    return RunInWorkspace(
+        gpu_, cuda::RowProductsWorkspace(products, type),
+        [&](const Context& context) { return cuda::ComputeRowProducts(context, products, type); });
   }
   absl::Status Compute(const HeadDots& dots, ElementType type) override {
     Context context;
@@ -42,30 +43,13 @@ class OnGpu : public NonzeroSite {
   }
 
  protected:
-  /// Runs with exactly so many bytes, NaN all of them.
-  template <typename Run>
-  absl::Status WithWorkspace(size_t bytes, const Run& run) {
-    Buffer workspace = gpu_.Allocate(bytes + kGuard);
-    Must(gpu_.stream().Fill(workspace.mutable_data(), 0xff, bytes + kGuard));
-    Context context;
-    context.workspace = {workspace.mutable_data(), bytes};
-    context.stream = gpu_.stream().handle();
-    const absl::Status done = Done(run(context));
-    unsigned char guard[kGuard];
-    gpu_.Download(guard, workspace.data() + bytes, kGuard);
-    for (const unsigned char byte : guard) EXPECT_EQ(byte, 0xff) << "behind the workspace";
-    return done;
-  }
+  Gpu& gpu_;
 
  private:
-  static constexpr size_t kGuard = 256;
-
   absl::Status Done(const absl::Status& started) {
     const absl::Status done = gpu_.stream().Synchronize();
     return started.ok() ? done : started;
   }
-
-  Gpu& gpu_;
 };
 
 /// Reductions by a kernel of SpMM, those that it can.
@@ -87,8 +71,8 @@ class ByKernel final : public OnGpu {
     ++runs_;
     const SpmmArguments arguments = {
         products.layout, products.values.data, products.b, products.c, 1, 0, products.reduction};
-    return WithWorkspace(
-        kernel_.workspace(problem, products.layout, 1),
+    return RunInWorkspace(
+        gpu_, kernel_.workspace(problem, products.layout, 1),
         [&](const Context& context) { return kernel_.run(context, problem, arguments); });
   }
 
