@@ -10,6 +10,7 @@
 
 #include "base/sleep.h"
 #include "engine/catalog/stored.h"
+#include "engine/execution/calibrate.h"
 #include "engine/execution/device_queues.h"
 #include "engine/execution/gpu_backend.h"
 #include "engine/memory/processor.h"
@@ -30,6 +31,8 @@ constexpr std::chrono::seconds kKeepTime{2};
 /// for.
 constexpr std::chrono::minutes kQuietTime{1};
 constexpr std::chrono::milliseconds kQuietWait{500};
+/// For which steps of a calibration wait for idle lanes, all together.
+constexpr std::chrono::seconds kCalibrationWait{10};
 
 bool HasAvx512() {
 #if defined(__x86_64__)
@@ -71,9 +74,9 @@ class SoftLimits {
   std::map<std::pair<std::string, Quota>, int64_t> told_;
 };
 
-/// Until it is told to stop.
+/// Until it is told to stop; `when_quiet` is called now and then while no request is under way.
 void KeepHouse(const std::stop_token& stop, Budget& budget, Catalog& catalog, DenseCatalog& dense,
-               Executor& executor, Observer& observer) {
+               Executor& executor, Observer& observer, const std::function<void()>& when_quiet) {
   using Clock = std::chrono::steady_clock;
   SoftLimits soft_limits;
   Clock::time_point next_quiet = Clock::now() + kQuietTime;
@@ -81,6 +84,7 @@ void KeepHouse(const std::stop_token& stop, Budget& budget, Catalog& catalog, De
     if (const auto now = Clock::now(); now >= next_quiet && executor.in_flight() == 0) {
       // That it is too busy after all is no error.
       executor.SettleMemoryRate(nullptr, now + kQuietWait).IgnoreError();
+      when_quiet();
       next_quiet = now + kQuietTime;
     }
     budget.TrimKept();
@@ -250,7 +254,7 @@ absl::StatusOr<std::optional<PatternMeasurements>> Engine::ReadNextPast(const st
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
                                                      Observer& observer) {
-  std::unique_ptr<Engine> engine(new Engine(options));
+  std::unique_ptr<Engine> engine(new Engine(options, observer));
   if (options.data_dir.empty()) {
     engine->store_ = MakeInMemoryStore();
   } else {
@@ -272,6 +276,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   for (const std::unique_ptr<Device>& gpu : engine->gpus_) gpus.push_back(gpu.get());
   engine->executor_ = std::make_unique<Executor>(options.execution, *engine->catalog_,
                                                  *engine->dense_, *engine->budget_, observer, gpus);
+  engine->ReadCalibrations();
   engine->preparation_ =
       std::make_unique<Preparation>(options.preparation, *engine->catalog_, *engine->store_,
                                     *engine->budget_, *engine->executor_, observer);
@@ -299,7 +304,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   engine->OpenModels(observer);
   preparation.Restore(*contents);
   engine->housekeeper_ = std::jthread([raw = engine.get(), &observer](const std::stop_token& stop) {
-    KeepHouse(stop, *raw->budget_, *raw->catalog_, *raw->dense_, *raw->executor_, observer);
+    KeepHouse(stop, *raw->budget_, *raw->catalog_, *raw->dense_, *raw->executor_, observer,
+              [raw, &stop] { raw->CalibrateWhenQuiet(stop); });
   });
   if (engine->store_->durable()) {
     engine->store_watcher_ = std::make_unique<StoreWatcher>(
@@ -313,7 +319,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   return engine;
 }
 
-Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
+Engine::Engine(EngineOptions options, Observer& observer)
+    : options_(std::move(options)), observer_(observer) {}
 
 Engine::~Engine() {
   // What expires tells worker slots and the preparation; these call into each other: end the trials
@@ -366,6 +373,88 @@ void Engine::OpenModels(Observer& observer) {
       [&observer](const std::string& sentence) { observer.OnModelProblem(sentence); });
 }
 
+void Engine::ReadCalibrations() {
+  if (options_.data_dir.empty()) return;
+  const absl::StatusOr<std::vector<Calibration>> all =
+      engine::ReadCalibrations(PosixFileSystem(), options_.data_dir);
+  if (!all.ok()) {
+    observer_.OnCalibrationProblem(
+        fmt::format("{}; what is built in holds until it is measured again",
+                    std::string(all.status().message())));
+    return;
+  }
+  std::vector<Backend*> backends = {&executor_->backend({})};
+  for (const std::unique_ptr<Device>& gpu : gpus_) {
+    backends.push_back(&executor_->backend(gpu->id()));
+  }
+  for (Backend* const backend : backends) {
+    const bool cpu = backend->id().kind == DeviceKind::kCpu;
+    const int threads = cpu ? options_.execution.threads_per_lane : 0;
+    const auto found = std::ranges::find_if(*all, [&](const Calibration& calibration) {
+      return calibration.model == backend->model() && calibration.threads == threads;
+    });
+    if (found != all->end()) {
+      backend->Use(*found);
+    } else if (!all->empty()) {
+      observer_.OnCalibrationProblem(fmt::format(
+          "{} has others' constants and none of {}{}; what is built in holds until they are "
+          "measured",
+          kCalibrationFile, backend->model(),
+          cpu ? fmt::format(" with {} threads", threads) : std::string()));
+    }
+  }
+}
+
+absl::StatusOr<Calibration> Engine::Calibrate(DeviceKind kind, const std::atomic<bool>* stop,
+                                              std::chrono::steady_clock::time_point until) {
+  if (!serves(kind)) {
+    return absl::FailedPreconditionError("there is no GPU that serves: nothing to calibrate");
+  }
+  if (const int64_t pending = preparation_->pending(); pending > 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{} preparation{} under way, and would disturb it; calibrate when there are none", pending,
+        pending == 1 ? " is" : "s are"));
+  }
+  if (calibrating_.exchange(true)) {
+    return absl::FailedPreconditionError("a calibration is under way already");
+  }
+  const DeviceId first = kind == DeviceKind::kCpu ? DeviceId{} : gpus_.front()->id();
+  MemorySource& host = budget_->Source(MemoryUse::kPreparation);
+  absl::StatusOr<Calibration> calibration = engine::Calibrate(*executor_, host, first, stop, until);
+  if (calibration.ok()) {
+    if (kind == DeviceKind::kCpu) {
+      executor_->backend(first).Use(*calibration);
+    } else {
+      for (const std::unique_ptr<Device>& gpu : gpus_) {
+        executor_->backend(gpu->id()).Use(*calibration);
+      }
+    }
+    observer_.OnCalibrated(Name(kind), fmt::format("in {:.1f} s", calibration->seconds));
+    if (!options_.data_dir.empty()) {
+      const absl::Status kept = KeepCalibration(PosixFileSystem(), options_.data_dir, *calibration);
+      if (!kept.ok()) calibration = kept;
+    }
+  }
+  calibrating_ = false;
+  return calibration;
+}
+
+void Engine::CalibrateWhenQuiet(const std::stop_token& stop) {
+  std::atomic<bool> stopped = false;
+  const std::stop_callback on_stop(stop, [&stopped] { stopped = true; });
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    if (!serves(kind)) continue;
+    const DeviceId first = kind == DeviceKind::kCpu ? DeviceId{} : gpus_.front()->id();
+    if (executor_->backend(first).calibration() || preparation_->pending() > 0) continue;
+    const absl::Status status =
+        Calibrate(kind, &stopped, std::chrono::steady_clock::now() + kCalibrationWait).status();
+    if (status.ok() || stopped || std::exchange(told_of_calibration_, true)) continue;
+    observer_.OnCalibrationProblem(
+        fmt::format("{} was not calibrated ({}); it is tried again every minute that is quiet",
+                    Name(kind), std::string(status.message())));
+  }
+}
+
 int64_t Engine::UseOf(const Tenant& tenant, Quota quota) const {
   if (quota != Quota::kDeviceBytes) return tenant.used(quota);
   int64_t most = 0;
@@ -384,9 +473,16 @@ std::vector<DeviceFacts> Engine::devices() const {
   std::vector<DeviceFacts> facts = {{"cpu", CpuDescription(),
                                      options_.execution.lanes * options_.execution.threads_per_lane,
                                      "", true}};
+  const auto add_constants = [this, &facts](DeviceId id) {
+    const Backend& backend = executor_->backend(id);
+    facts.back().constants = backend.constants();
+    facts.back().calibration = backend.calibration();
+  };
+  add_constants({});
   for (const std::unique_ptr<Device>& gpu : gpus_) {
     facts.push_back(
         {gpu->name(), gpu->description(), 0, std::string(gpu->status().message()), true});
+    add_constants(gpu->id());
   }
   for (const auto& [id, why] : not_opened_) {
     facts.push_back({Name(id), "", 0, std::string(why.message()), !absl::IsNotFound(why)});

@@ -2,6 +2,8 @@
 // nowhere else.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,6 +21,7 @@
 #include "engine/memory/caller_memory.h"
 #include "engine/memory/device.h"
 #include "engine/observer.h"
+#include "engine/planning/calibration.h"
 #include "engine/planning/model_store.h"
 #include "engine/preparation/preparation.h"
 #include "engine/store/snapshot.h"
@@ -55,6 +58,10 @@ struct DeviceFacts {
   int threads = 0;
   std::string unavailable;  ///< why not; empty: it serves
   bool found = true;        ///< false: there is no trace of one, and nobody expects it to serve
+  /// What decisions take for its rates and times, of one that serves; measured by `calibration`, if
+  /// there is one.
+  DeviceConstants constants = {};
+  std::optional<Calibration> calibration = std::nullopt;
 };
 
 class Engine {
@@ -76,6 +83,12 @@ class Engine {
   int64_t UseOf(const Tenant& tenant, Quota quota) const;
   const std::vector<std::unique_ptr<Device>>& gpus() const { return gpus_; }  ///< that were opened
   std::vector<DeviceFacts> devices() const;
+  /// Measures the constants of a kind of devices that serves (of several GPUs, which are alike, the
+  /// first), has decisions take them from now on, and keeps them in the data directory. Blocks, for
+  /// some seconds. FAILED_PRECONDITION while a calibration or preparations are under way, or where
+  /// no such device serves; the errors of engine::Calibrate; what the disk says.
+  absl::StatusOr<Calibration> Calibrate(DeviceKind kind, const std::atomic<bool>* stop,
+                                        std::chrono::steady_clock::time_point until);
   /// False while the data directory is gone; none if nothing is kept on disk.
   std::optional<bool> store_up() const;
   const EngineOptions& options() const { return options_; }
@@ -113,12 +126,20 @@ class Engine {
                                                          std::string_view tenant);
 
  private:
-  explicit Engine(EngineOptions options);
+  Engine(EngineOptions options, Observer& observer);
   absl::Status OpenGpus(Observer& observer);
   void OpenModels(Observer& observer);
+  /// Has devices use what was measured of them before.
+  void ReadCalibrations();
+  bool serves(DeviceKind kind) const { return kind == DeviceKind::kCpu || !gpus_.empty(); }
+  /// Measures what was never measured, in the first quiet moments. What goes wrong is told once.
+  void CalibrateWhenQuiet(const std::stop_token& stop);
   absl::StatusOr<GpuBackend*> GpuOf(std::string_view uuid);
 
   const EngineOptions options_;
+  Observer& observer_;
+  std::atomic<bool> calibrating_ = false;
+  bool told_of_calibration_ = false;  ///< the housekeeper's
   // In the order of construction; destroyed in reverse.
   std::unique_ptr<Store> store_;
   std::unique_ptr<Budget> budget_;

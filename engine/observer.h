@@ -70,6 +70,10 @@ class Observer {
                              double /*share*/) {}
   /// A model that was to be used or watched is not; `sentence` names it and says why.
   virtual void OnModelProblem(std::string_view /*sentence*/) {}
+  /// Constants of a device were measured; `sentence` says so, and how long that took.
+  virtual void OnCalibrated(std::string_view /*device*/, std::string_view /*sentence*/) {}
+  /// What was measured of a device cannot be read, kept or found out; `sentence` says why.
+  virtual void OnCalibrationProblem(std::string_view /*sentence*/) {}
   /// "ready", "failed", "cancelled".
   virtual void OnPreparationEnd(std::string_view /*state*/) {}
   /// Likewise, after it, with all that there is to say.

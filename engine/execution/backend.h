@@ -16,10 +16,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "engine/catalog/matrix.h"
 #include "engine/execution/placed_dense.h"
 #include "engine/memory/budget.h"
 #include "engine/memory/lazy_array.h"
+#include "engine/planning/calibration.h"
 #include "kernels/array.h"
 #include "kernels/attention.h"
 #include "kernels/bound_run.h"
@@ -81,7 +83,12 @@ struct RunOptions {
 /// RESOURCE_EXHAUSTED without room there, UNAVAILABLE once the device is lost, CANCELLED.
 class Backend {
  public:
-  Backend(DeviceId id, std::string model) : id_(id), model_(std::move(model)) {}
+  /// `threads`: of a CPU's worker slot.
+  Backend(DeviceId id, std::string model, int threads = 0)
+      : id_(id),
+        model_(std::move(model)),
+        threads_(threads),
+        constants_(DefaultConstants(id.kind, threads)) {}
   virtual ~Backend() = default;
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
@@ -104,6 +111,18 @@ class Backend {
     if (milliseconds <= 0 || bytes < kOfCache * static_cast<double>(cache_bytes())) return;
     RaiseRate(bytes / milliseconds * 1e3);
   }
+  /// What decisions take for its rates and times: of its calibration, or built in.
+  DeviceConstants constants() const {
+    const MutexLock lock(constants_mutex_);
+    return constants_;
+  }
+  /// None: its constants are those that are built in.
+  std::optional<Calibration> calibration() const {
+    const MutexLock lock(constants_mutex_);
+    return calibration_;
+  }
+  /// From now on; of this model, and of as many threads.
+  void Use(Calibration calibration);
   /// Where its kernels read and write.
   virtual MemorySource& memory(MemoryUse use) = 0;
   /// The same, which `owner` pays for.
@@ -224,9 +243,15 @@ class Backend {
  private:
   /// bytes_per_second() is not below this any more.
   virtual void RaiseRate(double bytes_per_second) = 0;
+  /// constants() changed.
+  virtual void OnConstants(const DeviceConstants& /*constants*/) {}
 
   const DeviceId id_;
   const std::string model_;
+  const int threads_;
+  mutable Mutex constants_mutex_;
+  DeviceConstants constants_ ABSL_GUARDED_BY(constants_mutex_);
+  std::optional<Calibration> calibration_ ABSL_GUARDED_BY(constants_mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -36,11 +36,12 @@ Job::Cost ChainCall::Predict() const {
   const Forecast all = scheduler().costs(device()).Of(Kind(), Operation::kSpmm, Work());
   Cost cost;
   double work = Work();
+  const DeviceConstants constants = impl_->backend(device()).constants();
+  const double long_work = LongWork(constants, device().kind);
   // A GPU takes a while for the least step.
-  constexpr double kLeastSeconds = 10e-6;
-  const double long_work = LongWork(scheduler().options().threads_per_lane, device().kind);
   if (device().kind != DeviceKind::kCpu) {
-    work += kLeastSeconds / kShortOnGpuSeconds * static_cast<double>(steps_.size()) * long_work;
+    work += constants.launch_seconds / kShortOnGpuSeconds * static_cast<double>(steps_.size()) *
+            long_work;
   }
   cost.is_long = work >= long_work;
   cost.next_seconds = cost.is_long ? std::min(all.seconds, kTurnSeconds) : all.seconds;
@@ -71,7 +72,7 @@ absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedS
 absl::Status ChainCall::Compute(Step& step, const Pass& pass, bool resumes,
                                 std::vector<PlacedDense> results, Lane& lane) {
   if (device().kind == DeviceKind::kCpu && resumes &&
-      step.Work() >= LongWork(scheduler().options().threads_per_lane, device().kind)) {
+      step.Work() >= LongWork(lane.backend->constants(), device().kind)) {
     step.cut = std::make_unique<CutPass>(CutPass{
         .pass = pass, .results = std::move(results), .used = used_, .pieces = PieceRun(wanted())});
     return GoOn(step, lane);

@@ -13,13 +13,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Bytes a second between the host and a GPU, roughly.
-constexpr double kCopyRate = 20e9;
-
 }  // namespace
 
 double DenseCall::LongWork() const {
-  return engine::LongWork(impl_->scheduler->options().threads_per_lane, DeviceKind::kCpu);
+  return engine::LongWork(impl_->cpu.constants(), DeviceKind::kCpu);
 }
 
 double DenseCall::Work() const {
@@ -34,30 +31,38 @@ double DenseCall::SecondsAlone(int64_t columns) const {
   const bool planned = found.plan != nullptr && found.plan->layout != nullptr;
   const double times =
       columns == problem_.k ? 1 : static_cast<double>(columns) / static_cast<double>(problem_.k);
-  double kernel = times * kShortOnGpuSeconds * Work() / engine::LongWork(1, DeviceKind::kCuda);
+  const DeviceConstants constants = impl_->backend(device()).constants();
+  double kernel = times * Work() / UsualRate(constants);
   if (found.exact && found.plan->plan.plan_ms > 0) {
     const Plan& plan = found.plan->plan;
     kernel = 1e-3 * plan.plan_ms * static_cast<double>(columns) / plan.problem_class.k_bucket;
   }
-  double bytes = 0;  // that are copied on the lane; what comes in the stream is there before
+  // What is copied on the lane; what comes in the stream is there before. Memory that is shared
+  // with the caller is pinned.
+  double bytes_in = 0, bytes_out = 0, shared_bytes = 0;
   const Residency& residency = impl_->gpu(device())->device().residency();
   const std::shared_ptr<const Layout> layout =
       planned ? found.plan->layout->Resident() : matrix_->pattern()->resident_csr();
   if (layout == nullptr || !residency.Has(layout)) {
-    bytes += static_cast<double>(matrix_->pattern()->nnz()) *
-             static_cast<double>(sizeof(int32_t) + SizeOf(problem_.type));
+    bytes_in += static_cast<double>(matrix_->pattern()->nnz()) *
+                static_cast<double>(sizeof(int32_t) + SizeOf(problem_.type));
   }
   for (const Operand& operand : operands_) {
     const auto* const held = std::get_if<Operand::Held>(&operand.source);
-    const bool comes = held != nullptr
-                           ? residency.PresenceOf(*held) == Residency::Presence::kNothing
-                           : std::holds_alternative<Operand::Shared>(operand.source);
-    if (comes) bytes += times * static_cast<double>(BytesOf(operand.shape));
+    const double bytes = times * static_cast<double>(BytesOf(operand.shape));
+    if (held != nullptr && residency.PresenceOf(*held) == Residency::Presence::kNothing) {
+      bytes_in += bytes;
+    } else if (std::holds_alternative<Operand::Shared>(operand.source)) {
+      shared_bytes += bytes;
+    }
   }
   if (!result_.kept() && result_.gpu() == nullptr) {
-    bytes += times * static_cast<double>(BytesOf(result_.shape()));
+    const double bytes = times * static_cast<double>(BytesOf(result_.shape()));
+    (result_.shared() ? shared_bytes : bytes_out) += bytes;
   }
-  return kernel + bytes / kCopyRate;
+  return kernel + bytes_in / constants.to_device_bytes_per_second +
+         bytes_out / constants.from_device_bytes_per_second +
+         shared_bytes / constants.link_bytes_per_second;
 }
 
 uint64_t DenseCall::Kind() const {

@@ -102,6 +102,9 @@ class GpuBackend final : public Backend {
 
  private:
   void RaiseRate(double bytes_per_second) override { device_.SawRate(bytes_per_second); }
+  void OnConstants(const DeviceConstants& constants) override {
+    device_.SetLinkRate(constants.link_bytes_per_second);
+  }
 
   /// What was queued, `status` being how that went, is done when this returns, unless the lane
   /// queues.

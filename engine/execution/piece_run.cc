@@ -5,9 +5,13 @@
 
 namespace sparsed::engine {
 
-double LongWork(int threads_per_lane, DeviceKind device) {
-  constexpr double kOfThread = 4 << 20, kOfGpu = 256 << 20;
-  return device == DeviceKind::kCpu ? kOfThread * threads_per_lane : kOfGpu;
+double UsualRate(const DeviceConstants& constants) {
+  constexpr double kUsual = 0.375;
+  return kUsual * constants.multiplications_per_second;
+}
+
+double LongWork(const DeviceConstants& constants, DeviceKind device) {
+  return UsualRate(constants) * (device == DeviceKind::kCpu ? kPieceSeconds : kShortOnGpuSeconds);
 }
 
 absl::Status PieceRun::Run(const std::function<absl::Status(sparsed::Progress&)>& run,

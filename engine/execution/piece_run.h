@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "engine/planning/calibration.h"
 #include "kernels/device_id.h"
 #include "kernels/problem.h"
 
@@ -18,9 +19,13 @@ inline constexpr double kPieceSeconds = 0.003;
 /// ones there.
 inline constexpr double kShortOnGpuSeconds = 0.001;
 
+/// Multiplications a second of a product that nobody has timed: what most reach of that of the
+/// calibration's (DeviceConstants::multiplications_per_second), whose matrix suits a device well.
+double UsualRate(const DeviceConstants& constants);
+
 /// Multiplications from which on a product, or a chain of them, counts as long: about a piece on
-/// the CPU, about kShortOnGpuSeconds on a GPU.
-double LongWork(int threads_per_lane, DeviceKind device);
+/// the CPU, about kShortOnGpuSeconds on a GPU, as fast as that one is.
+double LongWork(const DeviceConstants& constants, DeviceKind device);
 
 /// Joins parts of a key for Costs.
 inline uint64_t MixKind(uint64_t kind, uint64_t part) {

@@ -86,7 +86,7 @@ Job::Cost SpgemmCall::Predict() const {
   // What has taken long on a GPU is long, whatever was thought of it.
   const double taken = 1e-9 * static_cast<double>(end_.timings.kernel_ns);
   const bool took_long = device != DeviceKind::kCpu && taken > kShortOnGpuSeconds;
-  return {.is_long = took_long || work >= LongWork(scheduler().options().threads_per_lane, device)};
+  return {.is_long = took_long || work >= LongWork(backend_->constants(), device)};
 }
 
 Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {

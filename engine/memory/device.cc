@@ -13,7 +13,9 @@ namespace sparsed::engine {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{4} << 20;
-/// Of pinned memory that a copy moves at once: what the link does in some 0.2 ms.
+/// For which a copy of pinned memory has the link, between which others' go; and its bytes where
+/// the link was not measured.
+constexpr double kDirectSeconds = 0.2e-3;
 constexpr size_t kDirectBytes = size_t{8} << 20;
 /// Of the card, beyond what it holds now: whoever shares it gets no errors on our account.
 constexpr int64_t kSpareBytes = int64_t{256} << 20;
@@ -110,6 +112,8 @@ absl::StatusOr<DeviceLane> DeviceLane::Create(cuda::StreamPriority priority) {
   return DeviceLane{*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}};
 }
 
+Device::Device(int ordinal) : ordinal_(ordinal), name_(Name(id())), direct_bytes_(kDirectBytes) {}
+
 absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOptions& options) {
   const absl::StatusOr<cuda::DeviceInfo> info = cuda::ProbeDevice(ordinal);
   if (!info.ok()) return info.status();
@@ -180,6 +184,11 @@ absl::Status Device::MeasureBandwidth() {
     if (*ms > 0) SawRate(2.0 * kBytes / (*ms * 1e-3));
   }
   return absl::OkStatus();
+}
+
+void Device::SetLinkRate(double bytes_per_second) {
+  const double bytes = kDirectSeconds * bytes_per_second;
+  direct_bytes_ = static_cast<size_t>(std::clamp(bytes, 0x1p20, 0x1p26)) & ~size_t{4095};
 }
 
 void Device::SawRate(double bytes_per_second) {
@@ -325,15 +334,16 @@ absl::Status Device::CopyDirectly(cuda::Stream& stream, void* to, size_t to_pitc
   auto* const to_bytes = static_cast<std::byte*>(to);
   const auto* const from_bytes = static_cast<const std::byte*>(from);
   const bool whole = to_pitch == row_bytes && from_pitch == row_bytes;
+  const size_t direct_bytes = direct_bytes_;
   absl::Status status;
   // In parts, between which others' copies may go.
   if (whole) {
     const size_t bytes = row_bytes * rows;
-    for (size_t at = 0; at < bytes && status.ok(); at += kDirectBytes) {
-      status = stream.Copy(to_bytes + at, from_bytes + at, std::min(kDirectBytes, bytes - at));
+    for (size_t at = 0; at < bytes && status.ok(); at += direct_bytes) {
+      status = stream.Copy(to_bytes + at, from_bytes + at, std::min(direct_bytes, bytes - at));
     }
   } else {
-    const size_t rows_a_part = std::max<size_t>(kDirectBytes / row_bytes, 1);
+    const size_t rows_a_part = std::max<size_t>(direct_bytes / row_bytes, 1);
     for (size_t row = 0; row < rows && status.ok(); row += rows_a_part) {
       status = stream.CopyRows(to_bytes + row * to_pitch, to_pitch, from_bytes + row * from_pitch,
                                from_pitch, row_bytes, std::min(rows_a_part, rows - row));

@@ -65,6 +65,8 @@ class Device {
   double bytes_per_second() const { return bytes_per_second_.load(std::memory_order_relaxed); }
   /// A kernel reached it: bytes_per_second() is no less from now on.
   void SawRate(double bytes_per_second);
+  /// Bytes a second between it and pinned memory: what copies are cut by.
+  void SetLinkRate(double bytes_per_second);
   DeviceBudget& budget() { return *budget_; }
   Residency& residency() { return *residency_; }
   /// Of several the first has streams of high priority.
@@ -138,7 +140,7 @@ class Device {
   std::atomic<int64_t>& arriving() { return arriving_; }
 
  private:
-  explicit Device(int ordinal) : ordinal_(ordinal), name_(Name(id())) {}
+  explicit Device(int ordinal);
   absl::Status MeasureBandwidth();
   /// One part of a copy that passes through a block: units [first, first + count) of it.
   using Part = std::function<absl::Status(std::byte* block, size_t first, size_t count)>;
@@ -163,6 +165,7 @@ class Device {
   cuda::DeviceInfo info_;  ///< as it was at the start
   std::string description_;
   std::atomic<double> bytes_per_second_{1};
+  std::atomic<size_t> direct_bytes_;  ///< of pinned memory that a copy moves at once
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<DeviceBudget> budget_;
   std::unique_ptr<Residency> residency_;

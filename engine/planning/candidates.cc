@@ -28,10 +28,11 @@ constexpr double kClearlySlower = 1.1;
 constexpr double kBeyondRefining = 1.3;
 /// Clustering pays for tiles where it brings so great a share of the nonzeros into them.
 constexpr double kWorthTiling = 0.05;
-/// On the GPU tiles pay where the columns of a panel have so many nonzeros each, if these were
-/// spread evenly.
+/// On the GPU tiles pay where the columns of a panel have many nonzeros each, if these were spread
+/// evenly: a column's row of B is copied once from the cache to shared memory, and read there.
 constexpr int64_t kTilePanel = 256;
-constexpr double kLeastTileUses = 4;
+/// Times of what reading and copying take, with all else that tiles take.
+constexpr double kTileOverhead = 2.7;
 /// On the GPU rows are sorted where their lengths deviate by more than the mean: a power law.
 constexpr double kUneven = 1;
 /// Above this share of empty rows they are left out.
@@ -136,13 +137,13 @@ bool IsPlainAndSharesNotHalf(const ProblemClass& c) {
   return IsPlain(c) && HasRowsToShare(c) && !IsHalf(c.type);
 }
 
-Verdict Transposing(const Features&) {
+Verdict Transposing(const Features&, const DeviceConstants&) {
   return {true, "rows of the transposed matrix can be read as they lie"};
 }
 
 bool HasFewRows(const Features& features) { return features.cols >= kWide * features.rows; }
 
-Verdict ColumnByColumn(const Features& features) {
+Verdict ColumnByColumn(const Features& features, const DeviceConstants&) {
   if (HasFewRows(features)) {
     return {true, "few rows: column by column, the other operand is read once and in order"};
   }
@@ -160,7 +161,7 @@ std::string NothingShared(const Features& features) {
   return "";
 }
 
-Verdict Clustering(const Features& features) {
+Verdict Clustering(const Features& features, const DeviceConstants&) {
   if (std::string why = NothingShared(features); !why.empty()) return {false, std::move(why)};
   if (features.dense_ratio > kClusteredAlready) {
     return {false, fmt::format("dense ratio {:.2f}, above {:.2f}: rows are clustered already",
@@ -170,7 +171,7 @@ Verdict Clustering(const Features& features) {
                             features.dense_ratio, kClusteredAlready)};
 }
 
-Verdict Tiling(const Features& features) {
+Verdict Tiling(const Features& features, const DeviceConstants&) {
   if (std::string why = NothingShared(features); !why.empty()) return {false, std::move(why)};
   if (features.dense_ratio > kClusteredAlready) {
     return {true, fmt::format("dense ratio {:.2f}, above {:.2f}: there are tiles as it is",
@@ -181,7 +182,7 @@ Verdict Tiling(const Features& features) {
 }
 
 /// A shape of blocks is found when they are built, by a sample; this spares looking for it.
-Verdict MultiplyingBlocks(const Features& features) {
+Verdict MultiplyingBlocks(const Features& features, const DeviceConstants&) {
   const double padding = features.bcsr_padding;
   const bool blocks = padding <= kMostSquarePadding;
   return {blocks,
@@ -191,29 +192,40 @@ Verdict MultiplyingBlocks(const Features& features) {
                              : "nonzeros lie scattered")};
 }
 
-Verdict SharingFetches(const Features&) {
+Verdict SharingFetches(const Features&, const DeviceConstants&) {
   return {true, "an operand's row is fetched once for a panel of rows"};
 }
 
-Verdict SharingOnceGrouped(const Features&) {
+Verdict SharingOnceGrouped(const Features&, const DeviceConstants&) {
   return {true, "rows that share columns come together, and an operand's row is fetched for all"};
 }
 
-Verdict TilingOnGpu(const Features& features) {
+/// u uses take u reads of the cache without tiles, with them one, as long a copy and u reads of
+/// shared memory: with shared memory r times as fast as the cache tiles pay from (r + 1) / (r - 1)
+/// uses on, and later by what else they take.
+double LeastTileUses(const DeviceConstants& constants) {
+  constexpr double kLeastRatio = 1.5;
+  const double ratio = constants.shared_bytes_per_second / constants.cache_bytes_per_second;
+  const double r = std::max(ratio, kLeastRatio);
+  return kTileOverhead * (r + 1) / (r - 1);
+}
+
+Verdict TilingOnGpu(const Features& features, const DeviceConstants& constants) {
   const double uses =
       static_cast<double>(kTilePanel) * features.row_nonzeros_mean / std::max(features.cols, 1.0);
-  return {uses >= kLeastTileUses,
-          fmt::format("{:.2g} nonzeros for each column of {} rows, {} {}: {}", uses, kTilePanel,
-                      uses >= kLeastTileUses ? "at least" : "fewer than", kLeastTileUses,
-                      uses >= kLeastTileUses ? "tiles pay for their copies"
-                                             : "tiles do not pay for their copies")};
+  const double least = LeastTileUses(constants);
+  return {uses >= least,
+          fmt::format(
+              "{:.2g} nonzeros for each column of {} rows, {} {:.2g}: {}", uses, kTilePanel,
+              uses >= least ? "at least" : "fewer than", least,
+              uses >= least ? "tiles pay for their copies" : "tiles do not pay for their copies")};
 }
 
 /// Rows that run at the same time should be equally long, and the longest should not come last:
 /// sorting by load is the row swizzle of Sputnik (Gale et al., SC 2020) and the plain sort of
 /// Mehrabi et al. Their other sorts for balance are for warps that keep their rows; CPU kernels cut
 /// equal parts whatever the order.
-Verdict Balancing(const Features& features) {
+Verdict Balancing(const Features& features, const DeviceConstants&) {
   const bool uneven = features.row_nonzeros_cv > kUneven;
   return {uneven,
           fmt::format("rows are {}: their lengths deviate by {:.2g} times the mean, {} {}",
@@ -221,7 +233,7 @@ Verdict Balancing(const Features& features) {
                       features.row_nonzeros_cv, uneven ? "more than" : "not more than", kUneven)};
 }
 
-Verdict LeavingOutEmptyRows(const Features& features) {
+Verdict LeavingOutEmptyRows(const Features& features, const DeviceConstants&) {
   const bool most = features.empty_rows > kMostlyEmpty;
   return {most,
           fmt::format("{:.0f} % of the rows are empty, {} {:.0f} %", 100 * features.empty_rows,
@@ -231,7 +243,7 @@ Verdict LeavingOutEmptyRows(const Features& features) {
 /// Heavy row segments pay for the way of their sums to C where rows have runs of near columns (by
 /// the distances of RS-SpMM, section 4.2) that their neighbours do not share: what these share is
 /// in the nearest cache, which is as fast as the shared memory that segments are multiplied from.
-Verdict StreamingSegments(const Features& features) {
+Verdict StreamingSegments(const Features& features, const DeviceConstants&) {
   if (features.near_nonzeros() < kInRuns || features.row_nonzeros_mean < kLeastRunLength) {
     return {false,
             fmt::format("{:.2f} of the nonzeros are near another, {:.3g} a row: no runs of columns",
@@ -251,7 +263,7 @@ struct Rule {
   DeviceKind device;
   /// The classes that there are kernels for.
   bool (*is_for)(const ProblemClass&);
-  Verdict (*judge)(const Features&);
+  Verdict (*judge)(const Features&, const DeviceConstants&);
   bool needs_clustered_tiles = false;
 };
 
@@ -533,12 +545,14 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features) {
+std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features,
+                                     const DeviceConstants& measured) {
+  const DeviceConstants constants = WithDefaults(measured, problem_class.device, /*threads=*/1);
   std::vector<Candidate> candidates;
   if (problem_class.operation == Operation::kSpgemm) return candidates;
   for (const Rule& rule : kRules) {
     if (rule.device != problem_class.device || !rule.is_for(problem_class)) continue;
-    Verdict verdict = rule.judge(features);
+    Verdict verdict = rule.judge(features, constants);
     if (features.nnz < kLeastNonzeros) {
       verdict = {false,
                  fmt::format("{} nonzeros, fewer than {}: other layouts have nothing to gain",

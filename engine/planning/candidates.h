@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/catalog/plan.h"
+#include "engine/planning/calibration.h"
 #include "engine/planning/estimate.h"
 #include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
@@ -35,8 +36,10 @@ struct Candidate {
 };
 
 /// Every recipe that there is a rule for, besides plain CSR, cheapest to build first; none for
-/// SpGEMM, which is chosen for by kernel.
-std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features);
+/// SpGEMM, which is chosen for by kernel. `measured`: of the device; what is not known of it is
+/// what is built in.
+std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features,
+                                     const DeviceConstants& measured = DeviceConstants());
 
 /// Whether tiling pays once `row_order` has clustered the rows: the share of nonzeros in dense
 /// tiles then. Errors: RESOURCE_EXHAUSTED, CANCELLED.

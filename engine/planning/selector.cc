@@ -97,9 +97,9 @@ std::shared_ptr<const Model> Selector::watched(DeviceKind device) const {
   return ModelsFor(device).watched;
 }
 
-std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c,
-                                               const Features& features) const {
-  std::vector<Candidate> candidates = engine::CandidatesFor(c, features);
+std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c, const Features& features,
+                                               const DeviceConstants& measured) const {
+  std::vector<Candidate> candidates = engine::CandidatesFor(c, features, measured);
   const std::shared_ptr<const Model> model = used(c.device);
   if (model == nullptr || !model->Covers(c)) return candidates;
   const absl::StatusOr<std::vector<Estimate>> estimates = model->EstimateTimes(c, features);

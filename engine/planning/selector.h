@@ -59,8 +59,8 @@ class Selector {
 
   /// As engine::CandidatesFor; with a model each has its promise, and those that it leaves out are
   /// not worth trying.
-  std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class,
-                                       const Features& features) const;
+  std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features,
+                                       const DeviceConstants& measured = DeviceConstants()) const;
   /// As engine::SpgemmCandidatesFor, of a pattern's square if `square`.
   std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, bool square,
                                              const Features* left, const Features* right) const;

@@ -79,6 +79,13 @@ double GpuFlops(const cuda::DeviceInfo& info, ElementType type) {
   return type == ElementType::kF64 ? f32 / 2 : f32;
 }
 
+/// By the device's calibration; 0: there is none. 16-bit types are computed in f32.
+double MeasuredFlops(const Backend& backend, ElementType type) {
+  const DeviceConstants constants = backend.constants();
+  return type == ElementType::kF64 ? constants.f64_flops_per_second
+                                   : constants.f32_flops_per_second;
+}
+
 absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Executor& executor,
                                            ElementType type, const std::atomic<bool>* stop) {
   Explanation e;
@@ -96,7 +103,8 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.cache_bytes = static_cast<int64_t>(gpu.info().l2_bytes);
     e.line_bytes = kGpuSector;
     e.workers = gpu.info().multiprocessors * kSchedulers;
-    e.roofline = {gpu.bytes_per_second(), GpuFlops(gpu.info(), type)};
+    const double measured = MeasuredFlops(*found, type);
+    e.roofline = {gpu.bytes_per_second(), measured > 0 ? measured : GpuFlops(gpu.info(), type)};
   } else {
     e.device = "cpu";
     e.cache_bytes = LastLevelCacheBytes();
@@ -105,7 +113,10 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
     e.roofline.bytes_per_second = executor.backend({}).bytes_per_second();
     CpuFlops& flops = CpuFlops::OfThisProcess();
-    e.roofline.flops_per_second = flops.Known(type, e.workers);
+    e.roofline.flops_per_second = MeasuredFlops(executor.backend({}), type);
+    if (e.roofline.flops_per_second == 0) {
+      e.roofline.flops_per_second = flops.Known(type, e.workers);
+    }
     if (e.roofline.flops_per_second == 0) {
       // In a worker slot, where nothing else computes meanwhile.
       const absl::Status measured = executor.RunIdle(

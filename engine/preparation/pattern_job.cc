@@ -194,8 +194,10 @@ absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
   if (const std::shared_ptr<const Features> features = pattern_->features()) {
     // All that there are, where a client explores.
     const ProblemClass& c = search.plain.problem_class;
-    candidates = AskedFor(c).contains(Asked()) ? CandidatesFor(c, *features)
-                                               : modules_.selector.CandidatesFor(c, *features);
+    const DeviceConstants constants = BackendOf(c).constants();
+    candidates = AskedFor(c).contains(Asked())
+                     ? CandidatesFor(c, *features, constants)
+                     : modules_.selector.CandidatesFor(c, *features, constants);
   } else {
     AddNote(search, "only plain CSR: there was no memory for the pattern's features");
     search.short_of_memory = true;

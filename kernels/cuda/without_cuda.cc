@@ -5,6 +5,7 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/exportable_memory.h"
 #include "kernels/cuda/ipc_memory.h"
+#include "kernels/cuda/probes.h"
 #include "kernels/cuda/stream_words.h"
 
 namespace sparsed::cuda {
@@ -49,6 +50,8 @@ absl::Status Stream::CopyRows(void*, size_t, const void*, size_t, size_t, size_t
   return NotBuilt();
 }
 absl::Status Stream::Synchronize() { return NotBuilt(); }
+
+absl::StatusOr<double> QueueProbe(Stream&, Probe, std::span<std::byte>, int) { return NotBuilt(); }
 
 absl::Status PlaceValues(Stream&, const Layout&, ElementType, const void*, void*) {
   return NotBuilt();
