@@ -17,6 +17,7 @@
 #include "engine/catalog/canonical.h"
 #include "engine/engine.h"
 #include "engine/store/salvage.h"
+#include "server/calibrate.h"
 #include "server/check_files.h"
 #include "server/config/command_line.h"
 #include "server/listener/listen_socket.h"
@@ -222,6 +223,9 @@ int main(int argc, char** argv) {
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
   auto& settings = std::get<sparsed::server::Settings>(parsed);
   if (settings.check) return sparsed::server::CheckOnly(std::move(settings));
+  if (settings.config.calibrate) {
+    return sparsed::server::CalibrateDevices(settings.config, std::cout, std::cerr);
+  }
   return settings.config.salvage ? sparsed::server::Salvage(settings.config)
                                  : sparsed::server::Run(settings);
 }

@@ -249,6 +249,21 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
   });
 }
 
+void AddCalibrate(CLI::App& app, Invocation& invocation) {
+  CLI::App* calibrate =
+      AddCommand(app, "calibrate",
+                 "Measure a device's rates and times, which decisions take from then on; for "
+                 "operators",
+                 {"calibrate", "calibrate --device=cpu"});
+  auto device = std::make_shared<std::string>();
+  calibrate
+      ->add_option("--device", *device, "cpu or cuda (default: the GPU if the server uses one)")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  calibrate->callback([&invocation, device] {
+    invocation.run = [device](const Client& client) { return Calibrate(client, *device); };
+  });
+}
+
 void AddServerCommands(CLI::App& app, Invocation& invocation) {
   AddBuffers(app, invocation);
   AddCommand(app, "stats", "Counters of the server since its start", {"stats", "stats --json"})
@@ -259,6 +274,7 @@ void AddServerCommands(CLI::App& app, Invocation& invocation) {
       ->callback([&invocation] { invocation.run = Tenants; });
   AddCommand(app, "info", "What the server is and which devices it uses", {"info"})
       ->callback([&invocation] { invocation.run = Info; });
+  AddCalibrate(app, invocation);
 }
 
 void AddToken(CLI::App& app, Invocation& invocation) {

@@ -133,6 +133,8 @@ struct SlowArguments {
 };
 absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments);
 absl::StatusOr<Report> Info(const Client& client);
+/// `device`: "cpu", "cuda" or empty.
+absl::StatusOr<Report> Calibrate(const Client& client, const std::string& device);
 
 struct Extent {
   int64_t rows = 0;

@@ -151,6 +151,15 @@ Json ToJson(const std::vector<DenseInfo>& infos) {
   return json;
 }
 
+Json ToJson(const DeviceInfo& device) {
+  return {{"name", device.name},
+          {"description", device.description},
+          {"threads", device.threads},
+          {"unavailable", device.unavailable},
+          {"constants", device.constants},
+          {"calibrated_unix_ns", device.calibrated ? UnixNs(*device.calibrated) : 0}};
+}
+
 Json ToJson(const ServerInfo& info) {
   Json json = {{"version", info.version},
                {"devices", Json::array()},
@@ -163,12 +172,7 @@ Json ToJson(const ServerInfo& info) {
                {"tenant", info.tenant},
                {"role", info.role},
                {"started_unix_ns", UnixNs(info.started)}};
-  for (const DeviceInfo& device : info.devices) {
-    json["devices"].push_back({{"name", device.name},
-                               {"description", device.description},
-                               {"threads", device.threads},
-                               {"unavailable", device.unavailable}});
-  }
+  for (const DeviceInfo& device : info.devices) json["devices"].push_back(ToJson(device));
   return json;
 }
 

@@ -19,6 +19,7 @@ Json ToJson(const MatrixInfo& info);
 Json ToJson(const DenseInfo& info);
 Json ToJson(const std::vector<MatrixInfo>& infos);
 Json ToJson(const std::vector<DenseInfo>& infos);
+Json ToJson(const DeviceInfo& device);
 Json ToJson(const ServerInfo& info);
 Json ToJson(const sparsed::Stats& stats);
 Json ToJson(const MatrixFeatures& features);

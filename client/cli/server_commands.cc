@@ -78,6 +78,35 @@ absl::StatusOr<Report> Stats(const Client& client) {
   return report;
 }
 
+/// "2.61 TB/s", "8.1 us".
+std::string Constant(std::string_view name, double value) {
+  const auto ends = [name](std::string_view with) {
+    return name.size() >= with.size() && name.substr(name.size() - with.size()) == with;
+  };
+  if (ends("_seconds")) return fmt::format("{:.3g} us", 1e6 * value);
+  const char* const unit = ends("bytes_per_second") ? "B/s" : "op/s";
+  if (value >= 1e12) return fmt::format("{:.3g} T{}", 1e-12 * value, unit);
+  return fmt::format("{:.3g} G{}", 1e-9 * value, unit);
+}
+
+std::string ConstantsText(const std::vector<DeviceInfo>& devices) {
+  Table table({"DEVICE", "CONSTANT", "VALUE", "FROM"});
+  for (const DeviceInfo& device : devices) {
+    for (const auto& [name, value] : device.constants) {
+      table.Add({device.name, name, Constant(name, value),
+                 device.calibrated ? Time(*device.calibrated) : "built in"});
+    }
+  }
+  return table.empty() ? "" : fmt::format("\n{}", table.Text());
+}
+
+absl::StatusOr<Report> Calibrate(const Client& client, const std::string& device) {
+  const absl::StatusOr<DeviceInfo> info = client.Calibrate(device);
+  if (!info.ok()) return info.status();
+  return Report{ToJson(*info), fmt::format("measured {} ({})\n{}", info->name, info->description,
+                                           ConstantsText({*info}))};
+}
+
 absl::StatusOr<Report> Info(const Client& client) {
   const absl::StatusOr<ServerInfo> info = client.GetServerInfo();
   if (!info.ok()) return info.status();
@@ -100,7 +129,7 @@ absl::StatusOr<Report> Info(const Client& client) {
     devices.Add(
         {device.name, std::to_string(device.threads), device.description, device.unavailable});
   }
-  report.text += fmt::format("\n{}", devices.Text());
+  report.text += fmt::format("\n{}{}", devices.Text(), ConstantsText(info->devices));
   return report;
 }
 

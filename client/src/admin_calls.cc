@@ -16,6 +16,15 @@ Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
       [](const v1::ServerInfo& reply) { return FromProto(reply); });
 }
 
+Call<DeviceInfo> Calibrate(const std::shared_ptr<Connection>& connection, const std::string& device,
+                           const CallOptions& options) {
+  v1::CalibrateRequest request;
+  request.set_device(device);
+  return LaunchUnary<v1::CalibrateReply, DeviceInfo>(
+      connection, "/sparsed.v1.Admin/Calibrate", options, /*safe_to_repeat=*/true, request,
+      [](const v1::CalibrateReply& reply) { return FromProto(reply.device()); });
+}
+
 Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options) {
   return LaunchUnary<v1::Stats, Stats>(connection, "/sparsed.v1.Admin/GetStats", options, true,
                                        v1::GetStatsRequest(),

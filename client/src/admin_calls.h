@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "client/src/connection.h"
@@ -11,6 +12,8 @@ inline namespace client {
 
 Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
                                const CallOptions& options);
+Call<DeviceInfo> Calibrate(const std::shared_ptr<Connection>& connection, const std::string& device,
+                           const CallOptions& options);
 Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options);
 Call<std::vector<TenantInfo>> ListTenants(const std::shared_ptr<Connection>& connection, bool all,
                                           const CallOptions& options);

@@ -193,6 +193,15 @@ Call<ModelInfo> Client::GetModelAsync(const std::string& name, const CallOptions
   return client::GetModel(connection_, name, options);
 }
 
+absl::StatusOr<DeviceInfo> Client::Calibrate(const std::string& device,
+                                             const CallOptions& options) const {
+  return CalibrateAsync(device, options).Wait();
+}
+Call<DeviceInfo> Client::CalibrateAsync(const std::string& device,
+                                        const CallOptions& options) const {
+  return client::Calibrate(connection_, device, options);
+}
+
 absl::StatusOr<ModelInfo> Client::PutModel(const std::string& name, std::vector<ModelFile> files,
                                            bool replace, const CallOptions& options) const {
   return PutModelAsync(name, std::move(files), replace, options).Wait();

@@ -264,6 +264,17 @@ DenseInfo FromProto(const v1::BufferInfo& proto) {
           .idle = std::chrono::nanoseconds(proto.idle_ns())};
 }
 
+DeviceInfo FromProto(const v1::DeviceInfo& proto) {
+  DeviceInfo device{.name = proto.name(),
+                    .description = proto.description(),
+                    .threads = proto.threads(),
+                    .unavailable = proto.unavailable(),
+                    .constants = {proto.constants().begin(), proto.constants().end()},
+                    .calibrated = {}};
+  if (proto.calibrated_unix_ns() != 0) device.calibrated = FromUnixNs(proto.calibrated_unix_ns());
+  return device;
+}
+
 ServerInfo FromProto(const v1::ServerInfo& proto) {
   ServerInfo info{.version = proto.version(),
                   .devices = {},
@@ -278,8 +289,7 @@ ServerInfo FromProto(const v1::ServerInfo& proto) {
                   .tenant = proto.tenant(),
                   .role = proto.role()};
   for (const v1::DeviceInfo& device : proto.devices()) {
-    info.devices.push_back(
-        {device.name(), device.description(), device.threads(), device.unavailable()});
+    info.devices.push_back(FromProto(device));
   }
   return info;
 }

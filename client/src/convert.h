@@ -47,6 +47,7 @@ MatrixInfo FromProto(const v1::MatrixInfo& info);
 MatrixFeatures FromProto(const v1::Features& features);
 Progress FromProto(const v1::WatchReply& reply);
 DenseInfo FromProto(const v1::BufferInfo& info);
+DeviceInfo FromProto(const v1::DeviceInfo& device);
 ServerInfo FromProto(const v1::ServerInfo& info);
 Stats FromProto(const v1::Stats& stats);
 SlowRequest FromProto(const v1::SlowRequest& proto);

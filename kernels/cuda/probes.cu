@@ -1,5 +1,5 @@
-// Kernels that one part of the GPU bounds, for calibration. Each thread does the same, enough of them
-// are there to fill every multiprocessor, and what they find goes to memory where the compiler
+// Kernels that one part of the GPU bounds, for calibration. Each thread does the same, enough of
+// them are there to fill every multiprocessor, and what they find goes to memory where the compiler
 // cannot know that it never does.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/probes.h"
@@ -111,9 +111,9 @@ absl::StatusOr<double> QueueProbe(Stream& stream, Probe probe, std::span<std::by
       done = threads * kSharedSteps * sizeof(uint4);
       break;
     case Probe::kAtomicAdds:
-      Add<<<blocks, kThreads, 0, queue>>>(
-          reinterpret_cast<float*>(memory.data()),
-          static_cast<int64_t>(memory.size() / sizeof(float)), repeats);
+      Add<<<blocks, kThreads, 0, queue>>>(reinterpret_cast<float*>(memory.data()),
+                                          static_cast<int64_t>(memory.size() / sizeof(float)),
+                                          repeats);
       done = bytes / sizeof(float) * repeats;
       break;
     case Probe::kMultiplyF32:

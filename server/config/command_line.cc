@@ -335,6 +335,10 @@ void DefineActions(CLI::App& app, Flags& flags, bool& print_config, bool& check_
                "Rebuild a damaged or lost catalog from the blobs of --data-dir, say what came "
                "back, and exit")
       ->configurable(false);
+  app.add_flag("--calibrate", flags.config.calibrate,
+               "Measure the rates and times of the devices, keep them in --data-dir for the starts "
+               "that follow, print them, and exit")
+      ->configurable(false);
   app.add_flag("--print-config", print_config,
                "Print the settings in use as a --config file and exit")
       ->configurable(false);

@@ -31,6 +31,7 @@ struct Config {
   std::optional<uint32_t> socket_group;  ///< that they belong to; the process' own without
   bool metrics_token = false;            ///< /metrics takes a token
   bool salvage = false;                  ///< rebuild the catalog in data_dir and do not serve
+  bool calibrate = false;                ///< measure the devices and do not serve
   std::vector<std::string> devices = {"auto"};  ///< "auto", "cpu", "cuda:0", "cuda:1" ...
 
   int64_t host_memory_bytes = 0;  ///< matrices, layouts, operands and results together

@@ -29,6 +29,15 @@ json MemoryOf(const Budget& budget) {
   return {{"limit", budget.limit()}, {"peak", budget.peak()}, {"uses", std::move(uses)}};
 }
 
+json ConstantsOf(const engine::DeviceFacts& device) {
+  json constants = json::object();
+  for (const engine::ConstantField& field : engine::ConstantFields()) {
+    const double value = device.constants.*field.value;
+    if (value > 0) constants[std::string(field.name)] = value;
+  }
+  return constants;
+}
+
 json DevicesOf(engine::Engine& engine, const Config& config, bool all) {
   json devices = json::array();
   for (const engine::DeviceFacts& facts : engine.devices()) {
@@ -46,6 +55,9 @@ json DevicesOf(engine::Engine& engine, const Config& config, bool all) {
       device["busy_seconds"] = engine.executor().busy_seconds(*id);
       device["bytes_per_second"] =
           cpu ? engine.executor().backend(*id).bytes_per_second() : (*gpu)->bytes_per_second();
+      device["constants"] = ConstantsOf(facts);
+      device["calibrated"] =
+          facts.calibration ? static_cast<double>(facts.calibration->measured_unix_ns) * 1e-9 : 0;
       device["memory"] = cpu ? MemoryOf(engine.budget()) : MemoryOf((*gpu)->budget());
       if (cpu) {
         // All of --host-memory, of which messages on their way in have a part for themselves.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -17,13 +18,15 @@ namespace {
 
 using Models = v1::Admin::WithRawCallbackMethod_ListModels<
     v1::Admin::WithRawCallbackMethod_PutModel<v1::Admin::WithRawCallbackMethod_ActivateModel<
-        v1::Admin::WithRawCallbackMethod_RollbackModel<
-            v1::Admin::WithRawCallbackMethod_RemoveModel<v1::Admin::Service>>>>>;
+        v1::Admin::WithRawCallbackMethod_RollbackModel<v1::Admin::WithRawCallbackMethod_RemoveModel<
+            v1::Admin::WithRawCallbackMethod_Calibrate<v1::Admin::Service>>>>>>;
 using Service = v1::Admin::WithRawCallbackMethod_GetServerInfo<
     v1::Admin::WithRawCallbackMethod_GetStats<v1::Admin::WithRawCallbackMethod_ListTenants<
         v1::Admin::WithRawCallbackMethod_ListSlow<v1::Admin::WithRawCallbackMethod_SaveSnapshot<
             v1::Admin::WithRawCallbackMethod_WatchRequests<Models>>>>>>;
 
+/// For which a calibration waits for idle worker slots.
+constexpr std::chrono::seconds kCalibrationTime{60};
 constexpr int kListedSlow = 20;  ///< unless the caller says how many
 
 /// None: it is not said.
@@ -190,6 +193,31 @@ class AdminService final : public Service {
         });
   }
 
+  grpc::ServerUnaryReactor* Calibrate(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* bytes,
+                                      grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::CalibrateRequest, v1::CalibrateReply>(
+        Op::kCalibrate, service_, context, bytes, response,
+        [this](const auto& request, const Caller&, v1::CalibrateReply& reply,
+               engine::Store::Stop stop) {
+          const auto asked = DeviceKindOf(request.device());
+          if (!asked.ok()) return asked.status();
+          engine::Engine& engine = service_.engine;
+          const DeviceKind kind =
+              asked->value_or(engine.gpus().empty() ? DeviceKind::kCpu : DeviceKind::kCuda);
+          const auto done =
+              engine.Calibrate(kind, stop, std::chrono::steady_clock::now() + kCalibrationTime);
+          if (!done.ok()) return done.status();
+          for (const engine::DeviceFacts& device : engine.devices()) {
+            const std::optional<DeviceId> id = ParseDeviceId(device.name);
+            if (!id || id->kind != kind) continue;
+            Fill(device, *reply.mutable_device());
+            break;
+          }
+          return absl::OkStatus();
+        });
+  }
+
   grpc::ServerWriteReactor<grpc::ByteBuffer>* SaveSnapshot(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* bytes) override {
     return StartSaveSnapshot(service_, context, *bytes, taking_snapshot_);
@@ -219,14 +247,22 @@ class AdminService final : public Service {
     return info;
   }
 
+  static void Fill(const engine::DeviceFacts& device, v1::DeviceInfo& info) {
+    info.set_name(device.name);
+    info.set_description(device.description);
+    info.set_threads(device.threads);
+    info.set_unavailable(device.unavailable);
+    for (const engine::ConstantField& field : engine::ConstantFields()) {
+      const double value = device.constants.*field.value;
+      if (value > 0) (*info.mutable_constants())[std::string(field.name)] = value;
+    }
+    if (device.calibration) info.set_calibrated_unix_ns(device.calibration->measured_unix_ns);
+  }
+
   void Fill(v1::ServerInfo& reply) {
     reply.set_version(SPARSED_VERSION);
     for (const engine::DeviceFacts& device : service_.engine.devices()) {
-      v1::DeviceInfo& info = *reply.add_devices();
-      info.set_name(device.name);
-      info.set_description(device.description);
-      info.set_threads(device.threads);
-      info.set_unavailable(device.unavailable);
+      Fill(device, *reply.add_devices());
     }
     reply.set_max_chunk_bytes(service_.config.max_chunk_bytes);
     reply.set_host_memory_limit_bytes(service_.config.host_memory_bytes);

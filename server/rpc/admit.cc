@@ -70,6 +70,8 @@ Rule RuleOf(Op op) {
     case Op::kRollbackModel:
     case Op::kRemoveModel:
       return {Role::kOperator, "changing what models there are, and which chooses"};
+    case Op::kCalibrate:
+      return {Role::kOperator, "calibrating devices"};
   }
   return {Role::kOperator, "this"};
 }

@@ -115,9 +115,28 @@ void AddDevices(Families& families, engine::Engine& engine) {
   for (const DeviceId device : devices) {
     families.Add({{"device", Name(device)}}, static_cast<double>(executor.queue_depth(device)));
   }
+  families.Begin(MetricType::Gauge, "sparsed_device_constant",
+                 "What decisions take for the device's rates and times, in bytes, operations and "
+                 "seconds, by name; those that are known");
+  const std::vector<engine::DeviceFacts> facts = engine.devices();
+  for (const engine::DeviceFacts& device : facts) {
+    for (const engine::ConstantField& field : engine::ConstantFields()) {
+      const double value = device.constants.*field.value;
+      if (value <= 0) continue;
+      families.Add({{"device", device.name}, {"constant", std::string(field.name)}}, value);
+    }
+  }
+  families.Begin(MetricType::Gauge, "sparsed_device_calibrated_timestamp_seconds",
+                 "Unix time at which the device's constants were measured; 0: they are built in");
+  for (const engine::DeviceFacts& device : facts) {
+    if (!device.found || !device.unavailable.empty()) continue;
+    families.Add(
+        {{"device", device.name}},
+        device.calibration ? static_cast<double>(device.calibration->measured_unix_ns) * 1e-9 : 0);
+  }
   families.Begin(MetricType::Gauge, "sparsed_device_up",
                  "1 while the device serves, 0 if it is here and cannot, or is lost");
-  for (const engine::DeviceFacts& device : engine.devices()) {
+  for (const engine::DeviceFacts& device : facts) {
     if (device.found) families.Add({{"device", device.name}}, device.unavailable.empty() ? 1 : 0);
   }
   families.Begin(

@@ -260,6 +260,15 @@ void Metrics::OnModelProblem(std::string_view sentence) {
   Log(LogLevel::kWarn, "model not used", {{"message", std::string(sentence)}});
 }
 
+void Metrics::OnCalibrated(std::string_view device, std::string_view sentence) {
+  Log(LogLevel::kInfo, "calibrated",
+      {{"device", std::string(device)}, {"message", std::string(sentence)}});
+}
+
+void Metrics::OnCalibrationProblem(std::string_view sentence) {
+  Log(LogLevel::kWarn, "not calibrated", {{"message", std::string(sentence)}});
+}
+
 void Metrics::OnPreparationEnd(std::string_view state) {
   preparations_ended_.Add({{"state", std::string(state)}}).Increment();
 }

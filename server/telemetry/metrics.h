@@ -53,6 +53,8 @@ class Metrics : public engine::Observer {
   void OnRecipe(std::string_view outcome) override;
   void OnModelChoice(std::string_view model, std::string_view role, double share) override;
   void OnModelProblem(std::string_view sentence) override;
+  void OnCalibrated(std::string_view device, std::string_view sentence) override;
+  void OnCalibrationProblem(std::string_view sentence) override;
   /// It is not there any more: nor are its series.
   void OnModelRemoved(std::string_view model);
   void OnPreparationEnd(std::string_view state) override;

@@ -37,6 +37,7 @@ std::string_view Name(Op op) {
       "activate_model",
       "rollback_model",
       "remove_model",
+      "calibrate",
   };
   return kNames[static_cast<size_t>(op)];
 }

@@ -48,8 +48,9 @@ enum class Op : uint8_t {
   kActivateModel,
   kRollbackModel,
   kRemoveModel,
+  kCalibrate,
 };
-inline constexpr int kOps = 33;
+inline constexpr int kOps = 34;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

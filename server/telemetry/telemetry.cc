@@ -36,6 +36,7 @@ bool IsNotable(Op op) {
     case Op::kActivateModel:
     case Op::kRollbackModel:
     case Op::kRemoveModel:
+    case Op::kCalibrate:
       return true;
     default:
       return false;

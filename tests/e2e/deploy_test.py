@@ -56,7 +56,7 @@ def check_settings(sparsed):
     text = (DEPLOY / "sparsed.yaml").read_text()
     result = run([sparsed, "--help"])
     flags = set(re.findall(r"^  --([a-z-]+)", result.stdout, re.M))
-    flags -= {"version", "config", "print-config", "check-config", "salvage", "help"}
+    flags -= {"version", "config", "print-config", "check-config", "salvage", "calibrate", "help"}
     settings = dict(re.findall(r"^#?([a-z_]+): *(.*)$", text, re.M))
     missing = {flag.replace("-", "_") for flag in flags} ^ (settings.keys())
     expect(len(flags) > 40 and not missing, f"sparsed.yaml and --help differ in {missing}")

@@ -114,7 +114,7 @@ def as_functions(commands):
     joined = re.sub(r"\\\n\s*", "", commands)  # continued lines are one
     lines = []
     for line in joined.splitlines():
-        start = re.match(r"sparsed (?!.*--(help|version|print-config|salvage))(.*?)( &)?\s*(#.*)?$", line)
+        start = re.match(r"sparsed (?!.*--(help|version|print-config|salvage|calibrate))(.*?)( &)?\s*(#.*)?$", line)
         if start:
             line = f"{'serve' if start[3] else 'serve_for_a_moment'} {start[2]}"
         lines.append(line)

@@ -118,6 +118,7 @@ const std::map<std::string, Role> kLeast = {{"Catalog/Upload", Role::kUser},
                                             {"Admin/ActivateModel", Role::kOperator},
                                             {"Admin/RollbackModel", Role::kOperator},
                                             {"Admin/RemoveModel", Role::kOperator},
+                                            {"Admin/Calibrate", Role::kOperator},
                                             {"Admin/GetStats", Role::kOperator}};
 
 TEST_F(AccessTest, EveryMethodKnowsItsCallers) {

@@ -70,6 +70,37 @@ TEST(Admin, ServerInfoSaysWhatItFound) {
   EXPECT_EQ(info.metrics_address(), server.server().metrics_address());
 }
 
+TEST(Admin, CalibratesADeviceOrSaysWhyNot) {
+  TestServer server;
+  const auto calibrate = [&](const std::string& device, v1::CalibrateReply& reply) {
+    grpc::ClientContext context;
+    v1::CalibrateRequest request;
+    request.set_device(device);
+    return server.admin().Calibrate(&context, request, &reply);
+  };
+  v1::CalibrateReply reply;
+  grpc::Status status = calibrate("tpu", reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+  EXPECT_NE(status.error_message().find("\"tpu\""), std::string::npos) << status.error_message();
+  status = calibrate("cuda", reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << status.error_message();
+  status = calibrate("cpu", reply);
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  ASSERT_TRUE(server.admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
+  ASSERT_GE(info.devices_size(), 1);
+  EXPECT_GT(info.devices(0).constants().at("multiplications_per_second"), 0);
+  if (!status.ok()) {  // others compute on this machine
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED) << status.error_message();
+    EXPECT_EQ(info.devices(0).calibrated_unix_ns(), 0);
+    return;
+  }
+  EXPECT_EQ(reply.device().name(), "cpu");
+  EXPECT_GT(reply.device().calibrated_unix_ns(), int64_t{1} << 60);
+  EXPECT_GT(reply.device().constants().at("read_bytes_per_second"), 0);
+  EXPECT_EQ(info.devices(0).calibrated_unix_ns(), reply.device().calibrated_unix_ns());
+}
+
 TEST(Admin, SnapshotsAreSentAndCounted) {
   std::string folder = testing::TempDir() + "snapshot_XXXXXX";
   mkdtemp(folder.data());

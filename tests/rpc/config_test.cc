@@ -86,6 +86,13 @@ TEST(CommandLine, SalvageNeedsADirectory) {
   ExpectWrong({"--in-memory", "--salvage"}, "--data-dir");
 }
 
+TEST(CommandLine, CalibrateIsAnAction) {
+  EXPECT_FALSE(Parse({"--data-dir=/d"}).config().calibrate);
+  EXPECT_TRUE(Parse({"--data-dir=/d", "--calibrate"}).config().calibrate);
+  EXPECT_TRUE(Parse({"--in-memory", "--calibrate"}).config().calibrate);
+  ExpectWrong({"--calibrate", "--salvage", "--data-dir=/d"}, "--salvage");
+}
+
 TEST(CommandLine, FlagsAreRead) {
   const Parsed parsed = Parse({"--listen=[::1]:0",
                                "--listen=unix:/run/s",
@@ -492,7 +499,7 @@ std::set<std::string> SettingsOfHelp() {
     flags.insert((*at)[1]);
   }
   for (const char* action :
-       {"help", "version", "config", "print-config", "check-config", "salvage"}) {
+       {"help", "version", "config", "print-config", "check-config", "salvage", "calibrate"}) {
     EXPECT_EQ(flags.erase(action), 1U) << action;
   }
   return flags;

@@ -553,6 +553,14 @@ class Client {
   absl::Status SaveSnapshot(SnapshotCallback on_bytes, const CallOptions& options = {}) const;
   Call<void> SaveSnapshotAsync(SnapshotCallback on_bytes, const CallOptions& options = {}) const;
 
+  /// Has the server measure the rates and times of a device, "cpu" or "cuda" (empty: of GPUs, if
+  /// any serves, else of the CPU), which its decisions take from then on. Takes seconds. For
+  /// operators. FAILED_PRECONDITION while preparations are under way, or where no such device
+  /// serves; ABORTED if others used the device meanwhile; RESOURCE_EXHAUSTED without memory for it.
+  absl::StatusOr<DeviceInfo> Calibrate(const std::string& device = "",
+                                       const CallOptions& options = {}) const;
+  Call<DeviceInfo> CalibrateAsync(const std::string& device = "",
+                                  const CallOptions& options = {}) const;
   /// The models that the server has, by name. For operators, as what follows.
   absl::StatusOr<std::vector<ModelInfo>> ListModels(const CallOptions& options = {}) const;
   Call<std::vector<ModelInfo>> ListModelsAsync(const CallOptions& options = {}) const;

@@ -424,6 +424,11 @@ struct DeviceInfo {
   std::string description;
   int32_t threads = 0;
   std::string unavailable;  ///< why it does not serve; empty if it does
+  /// What decisions take for its rates and times, in bytes, operations and seconds:
+  /// "read_bytes_per_second", "launch_seconds", ...
+  std::map<std::string, double> constants{};
+  /// When they were measured; none: they are built in.
+  std::optional<std::chrono::system_clock::time_point> calibrated{};
 };
 
 struct ServerInfo {
