@@ -92,7 +92,9 @@ absl::Status ChainCall::Check() {
 absl::StatusOr<MatrixLease> ChainCall::FindMatrix(const std::string& name) {
   const auto found = matrices_.find(name);
   if (found != matrices_.end()) return found->second;
-  absl::StatusOr<MatrixLease> matrix = impl_->catalog.Find(tenant(), name);
+  const auto given = spec_.part.matrices.find(name);
+  absl::StatusOr<MatrixLease> matrix =
+      given != spec_.part.matrices.end() ? given->second : impl_->catalog.Find(tenant(), name);
   if (matrix.ok()) matrices_.emplace(name, *matrix);
   return matrix;
 }

@@ -3,14 +3,48 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/execution/executor_impl.h"
 #include "engine/execution/operand.h"
 
 namespace sparsed::engine {
+
+/// What parts of a request compute, each on a GPU of its own: the blocks of a buffer, or matrices
+/// that the request needs itself. Thread-safe.
+class BlockResults {
+ public:
+  /// `blocks` are of a matrix that is to be written into a buffer, whose type and size they are of.
+  BlockResults(DenseWrite destination, std::vector<ColumnBlock> blocks)
+      : destination_(std::move(destination)), blocks_(std::move(blocks)) {}
+  explicit BlockResults(std::vector<ColumnBlock> blocks) : blocks_(std::move(blocks)) {}
+
+  /// Of the buffer that they are to be.
+  const DenseShape& whole() const { return destination_.base()->shape; }
+  const DenseShape& shape(size_t block) const { return blocks_[block].shape; }
+  /// A part ended well; each of them once.
+  void Set(size_t block, std::shared_ptr<LazyArray> elements) {
+    blocks_[block].elements = std::move(elements);
+  }
+  // After the last of them.
+  const std::vector<ColumnBlock>& blocks() const { return blocks_; }
+  /// As DenseWrite's.
+  absl::Status Publish() { return destination_.Publish(blocks_); }
+
+ private:
+  DenseWrite destination_;
+  std::vector<ColumnBlock> blocks_;  ///< each of one part alone until all have ended
+};
+
+/// A result of that shape may be written into the buffer. NOT_FOUND, INVALID_ARGUMENT; ABORTED if
+/// somebody else writes into it.
+absl::StatusOr<DenseWrite> BeginWrite(Executor::Impl& impl, std::string_view tenant,
+                                      std::string_view buffer, const DenseShape& shape);
 
 /// Into the request's stream, a matrix that is held, or memory that the caller shares.
 class DenseResult {
@@ -54,6 +88,7 @@ class DenseResult {
   /// Lets go of what it would have been written into.
   void Drop() {
     destination_ = DenseWrite();
+    blocks_.reset();
     shared_.reset();
   }
 
@@ -64,6 +99,8 @@ class DenseResult {
 
   DenseShape shape_;
   DenseWrite destination_;
+  std::shared_ptr<BlockResults> blocks_;  ///< in its place
+  size_t block_ = 0;
   bool kept_ = false;
   std::optional<Array> shared_;
   GpuBackend* gpu_ = nullptr;

@@ -9,6 +9,7 @@
 
 #include "engine/execution/chain_call.h"
 #include "engine/execution/dense_call.h"
+#include "engine/execution/distributed_call.h"
 #include "engine/execution/executor_impl.h"
 #include "engine/execution/spgemm_call.h"
 #include "engine/planning/candidates.h"
@@ -80,9 +81,14 @@ Backend& Executor::Impl::backend(DeviceId device) {
   return *found;
 }
 
-absl::StatusOr<Backend*> Executor::Impl::Place(const std::shared_ptr<const Layout>& layout,
+absl::StatusOr<Backend*> Executor::Impl::Place(const std::optional<DeviceId>& given,
+                                               const std::shared_ptr<const Layout>& layout,
                                                std::span<const std::shared_ptr<LazyArray>> held) {
   if (gpus.empty()) return &cpu;
+  if (given.has_value()) {
+    GpuBackend* const there = gpu(*given);
+    if (there != nullptr && there->status().ok()) return there;
+  }
   if (gpus.size() == 1) {
     if (absl::Status status = gpus.front().status(); !status.ok()) return status;
     return &gpus.front();
@@ -287,11 +293,15 @@ void Executor::Close() {
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
+  auto distributed = DistributedCall::Begin(impl_, spec, sink);
+  if (!distributed.ok() || *distributed != nullptr) return distributed;
   return DenseCall::Begin(impl_, spec, std::move(sink));
 }
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SddmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
+  auto distributed = DistributedCall::Begin(impl_, spec, sink);
+  if (!distributed.ok() || *distributed != nullptr) return distributed;
   return DenseCall::Begin(impl_, spec, std::move(sink));
 }
 
@@ -302,6 +312,8 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(ChainSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
+  auto distributed = DistributedCall::Begin(impl_, spec, sink);
+  if (!distributed.ok() || *distributed != nullptr) return distributed;
   return ChainCall::Begin(impl_, std::move(spec), std::move(sink));
 }
 

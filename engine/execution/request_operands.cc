@@ -21,6 +21,21 @@ absl::StatusOr<Array> SharedArray(std::string_view what, const Buffer& memory,
   return Array{std::string(what), shape.type, shape.elements(), memory};
 }
 
+absl::StatusOr<HeldDenseLease> FindHeld(const Executor::Impl& impl, std::string_view what,
+                                        const OperandSpec& spec, std::string_view tenant) {
+  absl::StatusOr<HeldDenseLease> held = impl.dense.Find(tenant, spec.held);
+  if (!held.ok() || !spec.shape.has_value()) return held;
+  const DenseShape& shape = (*held)->shape;
+  if (spec.shape->rows == shape.rows && spec.shape->cols == shape.cols &&
+      spec.shape->type == shape.type) {
+    return held;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("operand {} is announced as {} x {} {}, but the buffer '{}' is {} x {} {}", what,
+                  spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held, shape.rows,
+                  shape.cols, Name(shape.type)));
+}
+
 absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec,
                                   const std::string& tenant) {
   Operand operand;
@@ -41,17 +56,14 @@ absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec
     }
     operand.source = Operand::Announced{std::string(what), spec.stream_array};
   } else {
-    absl::StatusOr<HeldDenseLease> held = impl_.dense.Find(tenant, spec.held);
-    if (!held.ok()) return held.status();
-    operand.shape = (*held)->shape;
-    operand.source = (*held)->elements;
-    if (spec.shape.has_value() &&
-        (spec.shape->rows != operand.shape.rows || spec.shape->cols != operand.shape.cols ||
-         spec.shape->type != operand.shape.type)) {
-      return absl::InvalidArgumentError(
-          fmt::format("operand {} is announced as {} x {} {}, but the buffer '{}' is {} x {} {}",
-                      what, spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held,
-                      operand.shape.rows, operand.shape.cols, Name(operand.shape.type)));
+    if (spec.block.has_value()) {
+      operand.shape = spec.block->shape;
+      operand.source = spec.block->elements;
+    } else {
+      absl::StatusOr<HeldDenseLease> held = FindHeld(impl_, what, spec, tenant);
+      if (!held.ok()) return held.status();
+      operand.shape = (*held)->shape;
+      operand.source = (*held)->elements;
     }
   }
   if (operand.shape.leading_dimension == 0) operand.shape.leading_dimension = operand.shape.cols;
