@@ -353,6 +353,7 @@ absl::Status Engine::OpenGpus(Observer& observer) {
     }
     not_opened_.emplace_back(id, gpu.status());
   }
+  Device::MakePeers(gpus_);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "engine/execution/chain_call.h"
+#include "engine/execution/chain_columns.h"
 #include "engine/execution/dense_call.h"
 
 namespace sparsed::engine {
@@ -49,49 +50,6 @@ class Deadline {
   const uint64_t timeout_ns_;
   const std::chrono::steady_clock::time_point begin_;
 };
-
-/// How a chain's operands go to the GPUs.
-enum class Role : uint8_t { kUnused, kColumns, kEverywhere };
-
-/// What each operand of a chain is, if all steps and results may be computed column by column.
-std::optional<std::vector<Role>> RolesOf(const ChainSpec& spec) {
-  std::vector<Role> roles(spec.operands.size(), Role::kUnused);
-  // Values of steps have columns, too. Of indices that are wrong the parts speak.
-  const auto use = [&](size_t value, Role role) {
-    if (value >= roles.size()) return role == Role::kColumns;
-    if (roles[value] != Role::kUnused && roles[value] != role) return false;
-    roles[value] = role;
-    return true;
-  };
-  const auto use_if = [&](const std::optional<size_t>& value, Role role) {
-    return !value.has_value() || use(*value, role);
-  };
-  for (const ChainStep& step : spec.steps) {
-    bool by_columns = false;
-    if (const auto* spmm = std::get_if<SpmmStep>(&step)) {
-      by_columns = use(spmm->b, Role::kColumns) && use_if(spmm->accumulate, Role::kColumns) &&
-                   use_if(spmm->values, Role::kEverywhere);
-    } else if (const auto* sum = std::get_if<SumStep>(&step)) {
-      by_columns = std::ranges::all_of(
-          sum->terms, [&](const SumStep::Term& term) { return use(term.value, Role::kColumns); });
-    } else if (const auto* reduce = std::get_if<ReduceStep>(&step)) {
-      by_columns = !reduce->arguments && use(reduce->b, Role::kColumns) &&
-                   use_if(reduce->values, Role::kEverywhere);
-    }
-    if (!by_columns) return std::nullopt;
-  }
-  for (const ChainSpec::Result& result : spec.results) {
-    if (result.place.held.empty() || !use(result.value, Role::kColumns)) return std::nullopt;
-  }
-  return roles;
-}
-
-/// The matrix of an SpMM or a reduction; null: a sum.
-const std::string* MatrixOf(const ChainStep& step) {
-  if (const auto* spmm = std::get_if<SpmmStep>(&step)) return &spmm->matrix;
-  if (const auto* reduce = std::get_if<ReduceStep>(&step)) return &reduce->matrix;
-  return nullptr;
-}
 
 }  // namespace
 
@@ -267,6 +225,7 @@ void DistributedCall::End(CallEnd end) {
   // Whoever hears of it may write into the same buffers next.
   results_.clear();
   begin_last_ = nullptr;
+  if (end.status.ok()) impl_->observer.OnDistributed(static_cast<int64_t>(count_));
   sink_->OnEnd(std::move(end));
 }
 
@@ -302,7 +261,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
       std::make_shared<BlockResults>(*std::move(write), ColumnBlocks(shape, count));
   const std::vector<ColumnBlock> added =
       *old == nullptr ? std::vector<ColumnBlock>() : ColumnBlocksOf(*old, count, memory);
-  auto call = std::make_shared<DistributedCall>(sink);
+  auto call = std::make_shared<DistributedCall>(impl, sink);
   call->results_ = {results};
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
   return Begun(std::move(call), (*b)->blocks.size(),
@@ -344,7 +303,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const DenseShape shape = {(*matrix)->pattern()->nnz(), 1, 1, type};
   const auto partials = std::make_shared<BlockResults>(
       std::vector<ColumnBlock>(count, ColumnBlock{0, shape, nullptr}));
-  auto call = std::make_shared<DistributedCall>(sink);
+  auto call = std::make_shared<DistributedCall>(impl, sink);
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
   ChainSpec sum;
   sum.tenant = spec.tenant;
@@ -373,26 +332,24 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
     const std::shared_ptr<ResultSink>& sink) {
-  if (impl->gpus.size() < 2) return nullptr;
-  const std::optional<std::vector<Role>> roles = RolesOf(spec);
-  if (!roles.has_value()) return nullptr;
+  const bool all_held = std::ranges::none_of(
+      spec.results, [](const ChainSpec::Result& result) { return result.place.held.empty(); });
+  if (impl->gpus.size() < 2 || !all_held || spec.results.empty()) return nullptr;
   std::vector<HeldDenseLease> held;
-  size_t count = 0;
+  std::vector<int64_t> columns;
+  int64_t count = 0;
   for (size_t i = 0; i < spec.operands.size(); ++i) {
     absl::StatusOr<HeldDenseLease> operand =
         HeldOperand(*impl, fmt::to_string(i), spec.operands[i], spec.tenant);
     if (!operand.ok()) return operand.status();
-    // Values of several heads go with columns of their own.
-    if (*operand == nullptr || ((*roles)[i] == Role::kEverywhere && (*operand)->shape.cols != 1)) {
-      return nullptr;
-    }
-    if ((*roles)[i] == Role::kColumns) count = std::max(count, (*operand)->blocks.size());
+    if (*operand == nullptr) return nullptr;
+    count = std::max(count, static_cast<int64_t>((*operand)->blocks.size()));
+    columns.push_back((*operand)->shape.cols);
     held.push_back(*std::move(operand));
   }
   if (count == 0) return nullptr;
-  const auto too_narrow = [&](const HeldDenseLease& operand) {
-    return operand->shape.cols < static_cast<int64_t>(count);
-  };
+  const std::optional<ColumnChain> chain = ByColumns(spec, columns, count);
+  if (!chain.has_value()) return nullptr;
   PartSpec found;
   for (const ChainStep& step : spec.steps) {
     const std::string* const name = MatrixOf(step);
@@ -405,11 +362,9 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
       impl->budget.Source(MemoryUse::kRequests, &impl->budget.OwnerOf(spec.tenant));
   std::vector<std::vector<ColumnBlock>> operands(spec.operands.size());
   for (size_t i = 0; i < operands.size(); ++i) {
-    if ((*roles)[i] != Role::kColumns) continue;
-    if (too_narrow(held[i])) return nullptr;
-    operands[i] = ColumnBlocksOf(held[i], static_cast<int64_t>(count), memory);
+    if (chain->by_columns[i]) operands[i] = ColumnBlocksOf(held[i], count, memory);
   }
-  auto call = std::make_shared<DistributedCall>(sink);
+  auto call = std::make_shared<DistributedCall>(impl, sink);
   for (const ChainSpec::Result& result : spec.results) {
     absl::StatusOr<DenseWrite> write = impl->dense.BeginWrite(spec.tenant, result.place.held);
     if (!write.ok()) return write.status();
@@ -417,25 +372,27 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     const bool wanted = !result.shape.has_value() ||
                         (result.shape->rows == shape.rows && result.shape->cols == shape.cols &&
                          result.shape->type == shape.type);
-    if (!wanted || shape.cols < static_cast<int64_t>(count)) return nullptr;
-    call->results_.push_back(std::make_shared<BlockResults>(
-        *std::move(write), ColumnBlocks(shape, static_cast<int64_t>(count))));
+    if (!wanted || shape.cols < count) return nullptr;
+    call->results_.push_back(
+        std::make_shared<BlockResults>(*std::move(write), ColumnBlocks(shape, count)));
   }
   const DenseShape& first = call->results_[0]->whole();
   call->begin_ = {"", 0, first.rows, first.cols, {}};
   const std::vector<std::shared_ptr<BlockResults>> results = call->results_;
-  return Begun(std::move(call), count, [&](size_t i, std::shared_ptr<ResultSink> part_sink) {
-    ChainSpec part = spec;
-    part.part = {found.matrices, GpuOf(*impl, i)};
-    for (size_t j = 0; j < operands.size(); ++j) {
-      if (!operands[j].empty()) part.operands[j].block = operands[j][i];
-    }
-    for (size_t j = 0; j < results.size(); ++j) {
-      part.results[j].place = {.blocks = results[j], .block = i};
-      part.results[j].shape.reset();
-    }
-    return ChainCall::Begin(impl, std::move(part), std::move(part_sink));
-  });
+  return Begun(std::move(call), static_cast<size_t>(count),
+               [&](size_t i, std::shared_ptr<ResultSink> part_sink) {
+                 ChainSpec part = spec;
+                 part.steps = chain->steps;
+                 part.part = {found.matrices, GpuOf(*impl, i)};
+                 for (size_t j = 0; j < operands.size(); ++j) {
+                   if (!operands[j].empty()) part.operands[j].block = operands[j][i];
+                 }
+                 for (size_t j = 0; j < results.size(); ++j) {
+                   part.results[j].place = {.blocks = results[j], .block = i};
+                   part.results[j].shape.reset();
+                 }
+                 return ChainCall::Begin(impl, std::move(part), std::move(part_sink));
+               });
 }
 
 }  // namespace sparsed::engine

@@ -16,10 +16,10 @@
 
 namespace sparsed::engine {
 
-/// A call for each block of columns, on a GPU of its own that has all of S, and one end. SpMM, sums
-/// and reductions over rows have nothing to exchange. SDDMM adds up a value for each nonzero and
-/// GPU, on one of them. The parts are calls as any other: each waits for its turn, and is its
-/// tenant's, on its own GPU.
+/// A call for each block of columns, on a GPU of its own that has all of S, and one end. SpMM,
+/// sums, reductions over rows and steps of several heads have nothing to exchange. SDDMM adds up a
+/// value for each nonzero and GPU, on one of them. The parts are calls as any other: each waits for
+/// its turn, and is its tenant's, on its own GPU.
 class DistributedCall final : public Call, public std::enable_shared_from_this<DistributedCall> {
  public:
   // As Executor::Begin. Null where one device is to compute all: no operand is distributed, or the
@@ -34,7 +34,8 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   static absl::StatusOr<std::shared_ptr<Call>> Begin(const std::shared_ptr<Executor::Impl>& impl,
                                                      const ChainSpec& spec,
                                                      const std::shared_ptr<ResultSink>& sink);
-  explicit DistributedCall(std::shared_ptr<ResultSink> sink) : sink_(std::move(sink)) {}
+  DistributedCall(std::shared_ptr<Executor::Impl> impl, std::shared_ptr<ResultSink> sink)
+      : impl_(std::move(impl)), sink_(std::move(sink)) {}
 
   /// All operands are held.
   absl::StatusOr<ClaimedBytes> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
@@ -66,6 +67,7 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   void LastEnded(CallEnd end);
   void End(CallEnd end);
 
+  const std::shared_ptr<Executor::Impl> impl_;
   const std::shared_ptr<ResultSink> sink_;
   // Set before it begins; looked at by who ends it.
   std::vector<std::shared_ptr<BlockResults>> results_;  ///< what is published in the end

@@ -41,9 +41,17 @@ class Residency {
   /// PlaceValues (kernels/layout.h) on the device; returns when it is done.
   using PlaceSlots = std::function<absl::Status(const Layout& layout, ElementType type,
                                                 const void* csr_values, void* slots)>;
+  /// Copies what another GPU of the machine has.
+  using CopyFromPeer = std::function<absl::Status(void* to, const void* from, size_t bytes)>;
   /// Becomes the budget's way to make room. The budget outlives it.
   Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in, PlaceSlots place_slots);
   ~Residency();
+  /// Those of other GPUs, which outlive what is placed: operands that they have come from there.
+  /// Once, before anything is placed.
+  void SetPeers(std::vector<const Residency*> peers, CopyFromPeer copy_from_peer) {
+    peers_ = std::move(peers);
+    copy_from_peer_ = std::move(copy_from_peer);
+  }
 
   /// The original, with its arrays on the device, all in one exportable allocation: another process
   /// that is to use it needs one descriptor. RESOURCE_EXHAUSTED without room.
@@ -107,6 +115,12 @@ class Residency {
   absl::StatusOr<std::shared_ptr<const Layout>> CopyOf(const Layout& layout);
   absl::StatusOr<Array> CopyOf(const Array& array, MemoryUse use,
                                const std::optional<PitchedRows>& rows = {});
+  /// What is there of an operand that is held by name; null: nothing.
+  std::shared_ptr<const Array> Find(const LazyArray& held) const;
+  /// A copy of what a peer has of it, if that is as large as `rows`, if given, say; null: none has.
+  absl::StatusOr<std::shared_ptr<const Array>> CopyOfPeers(const LazyArray& held,
+                                                           const std::optional<PitchedRows>& rows,
+                                                           MemoryUse use);
   /// PlaceValues without looking what is there.
   absl::StatusOr<Array> NewSlots(const Array& csr_values,
                                  const std::shared_ptr<const Layout>& layout, MemorySource& host);
@@ -125,6 +139,8 @@ class Residency {
   const CopyIn copy_in_;
   const CopyRowsIn copy_rows_in_;
   const PlaceSlots place_slots_;
+  std::vector<const Residency*> peers_;
+  CopyFromPeer copy_from_peer_;
   mutable Mutex mutex_;
   CondVar placed_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);

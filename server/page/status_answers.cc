@@ -237,7 +237,8 @@ json BufferJson(const BufferRow& row) {
           {"resident", row.resident},
           {"bytes", row.bytes},
           {"idle_seconds", row.idle_seconds},
-          {"time_to_live_seconds", row.time_to_live_seconds}};
+          {"time_to_live_seconds", row.time_to_live_seconds},
+          {"parts", row.parts}};
 }
 
 std::vector<BufferRow> MakeBufferTable(engine::DenseCatalog& dense) {
@@ -256,7 +257,8 @@ std::vector<BufferRow> MakeBufferTable(engine::DenseCatalog& dense) {
            .resident = held->elements->resident(),
            .bytes = held->shape.elements() * static_cast<int64_t>(SizeOf(held->shape.type)),
            .idle_seconds = std::max(0.0, idle.count()),
-           .time_to_live_seconds = std::chrono::duration<double>(held->time_to_live).count()});
+           .time_to_live_seconds = std::chrono::duration<double>(held->time_to_live).count(),
+           .parts = static_cast<int>(held->blocks.size())});
     }
   }
   return table;

@@ -153,6 +153,10 @@ TEST_F(DistributedBuffers, GiveSampledProducts) {
     ExpectNear(sink->Elements<float>(), expected);
   }
   EXPECT_EQ(observer_.runs().size(), 2U);
+  int64_t exchanged = 0;
+  for (const auto& gpu : engine_->gpus()) exchanged += gpu->bytes_from_peers();
+  EXPECT_EQ(exchanged, static_cast<int64_t>(2 * values.size() * sizeof(float)))
+      << "one card's sums, twice";
 }
 
 TEST_F(DistributedBuffers, GoThroughChainsByColumns) {
@@ -200,6 +204,49 @@ TEST_F(DistributedBuffers, GoThroughChainsByColumns) {
   ended = Compute(spec, std::make_shared<Result>());
   ASSERT_TRUE(ended.ok()) << ended;
   EXPECT_TRUE(Find("y")->blocks.empty());
+}
+
+TEST_F(DistributedBuffers, GoThroughAttentionByHeads) {
+  constexpr int64_t kHeads = 4;
+  ChainSpec spec;
+  spec.tenant = "t";
+  spec.operands.resize(3);
+  AttentionStep attention;
+  attention.matrix = "s";
+  attention.scores = {.heads = kHeads, .scale = 0.3, .left = 0, .right = 1};
+  attention.values = 2;
+  spec.steps.emplace_back(attention);
+  spec.results.resize(2);
+  spec.results[0].value = 3;
+  spec.results[0].place.held = "o";
+  spec.results[1].value = 4;
+  spec.results[1].place.held = "sums";
+  std::vector<std::vector<float>> whole;
+  for (const Distribution distribution : {Distribution::kWhole, Distribution::kColumns}) {
+    for (size_t i = 0; i < 3; ++i) {
+      const std::string name(1, "qkv"[i]);
+      Hold(name, Random(20 + i), distribution);
+      spec.operands[i].held = name;
+    }
+    Hold("o", {});
+    Hold("sums", {}, Distribution::kWhole, kHeads);
+    const auto sink = std::make_shared<Result>();
+    const absl::Status ended = Compute(spec, sink);
+    ASSERT_TRUE(ended.ok()) << ended;
+    const bool distributed = distribution == Distribution::kColumns;
+    EXPECT_EQ(Find("o")->blocks.size(), distributed ? 2U : 0U) << sink->plan;
+    EXPECT_EQ(Find("sums")->blocks.size(), distributed ? 2U : 0U);
+    whole.push_back(Whole("o"));
+    whole.push_back(Whole("sums"));
+  }
+  ExpectNear(whole[2], {whole[0].begin(), whole[0].end()});
+  ExpectNear(whole[3], {whole[1].begin(), whole[1].end()});
+  // Of three heads no two cards have as many.
+  std::get<AttentionStep>(spec.steps[0]).scores.heads = 3;
+  Hold("sums", {}, Distribution::kWhole, 3);
+  const absl::Status ended = Compute(spec, std::make_shared<Result>());
+  ASSERT_TRUE(ended.ok()) << ended;
+  EXPECT_TRUE(Find("o")->blocks.empty());
 }
 
 TEST_F(DistributedBuffers, AreRefusedAsOthersAre) {

@@ -51,6 +51,8 @@ TEST_F(SeveralDevices, WhatIsOnlyOnOneCardReachesTheOther) {
   EXPECT_EQ(other->residency().PresenceOf(y->elements), Residency::Presence::kNothing);
   const auto there = other->residency().Place(y->elements);
   ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_FALSE(y->elements->resident()) << "it did not pass through the host";
+  EXPECT_EQ(other->bytes_from_peers(), static_cast<int64_t>((*there)->bytes()));
   const auto host = other->ToHost(**there, engine_->budget().Source(MemoryUse::kRequests));
   ExpectNear(Elements<float>(host), Product({x.begin(), x.end()}));
 }

@@ -187,9 +187,11 @@ typedef struct sparsed_put_options {
   const char* owner; /* a job or a person; NULL: nobody */
   int64_t
       time_to_live_ns; /* for how long it stays though nothing uses it; 0: as the server decides */
+  /* 1: each GPU of a server that has several gets as many of its columns, and computes with them */
+  int32_t columns_over_gpus;
 } sparsed_put_options;
 #define SPARSED_PUT_OPTIONS_INIT \
-  { sizeof(sparsed_put_options), 0, NULL, 0 }
+  { sizeof(sparsed_put_options), 0, NULL, 0, 0 }
 
 /* Makes a buffer of that name with a copy of `dense`, in the place of one that there is.
  * `dense->data` NULL: zeros. */
