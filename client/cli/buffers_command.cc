@@ -24,9 +24,8 @@ struct PutArguments {
   bool columns = false;      ///< over the GPUs
 };
 
-std::string Parts(const DenseInfo& info) {
-  return info.parts == 0 ? "whole" : fmt::format("columns over {} GPUs", info.parts);
-}
+/// Of one that is distributed.
+std::string Parts(const DenseInfo& info) { return fmt::format("columns over {} GPUs", info.parts); }
 
 std::string TimeToLive(const DenseInfo& info) {
   return info.time_to_live.has_value() ? Duration(*info.time_to_live) : "until deleted";
@@ -35,9 +34,10 @@ std::string TimeToLive(const DenseInfo& info) {
 /// What a command that did `verb` to one says of it.
 absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::string_view verb) {
   if (!info.ok()) return info.status();
-  return Report{ToJson(*info), fmt::format("{} {}: {} x {} {}, {}, time to live {}\n", verb,
-                                           info->name, Count(info->rows), Count(info->cols),
-                                           Name(info->type), Parts(*info), TimeToLive(*info))};
+  return Report{ToJson(*info),
+                fmt::format("{} {}: {} x {} {}, {}time to live {}\n", verb, info->name,
+                            Count(info->rows), Count(info->cols), Name(info->type),
+                            info->parts == 0 ? "" : Parts(*info) + ", ", TimeToLive(*info))};
 }
 
 absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
@@ -49,7 +49,7 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
                    {"COLUMNS", "cols"},
                    {"TYPE", "type"},
                    {"BYTES", "bytes"},
-                   {"LIES", "distribution"},
+                   {"DISTRIBUTION", "distribution"},
                    {"VERSION", "version"},
                    {"DURABLE", "durable"},
                    {"TENANT", "tenant"},
@@ -57,10 +57,10 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
                    {"TIME TO LIVE", "time_to_live_ns"},
                    {"IDLE", "idle_ns"}});
   for (const DenseInfo& info : *buffers) {
-    listing.Add(ToJson(info),
-                {info.name, Count(info.rows), Count(info.cols), Name(info.type), Bytes(info.bytes),
-                 Parts(info), std::to_string(info.version), info.durable ? "yes" : "no",
-                 info.tenant, info.owner, TimeToLive(info), Duration(info.idle)});
+    listing.Add(ToJson(info), {info.name, Count(info.rows), Count(info.cols), Name(info.type),
+                               Bytes(info.bytes), info.parts == 0 ? "whole" : Parts(info),
+                               std::to_string(info.version), info.durable ? "yes" : "no",
+                               info.tenant, info.owner, TimeToLive(info), Duration(info.idle)});
   }
   return Report::Of(std::move(listing));
 }
