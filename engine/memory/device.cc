@@ -168,12 +168,12 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
 void Device::MakePeers(std::span<const std::unique_ptr<Device>> devices) {
   for (const auto& device : devices) {
     const cuda::DeviceScope scope(device->ordinal());
-    std::vector<const Residency*> peers;
+    std::vector<Residency::Peer> peers;
     for (const auto& peer : devices) {
       if (peer == device) continue;
       // Without it copies are slower, that is all.
       cuda::AllowPeer(peer->ordinal()).IgnoreError();
-      peers.push_back(&peer->residency());
+      peers.push_back({&peer->residency(), [raw = peer.get()] { return raw->status().ok(); }});
     }
     device->residency().SetPeers(std::move(peers),
                                  [raw = device.get()](void* to, const void* from, size_t bytes) {

@@ -177,8 +177,9 @@ std::shared_ptr<const Array> Residency::Find(const LazyArray& held) const {
 
 absl::StatusOr<std::shared_ptr<const Array>> Residency::CopyOfPeers(
     const LazyArray& held, const std::optional<PitchedRows>& rows, MemoryUse use) {
-  for (const Residency* peer : peers_) {
-    const std::shared_ptr<const Array> there = peer->Find(held);
+  for (const Peer& peer : peers_) {
+    if (!peer.serves()) continue;
+    const std::shared_ptr<const Array> there = peer.residency->Find(held);
     if (there == nullptr || there->bytes() == 0) continue;
     if (rows && there->bytes() != rows->rows * rows->device_pitch) continue;
     absl::StatusOr<Array> copy =

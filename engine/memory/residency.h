@@ -46,9 +46,14 @@ class Residency {
   /// Becomes the budget's way to make room. The budget outlives it.
   Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in, PlaceSlots place_slots);
   ~Residency();
-  /// Those of other GPUs, which outlive what is placed: operands that they have come from there.
-  /// Once, before anything is placed.
-  void SetPeers(std::vector<const Residency*> peers, CopyFromPeer copy_from_peer) {
+  /// Another GPU's.
+  struct Peer {
+    const Residency* residency;
+    std::function<bool()> serves;  ///< it is not lost
+  };
+  /// They outlive what is placed: operands that they have come from there. Once, before anything is
+  /// placed.
+  void SetPeers(std::vector<Peer> peers, CopyFromPeer copy_from_peer) {
     peers_ = std::move(peers);
     copy_from_peer_ = std::move(copy_from_peer);
   }
@@ -139,7 +144,7 @@ class Residency {
   const CopyIn copy_in_;
   const CopyRowsIn copy_rows_in_;
   const PlaceSlots place_slots_;
-  std::vector<const Residency*> peers_;
+  std::vector<Peer> peers_;
   CopyFromPeer copy_from_peer_;
   mutable Mutex mutex_;
   CondVar placed_;

@@ -7,7 +7,6 @@ sparsed_test(fair_lanes_test fair_lanes_test.cc DEPS sparsed_engine)
 sparsed_test(scheduler_test scheduler_test.cc DEPS sparsed_engine)
 sparsed_test(executor_test executor_test.cc DEPS sparsed_engine sparsed_test_matrices)
 sparsed_test(piece_run_test piece_run_test.cc DEPS sparsed_engine)
-sparsed_test(chain_columns_test engine/chain_columns_test.cc DEPS sparsed_engine)
 sparsed_test(row_blocks_test row_blocks_test.cc DEPS sparsed_engine sparsed_test_matrices)
 sparsed_test(derived_patterns_test derived_patterns_test.cc
   DEPS sparsed_engine sparsed_test_matrices)

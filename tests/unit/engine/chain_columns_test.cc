@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace {
 
 SpmmStep Spmm(size_t b, std::optional<size_t> values = {}) {
   SpmmStep step;
-  step.matrix = "s";
+  step.matrix = std::string("s");
   step.b = b;
   step.values = values;
   return step;
@@ -23,7 +24,7 @@ ChainSpec Chain(size_t operands, std::vector<ChainStep> steps) {
   ChainSpec spec;
   spec.operands.resize(operands);
   spec.steps = std::move(steps);
-  spec.results.push_back({.value = operands + spec.steps.size() - 1});
+  spec.results.push_back({.value = operands + spec.steps.size() - 1, .place = {}});
   return spec;
 }
 
@@ -55,11 +56,11 @@ TEST(ChainColumns, OneOperandIsUsedInOneWay) {
 
 TEST(ChainColumns, OfHeadsThatPartsHaveAsManyOf) {
   SddmmStep dots;
-  dots.matrix = "s";
+  dots.matrix = std::string("s");
   dots.a = 0;
   dots.b = 1;
   dots.heads = 4;
-  const SoftmaxStep softmax{"s", 1, 2, {}};
+  const SoftmaxStep softmax{std::string("s"), 1, 2, {}};
   auto chain = Split(Chain(2, {dots, softmax, Spmm(1, 3)}), {32, 32});
   ASSERT_TRUE(chain.has_value());
   EXPECT_EQ(std::get<SddmmStep>(chain->steps[0]).heads, 2);
@@ -71,20 +72,20 @@ TEST(ChainColumns, OfHeadsThatPartsHaveAsManyOf) {
 
 TEST(ChainColumns, OfAttentionAndItsGradients) {
   AttentionStep attention;
-  attention.matrix = "s";
+  attention.matrix = std::string("s");
   attention.scores = {.heads = 2, .left = 0, .right = 1, .bias = 3};
   attention.values = 2;
   // A bias for all heads is everywhere, one for each goes with them.
   for (const int64_t bias : {1, 2}) {
     ChainSpec spec = Chain(4, {attention});
-    spec.results.push_back({.value = 5});
+    spec.results.push_back({.value = 5, .place = {}});
     const auto chain = Split(spec, {16, 16, 8, bias});
     ASSERT_TRUE(chain.has_value());
     EXPECT_EQ(std::get<AttentionStep>(chain->steps[0]).scores.heads, 1);
     EXPECT_EQ(chain->by_columns, (std::vector<bool>{true, true, true, bias > 1}));
   }
   AttentionGradientStep gradient;
-  gradient.matrix = "s";
+  gradient.matrix = std::string("s");
   gradient.scores = attention.scores;
   gradient.values = 2;
   gradient.result = 4;
@@ -98,7 +99,7 @@ TEST(ChainColumns, OfAttentionAndItsGradients) {
 
 TEST(ChainColumns, NotOfArguments) {
   ReduceStep greatest;
-  greatest.matrix = "s";
+  greatest.matrix = std::string("s");
   greatest.reduction = Reduction::kMax;
   EXPECT_TRUE(Split(Chain(1, {greatest}), {4}).has_value());
   greatest.arguments = true;
