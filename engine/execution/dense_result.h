@@ -35,6 +35,8 @@ class BlockResults {
   const std::vector<ColumnBlock>& blocks() const { return blocks_; }
   /// As DenseWrite's.
   absl::Status Publish() { return destination_.Publish(blocks_); }
+  /// Others may write the buffer, though parts are not gone yet. Not while one of them runs.
+  void Release() { destination_ = DenseWrite(); }
 
  private:
   DenseWrite destination_;

@@ -113,6 +113,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begun(std::shared_ptr<Dis
       call->running_ = 0;
     }
     for (const auto& begun : calls) begun->Cancel();
+    for (const auto& result : call->results_) result->Release();
     if (absl::IsInvalidArgument(part.status())) return nullptr;
     return part.status();
   }
@@ -223,7 +224,7 @@ void DistributedCall::LastEnded(CallEnd end) {
 
 void DistributedCall::End(CallEnd end) {
   // Whoever hears of it may write into the same buffers next.
-  results_.clear();
+  for (const auto& result : results_) result->Release();
   begin_last_ = nullptr;
   if (end.status.ok()) impl_->observer.OnDistributed(static_cast<int64_t>(count_));
   sink_->OnEnd(std::move(end));
