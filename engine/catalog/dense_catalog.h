@@ -97,7 +97,7 @@ struct DenseOptions {
   DenseClock::duration time_to_live = std::chrono::hours(24);  ///< unless a Put asks; 0: none
   int64_t tenant_bytes = 0;  ///< QuotaBytes of all that one tenant holds; 0: no quota
   std::function<DenseClock::time_point()> now = DenseClock::now;
-  /// That a buffer which is distributed has, if it has as many columns: one for each GPU.
+  /// That a buffer which is distributed has: one for each GPU.
   int64_t column_blocks = 1;
 };
 
@@ -116,10 +116,9 @@ struct DenseExpiry {
 
 /// `count` blocks of a matrix of that shape, whose columns differ by one at most; without elements.
 std::vector<ColumnBlock> ColumnBlocks(const DenseShape& shape, int64_t count);
-/// Those of a buffer: its own, if it has so many, else blocks that are copied out of the whole,
-/// into `memory`, when somebody needs them.
-std::vector<ColumnBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count,
-                                        MemorySource& memory);
+/// Those of a buffer: its own, if it has so many, else blocks that are copied out of the whole, for
+/// a request, when it needs them.
+std::vector<ColumnBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count, Budget& budget);
 
 class DenseCatalog;
 
@@ -212,6 +211,11 @@ class DenseCatalog {
   /// Makes the disk agree: it has `held` if that is durable, else none of its name.
   absl::Status Write(const HeldDense& held, const Array& elements, bool stored, Store::Stop stop);
 
+  /// It is to lie in columns, and has one for each block.
+  bool Distributes(const PutHeader& header) const {
+    return header.distribution == Distribution::kColumns && options_.column_blocks > 1 &&
+           header.shape.cols >= options_.column_blocks;
+  }
   /// Of a tenant's buffers.
   MemorySource& MemoryOf(std::string_view tenant) {
     return budget_.Source(MemoryUse::kBuffers, &budget_.OwnerOf(tenant));

@@ -42,8 +42,9 @@ struct OperandSpec {
   /// If not empty, it is there, from its first element on; the end may lie behind the operand's.
   /// Memory that the caller may change at any time, which harms nobody but its result.
   Buffer shared = {};
-  DeviceId shared_on = {};                ///< where that is
-  std::optional<ColumnBlock> block = {};  ///< of that buffer, in its place
+  DeviceId shared_on = {};  ///< where that is
+  /// What was found of a buffer, columns of it or all, in the place of its name.
+  std::optional<ColumnBlock> block = {};
 };
 
 /// Where a dense result goes: into the stream, if nothing is set.

@@ -164,6 +164,9 @@ Job::Loader ChainCall::LoaderOfTransposed(const MatrixLease& matrix) const {
 void ChainCall::Drop() {
   Restart();
   for (DenseResult& result : results_) result.Drop();
+  spec_.operands.clear();
+  spec_.results.clear();
+  spec_.part = {};
   steps_.clear();
   values_.clear();
   matrices_.clear();

@@ -18,13 +18,14 @@ class Splitter {
 
   /// Each turns the step into that of one part. False: it cannot be computed so.
   bool Split(SpmmStep& spmm) {
+    const int64_t heads = spmm.values ? ColumnsOf(*spmm.values) : 1;
     return Columns(spmm.b) && ColumnsIf(spmm.beta != 0 ? spmm.accumulate : std::nullopt) &&
-           OneOrHeads(spmm.values) && Makes(ColumnsOf(spmm.b));
+           Divide(heads, spmm.b) && OneOrHeads(spmm.values, heads) && Makes(ColumnsOf(spmm.b));
   }
   bool Split(SddmmStep& sddmm) {
     const int64_t heads = sddmm.heads;
-    return Heads(sddmm.heads) && Columns(sddmm.a) && Columns(sddmm.b) && OneOrHeads(sddmm.values) &&
-           Makes(heads);
+    return Heads(sddmm.heads) && Columns(sddmm.a) && Columns(sddmm.b) && Divide(heads, sddmm.a) &&
+           OneOrHeads(sddmm.values, heads) && Makes(heads);
   }
   bool Split(SumStep& sum) {
     return !sum.terms.empty() && std::ranges::all_of(sum.terms, [&](const SumStep::Term& term) {
@@ -36,12 +37,14 @@ class Splitter {
   }
   bool Split(ReduceStep& reduce) {
     // Which nonzero a greatest is of is for results that are sent.
-    return !reduce.arguments && Columns(reduce.b) && OneOrHeads(reduce.values) &&
+    return !reduce.arguments && Columns(reduce.b) && OneOrHeads(reduce.values, 1) &&
            Makes(ColumnsOf(reduce.b));
   }
   bool Split(ScaleStep& scale) {
-    return scale.value.has_value() && OfHeads(*scale.value) && OneOrHeads(scale.rows) &&
-           OneOrHeads(scale.cols) && Makes(ColumnsOf(*scale.value));
+    if (!scale.value.has_value()) return false;
+    const int64_t heads = ColumnsOf(*scale.value);
+    return OfHeads(*scale.value) && OneOrHeads(scale.rows, heads) &&
+           OneOrHeads(scale.cols, heads) && Makes(heads);
   }
   bool Split(TotalStep& total) {
     return total.value.has_value() && OfHeads(*total.value) && Makes(ColumnsOf(*total.value));
@@ -49,11 +52,12 @@ class Splitter {
   bool Split(AttentionStep& attention) {
     const int64_t heads = attention.scores.heads;
     return Scores(attention.scores) && Columns(attention.values) &&
-           Makes(ColumnsOf(attention.values)) && Makes(heads);
+           Divide(heads, attention.values) && Makes(ColumnsOf(attention.values)) && Makes(heads);
   }
   bool Split(AttentionGradientStep& of) {
-    if (!Scores(of.scores) || !Columns(of.values) || !Columns(of.result) || !Columns(of.log_sums) ||
-        !Columns(of.gradient)) {
+    const int64_t heads = of.scores.heads;
+    if (!Scores(of.scores) || !Columns(of.values) || !Divide(heads, of.values) ||
+        !Columns(of.result) || !Columns(of.log_sums) || !Columns(of.gradient)) {
       return false;
     }
     // A bias for all heads has a gradient that is a sum over them.
@@ -75,7 +79,7 @@ class Splitter {
  private:
   enum class Role : uint8_t { kUnused, kColumns, kWhole };
 
-  /// Of values that there are not, the parts speak.
+  /// Of values that there are not, a call of all of it speaks.
   int64_t ColumnsOf(size_t value) const { return value < columns_.size() ? columns_[value] : 1; }
   bool Makes(int64_t columns) {
     columns_.push_back(columns);
@@ -91,10 +95,15 @@ class Splitter {
   bool ColumnsIf(const std::optional<size_t>& value) { return !value || Columns(*value); }
   /// A column for each head.
   bool OfHeads(size_t value) { return ColumnsOf(value) % parts_ == 0 && Columns(value); }
-  /// That, or one column for all heads.
-  bool OneOrHeads(const std::optional<size_t>& value) {
+  /// That, or one column for all `heads`.
+  bool OneOrHeads(const std::optional<size_t>& value, int64_t heads) {
     if (!value) return true;
-    return ColumnsOf(*value) == 1 ? Use(*value, Role::kWhole) : OfHeads(*value);
+    if (ColumnsOf(*value) == 1) return Use(*value, Role::kWhole);
+    return ColumnsOf(*value) == heads && OfHeads(*value);
+  }
+  /// As many columns for each of them.
+  bool Divide(int64_t heads, size_t value) const {
+    return heads >= 1 && ColumnsOf(value) % heads == 0;
   }
   bool Heads(int64_t& heads) {
     if (heads < 1 || heads % parts_ != 0) return false;
@@ -102,8 +111,9 @@ class Splitter {
     return true;
   }
   bool Scores(AttentionScores& scores) {
+    const int64_t heads = scores.heads;
     return Heads(scores.heads) && Columns(scores.left) && Columns(scores.right) &&
-           OneOrHeads(scores.bias);
+           Divide(heads, scores.left) && OneOrHeads(scores.bias, heads);
   }
 
   const int64_t parts_;

@@ -21,8 +21,8 @@ struct ColumnChain {
 
 /// `columns` are those of the chain's operands, `parts` the number of blocks that they come in.
 /// Without heads any columns will do; with them, as many for each part: where their number does not
-/// allow that, and where a step needs whole rows, there is none. Whether values have the right
-/// shapes is not looked at.
+/// allow that, and where a step needs whole rows, there is none. Of shapes no more is looked at
+/// than parts could not find wrong.
 std::optional<ColumnChain> ByColumns(const ChainSpec& spec, std::span<const int64_t> columns,
                                      int64_t parts);
 

@@ -144,7 +144,8 @@ absl::Status DenseResult::Send(PlacedDense result, Backend& from, Lane& lane, ui
                                MemorySource& memory, MemorySource& held_memory, ResultSink& sink) {
   if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
   if (blocks_ != nullptr) {
-    blocks_->Set(block_, from.Hold(std::move(result), shape_, held_memory));
+    MemorySource& of = use() == MemoryUse::kBuffers ? held_memory : memory;
+    blocks_->Set(block_, from.Hold(std::move(result), shape_, of));
     return absl::OkStatus();
   }
   if (kept_) {

@@ -31,6 +31,8 @@ class BlockResults {
   void Set(size_t block, std::shared_ptr<LazyArray> elements) {
     blocks_[block].elements = std::move(elements);
   }
+  /// They are no buffer's.
+  bool temporary() const { return destination_.base() == nullptr; }
   // After the last of them.
   const std::vector<ColumnBlock>& blocks() const { return blocks_; }
   /// As DenseWrite's.
@@ -71,7 +73,10 @@ class DenseResult {
   }
   bool streamed() const { return !kept_ && !shared_.has_value(); }
   /// What its memory counts as.
-  MemoryUse use() const { return kept_ ? MemoryUse::kBuffers : MemoryUse::kRequests; }
+  MemoryUse use() const {
+    const bool lasts = kept_ && !(blocks_ != nullptr && blocks_->temporary());
+    return lasts ? MemoryUse::kBuffers : MemoryUse::kRequests;
+  }
 
   /// INVALID_ARGUMENT if writing it would overwrite an operand. One that `is_old`, C's old value,
   /// may lie exactly where the result goes: then `*in_place` becomes true.

@@ -24,15 +24,24 @@ absl::StatusOr<HeldDenseLease> HeldOperand(const Executor::Impl& impl, std::stri
 
 bool IsDistributed(const HeldDenseLease& held) { return held != nullptr && !held->blocks.empty(); }
 
-/// Values of S that each GPU takes whole: they are held, or there are none.
-bool AreEverywhere(const std::optional<OperandSpec>& values) {
-  return !values.has_value() || (!values->held.empty() && values->shared.size() == 0);
+/// All of it, for each part: of the version that was found.
+ColumnBlock WholeOf(const HeldDenseLease& held) { return {0, held->shape, held->elements}; }
+
+/// Values of S that each GPU takes whole, as a part's spec has them: they are held, or there are
+/// none. False: they come from elsewhere.
+absl::StatusOr<bool> FindValues(const Executor::Impl& impl, std::optional<OperandSpec>& values,
+                                const std::string& tenant, std::vector<HeldDenseLease>& used) {
+  if (!values.has_value()) return true;
+  absl::StatusOr<HeldDenseLease> held = HeldOperand(impl, "values", *values, tenant);
+  if (!held.ok()) return held.status();
+  if (*held == nullptr) return false;
+  values->block = WholeOf(*held);
+  used.push_back(*std::move(held));
+  return true;
 }
 
-/// The GPU of block `i`; there may be fewer of them than when it was made.
-DeviceId GpuOf(const Executor::Impl& impl, size_t i) {
-  return impl.gpus[i % impl.gpus.size()].id();
-}
+/// The GPU of block `i`: there is one for each.
+DeviceId GpuOf(const Executor::Impl& impl, size_t i) { return impl.gpus[i].id(); }
 
 /// A request's, for what is begun later.
 class Deadline {
@@ -74,6 +83,7 @@ class DistributedCall::Last final : public ResultSink {
       : whole_(std::move(whole)), begin_(std::move(begin)) {}
   void OnBegin(CallBegin begin) override {
     begin_.arrays = std::move(begin.arrays);
+    for (ArrayFacts& array : begin_.arrays) array.name = "values";
     whole_->sink_->OnBegin(begin_);
   }
   void OnArray(uint32_t index, uint64_t offset, Array part) override {
@@ -174,10 +184,11 @@ void DistributedCall::PartEnded(CallEnd end) {
 
 void DistributedCall::Finish(CallEnd end) {
   CallBegin begin = std::move(begin_);
+  Calls ended;  // let go of without the lock
   {
     const MutexLock lock(mutex_);
     begin.plan = fmt::format("{}, columns over {} GPUs", plan_, count_);
-    calls_.clear();
+    ended.swap(calls_);
     if (end.status.ok()) end.status = stopped_;
   }
   if (end.status.ok() && begin_last_ != nullptr) {
@@ -206,9 +217,10 @@ void DistributedCall::Finish(CallEnd end) {
 }
 
 void DistributedCall::LastEnded(CallEnd end) {
+  Calls ended;  // as above
   {
     const MutexLock lock(mutex_);
-    calls_.clear();
+    ended.swap(calls_);
     // Of the parts before it.
     const CallTimings& parts = end_.timings;
     end.timings.queue_ns += parts.queue_ns;
@@ -225,6 +237,7 @@ void DistributedCall::LastEnded(CallEnd end) {
 void DistributedCall::End(CallEnd end) {
   // Whoever hears of it may write into the same buffers next.
   for (const auto& result : results_) result->Release();
+  used_.clear();
   begin_last_ = nullptr;
   if (end.status.ok()) impl_->observer.OnDistributed(static_cast<int64_t>(count_));
   sink_->OnEnd(std::move(end));
@@ -233,8 +246,7 @@ void DistributedCall::End(CallEnd end) {
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     const std::shared_ptr<Executor::Impl>& impl, const SpmmSpec& spec,
     const std::shared_ptr<ResultSink>& sink) {
-  if (impl->gpus.size() < 2 || spec.queue.queue != nullptr || spec.result.held.empty() ||
-      !AreEverywhere(spec.values)) {
+  if (impl->gpus.size() < 2 || spec.queue.queue != nullptr || spec.result.held.empty()) {
     return nullptr;
   }
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
@@ -255,19 +267,22 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   absl::StatusOr<DenseWrite> write = BeginWrite(*impl, spec.tenant, spec.result.held, shape);
   if (!write.ok()) return write.status();
 
-  MemorySource& memory =
-      impl->budget.Source(MemoryUse::kRequests, &impl->budget.OwnerOf(spec.tenant));
   const auto count = static_cast<int64_t>((*b)->blocks.size());
   const auto results =
       std::make_shared<BlockResults>(*std::move(write), ColumnBlocks(shape, count));
   const std::vector<ColumnBlock> added =
-      *old == nullptr ? std::vector<ColumnBlock>() : ColumnBlocksOf(*old, count, memory);
+      *old == nullptr ? std::vector<ColumnBlock>() : ColumnBlocksOf(*old, count, impl->budget);
+  SpmmSpec each = spec;
   auto call = std::make_shared<DistributedCall>(impl, sink);
+  call->used_ = {*b, *old};
+  const absl::StatusOr<bool> everywhere = FindValues(*impl, each.values, spec.tenant, call->used_);
+  if (!everywhere.ok()) return everywhere.status();
+  if (!*everywhere) return nullptr;
   call->results_ = {results};
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
   return Begun(std::move(call), (*b)->blocks.size(),
                [&](size_t i, std::shared_ptr<ResultSink> part_sink) {
-                 SpmmSpec part = spec;
+                 SpmmSpec part = each;
                  part.part = {{{spec.matrix, *matrix}}, GpuOf(*impl, i)};
                  part.b.block = (*b)->blocks[i];
                  if (*old != nullptr) part.accumulate->block = added[i];
@@ -279,9 +294,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     const std::shared_ptr<Executor::Impl>& impl, const SddmmSpec& spec,
     const std::shared_ptr<ResultSink>& sink) {
-  if (impl->gpus.size() < 2 || spec.queue.queue != nullptr || !AreEverywhere(spec.values)) {
-    return nullptr;
-  }
+  if (impl->gpus.size() < 2 || spec.queue.queue != nullptr) return nullptr;
   const absl::StatusOr<HeldDenseLease> a = HeldOperand(*impl, "A", spec.a, spec.tenant);
   if (!a.ok()) return a.status();
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
@@ -296,15 +309,23 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   // Parts of sums that are rounded to 16 bits are not as exact as the whole.
   if (SizeOf(type) < SizeOf(ElementType::kF32)) return nullptr;
 
-  MemorySource& memory =
-      impl->budget.Source(MemoryUse::kRequests, &impl->budget.OwnerOf(spec.tenant));
   const size_t count = std::max((*a)->blocks.size(), (*b)->blocks.size());
-  const std::vector<ColumnBlock> a_blocks = ColumnBlocksOf(*a, static_cast<int64_t>(count), memory);
-  const std::vector<ColumnBlock> b_blocks = ColumnBlocksOf(*b, static_cast<int64_t>(count), memory);
+  const std::vector<ColumnBlock> a_blocks =
+      ColumnBlocksOf(*a, static_cast<int64_t>(count), impl->budget);
+  const std::vector<ColumnBlock> b_blocks =
+      ColumnBlocksOf(*b, static_cast<int64_t>(count), impl->budget);
   const DenseShape shape = {(*matrix)->pattern()->nnz(), 1, 1, type};
+  // Before anything is computed; it is taken when all is.
+  const absl::Status found = DenseResult::Find(*impl, spec.tenant, spec.result, shape).status();
+  if (!found.ok()) return found;
   const auto partials = std::make_shared<BlockResults>(
       std::vector<ColumnBlock>(count, ColumnBlock{0, shape, nullptr}));
+  SddmmSpec each = spec;
   auto call = std::make_shared<DistributedCall>(impl, sink);
+  call->used_ = {*a, *b};
+  const absl::StatusOr<bool> everywhere = FindValues(*impl, each.values, spec.tenant, call->used_);
+  if (!everywhere.ok()) return everywhere.status();
+  if (!*everywhere) return nullptr;
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
   ChainSpec sum;
   sum.tenant = spec.tenant;
@@ -315,13 +336,13 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
                           std::shared_ptr<ResultSink> last) mutable {
     for (const ColumnBlock& block : partials->blocks()) {
       std::get<SumStep>(sum.steps[0]).terms.push_back({sum.operands.size(), 1});
-      sum.operands.push_back({.held = "values", .block = block});
+      sum.operands.push_back({.block = block});
     }
     sum.timeout_ns = deadline.Left();
     return ChainCall::Begin(impl, std::move(sum), std::move(last));
   };
   return Begun(std::move(call), count, [&](size_t i, std::shared_ptr<ResultSink> part_sink) {
-    SddmmSpec part = spec;
+    SddmmSpec part = each;
     part.part = {{{spec.matrix, *matrix}}, GpuOf(*impl, i)};
     part.a.block = a_blocks[i];
     part.b.block = b_blocks[i];
@@ -359,16 +380,21 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     if (!matrix.ok()) return matrix.status();
     found.matrices.emplace(*name, *std::move(matrix));
   }
-  MemorySource& memory =
-      impl->budget.Source(MemoryUse::kRequests, &impl->budget.OwnerOf(spec.tenant));
-  std::vector<std::vector<ColumnBlock>> operands(spec.operands.size());
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (chain->by_columns[i]) operands[i] = ColumnBlocksOf(held[i], count, memory);
+  std::vector<std::vector<ColumnBlock>> operands;
+  for (size_t i = 0; i < held.size(); ++i) {
+    operands.push_back(chain->by_columns[i] ? ColumnBlocksOf(held[i], count, impl->budget)
+                                            : std::vector<ColumnBlock>(static_cast<size_t>(count),
+                                                                       WholeOf(held[i])));
   }
   auto call = std::make_shared<DistributedCall>(impl, sink);
-  for (const ChainSpec::Result& result : spec.results) {
+  call->used_ = held;
+  for (size_t i = 0; i < spec.results.size(); ++i) {
+    const ChainSpec::Result& result = spec.results[i];
     absl::StatusOr<DenseWrite> write = impl->dense.BeginWrite(spec.tenant, result.place.held);
-    if (!write.ok()) return write.status();
+    if (!write.ok()) {
+      return absl::Status(write.status().code(),
+                          fmt::format("result {}: {}", i, std::string(write.status().message())));
+    }
     const DenseShape shape = write->base()->shape;
     const bool wanted = !result.shape.has_value() ||
                         (result.shape->rows == shape.rows && result.shape->cols == shape.cols &&
@@ -385,9 +411,8 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
                  ChainSpec part = spec;
                  part.steps = chain->steps;
                  part.part = {found.matrices, GpuOf(*impl, i)};
-                 for (size_t j = 0; j < operands.size(); ++j) {
-                   if (!operands[j].empty()) part.operands[j].block = operands[j][i];
-                 }
+                 for (size_t j = 0; j < operands.size(); ++j)
+                   part.operands[j].block = operands[j][i];
                  for (size_t j = 0; j < results.size(); ++j) {
                    part.results[j].place = {.blocks = results[j], .block = i};
                    part.results[j].shape.reset();

@@ -41,7 +41,7 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   absl::StatusOr<ClaimedBytes> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
   bool complete() const override { return true; }
   void Submit() override;
-  void Cancel() override { Fail(absl::CancelledError("cancelled")); }
+  void Cancel() override { Fail(absl::CancelledError("the request was cancelled")); }
   void Fail(absl::Status status) override;
   void Release(int64_t /*bytes*/) override {}
 
@@ -70,6 +70,7 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   const std::shared_ptr<Executor::Impl> impl_;
   const std::shared_ptr<ResultSink> sink_;
   // Set before it begins; looked at by who ends it.
+  std::vector<HeldDenseLease> used_;                    ///< operands: they do not expire meanwhile
   std::vector<std::shared_ptr<BlockResults>> results_;  ///< what is published in the end
   BeginCall
       begin_last_;   ///< what makes one result of all parts' and sends it; null: nothing is left

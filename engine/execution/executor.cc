@@ -110,7 +110,11 @@ absl::StatusOr<Backend*> Executor::Impl::Place(const std::optional<DeviceId>& gi
     const Residency& residency = gpu.device().residency();
     for (const std::shared_ptr<LazyArray>& operand : held) {
       const Residency::Presence presence = residency.PresenceOf(operand);
-      found.only += presence == Residency::Presence::kOnly ? 1 : 0;
+      const bool elsewhere = std::ranges::any_of(gpus, [&](GpuBackend& other) {
+        return &other != &gpu &&
+               other.device().residency().PresenceOf(operand) != Residency::Presence::kNothing;
+      });
+      found.only += presence == Residency::Presence::kOnly && !elsewhere ? 1 : 0;
       if (presence == Residency::Presence::kNothing) continue;
       found.cost -= kOperandsWorth / static_cast<double>(held.size());
     }

@@ -39,13 +39,14 @@ absl::StatusOr<HeldDenseLease> FindHeld(const Executor::Impl& impl, std::string_
 absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec,
                                   const std::string& tenant) {
   Operand operand;
-  if (spec.held.empty() && !spec.shape.has_value()) {
+  const bool held = spec.block.has_value() || !spec.held.empty();
+  if (!held && !spec.shape.has_value()) {
     return absl::InvalidArgumentError(
         fmt::format("operand {} needs a shape or the name of a buffer", what));
   }
   if (spec.shared.size() > 0) {
     operand.shape = *spec.shape;
-  } else if (spec.held.empty()) {
+  } else if (!held) {
     operand.shape = *spec.shape;
     for (const Operand& other : operands_) {
       const auto* const announced = std::get_if<Operand::Announced>(&other.source);
@@ -55,16 +56,14 @@ absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec
       }
     }
     operand.source = Operand::Announced{std::string(what), spec.stream_array};
+  } else if (spec.block.has_value()) {
+    operand.shape = spec.block->shape;
+    operand.source = spec.block->elements;
   } else {
-    if (spec.block.has_value()) {
-      operand.shape = spec.block->shape;
-      operand.source = spec.block->elements;
-    } else {
-      absl::StatusOr<HeldDenseLease> held = FindHeld(impl_, what, spec, tenant);
-      if (!held.ok()) return held.status();
-      operand.shape = (*held)->shape;
-      operand.source = (*held)->elements;
-    }
+    absl::StatusOr<HeldDenseLease> found = FindHeld(impl_, what, spec, tenant);
+    if (!found.ok()) return found.status();
+    operand.shape = (*found)->shape;
+    operand.source = (*found)->elements;
   }
   if (operand.shape.leading_dimension == 0) operand.shape.leading_dimension = operand.shape.cols;
   if (absl::Status status = ValidateShape(fmt::format("operand {}", what), operand.shape);

@@ -498,8 +498,9 @@ absl::Status Device::CopyFromPeer(void* to, const void* from, size_t bytes) {
   const MutexLock lock(copies_mutex_);
   const absl::Status queued = copies_->Copy(to, from, bytes);
   const absl::Status done = Settle(*copies_);
-  if (queued.ok()) bytes_from_peers_ += static_cast<int64_t>(bytes);
-  return Checked(queued.ok() ? done : queued);
+  const absl::Status copied = queued.ok() ? done : queued;
+  if (copied.ok()) bytes_from_peers_ += static_cast<int64_t>(bytes);
+  return Checked(copied);
 }
 
 absl::Status Device::PutRows(void* to, const void* from, const PitchedRows& rows) {

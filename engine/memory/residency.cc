@@ -187,8 +187,7 @@ absl::StatusOr<std::shared_ptr<const Array>> Residency::CopyOfPeers(
     if (!copy.ok()) return copy.status();
     const absl::Status copied =
         copy_from_peer_(copy->buffer.mutable_data(), there->buffer.data(), there->bytes());
-    if (!copied.ok()) return copied;
-    return std::make_shared<const Array>(*std::move(copy));
+    if (copied.ok()) return std::make_shared<const Array>(*std::move(copy));
   }
   return nullptr;
 }

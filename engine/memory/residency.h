@@ -79,7 +79,7 @@ class Residency {
   enum class Presence : uint8_t {
     kNothing,
     kCopy,  ///< as on the host
-    kOnly,  ///< and nowhere else
+    kOnly,  ///< and not there; other GPUs may have copies
   };
   Presence PresenceOf(const std::shared_ptr<LazyArray>& held) const;
   /// Whether a layout is there, or on its way.

@@ -254,7 +254,11 @@ std::vector<BufferRow> MakeBufferTable(engine::DenseCatalog& dense) {
            .shape = held->shape,
            .version = held->version,
            .durable = held->durable,
-           .resident = held->elements->resident(),
+           .resident = held->elements->resident() ||
+                       std::ranges::any_of(held->blocks,
+                                           [](const engine::ColumnBlock& block) {
+                                             return block.elements->resident();
+                                           }),
            .bytes = held->shape.elements() * static_cast<int64_t>(SizeOf(held->shape.type)),
            .idle_seconds = std::max(0.0, idle.count()),
            .time_to_live_seconds = std::chrono::duration<double>(held->time_to_live).count(),

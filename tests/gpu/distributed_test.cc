@@ -120,6 +120,14 @@ TEST_F(DistributedBuffers, AreScaledAddedToAndTransposed) {
   }
 }
 
+TEST_F(DistributedBuffers, MayHaveNoRows) {
+  PutHeader header{"t", "empty", {0, 4, 4, ElementType::kF32}, /*zeros=*/true};
+  header.distribution = Distribution::kColumns;
+  ASSERT_TRUE((*engine_->dense().BeginPut(std::move(header)))->Finish().ok());
+  ASSERT_EQ(Find("empty")->blocks.size(), 2U);
+  EXPECT_TRUE(Whole("empty").empty());
+}
+
 TEST_F(DistributedBuffers, AreSentWhole) {
   const std::vector<float> x = Random(4);
   Hold("x", x, Distribution::kColumns);
@@ -260,6 +268,29 @@ TEST_F(DistributedBuffers, AreRefusedAsOthersAre) {
   absl::Status status = error(Spmm("x", "narrow"));
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_EQ(status.message(), "the result is 500 x 24 f32, but the buffer 'narrow' is 500 x 5 f32");
+  // Of 24 and 25 columns the first parts are alike, and nothing stays locked.
+  Hold("wide", {}, Distribution::kColumns, kK + 1);
+  ChainSpec chain;
+  chain.tenant = "t";
+  chain.operands.resize(1);
+  chain.operands[0].held = "x";
+  SpmmStep step;
+  step.matrix = "s";
+  chain.steps.emplace_back(step);
+  chain.results.resize(1);
+  chain.results[0].value = 1;
+  chain.results[0].place.held = "wide";
+  for (int i = 0; i < 2; ++i) {
+    const auto refused = engine_->executor().Begin(chain, sink);
+    EXPECT_EQ(refused.status().message(),
+              "result 0: the result is 500 x 24 f32, but the buffer 'wide' is 500 x 25 f32");
+  }
+  SddmmSpec sampled;
+  sampled.tenant = "t";
+  sampled.matrix = "s";
+  sampled.a.held = sampled.b.held = "x";
+  sampled.result.held = "none";
+  EXPECT_TRUE(absl::IsNotFound(engine_->executor().Begin(sampled, sink).status()));
   status = error(Spmm("x", "none"));
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   status = error(Spmm("none", "x"));

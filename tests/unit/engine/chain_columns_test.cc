@@ -97,6 +97,37 @@ TEST(ChainColumns, OfAttentionAndItsGradients) {
   EXPECT_FALSE(Split(spec, {16, 16, 8, 1, 8, 2, 8}).has_value()) << "a sum over all heads";
 }
 
+TEST(ChainColumns, WhatPartsCouldNotFindWrongIsNotSplit) {
+  SddmmStep dots;
+  dots.matrix = std::string("s");
+  dots.a = 0;
+  dots.b = 1;
+  dots.heads = 2;
+  EXPECT_FALSE(Split(Chain(2, {dots}), {5, 5}).has_value()) << "two heads do not divide five";
+  dots.heads = 4;
+  dots.values = 2;
+  EXPECT_TRUE(Split(Chain(3, {dots}), {16, 16, 4}).has_value());
+  EXPECT_FALSE(Split(Chain(3, {dots}), {16, 16, 2}).has_value()) << "values of two heads of four";
+  EXPECT_FALSE(Split(Chain(2, {Spmm(0, 1)}), {6, 4}).has_value());
+  ReduceStep mean;
+  mean.matrix = std::string("s");
+  mean.values = 1;
+  EXPECT_TRUE(Split(Chain(2, {mean}), {4, 1}).has_value());
+  EXPECT_FALSE(Split(Chain(2, {mean}), {4, 2}).has_value()) << "values of two heads";
+  ScaleStep scale;
+  scale.matrix = std::string("s");
+  scale.value = 0;
+  scale.rows = 1;
+  EXPECT_TRUE(Split(Chain(2, {scale}), {4, 4}).has_value());
+  EXPECT_FALSE(Split(Chain(2, {scale}), {4, 2}).has_value()) << "two factors for four heads";
+  AttentionStep attention;
+  attention.matrix = std::string("s");
+  attention.scores = {.heads = 4, .left = 0, .right = 1, .bias = 2};
+  attention.values = 1;
+  EXPECT_TRUE(Split(Chain(3, {attention}), {16, 16, 4}).has_value());
+  EXPECT_FALSE(Split(Chain(3, {attention}), {16, 16, 2}).has_value()) << "a bias of two heads";
+}
+
 TEST(ChainColumns, NotOfArguments) {
   ReduceStep greatest;
   greatest.matrix = std::string("s");
