@@ -83,7 +83,7 @@ def calibrated(folder):
     fixed = ask(*arguments, "--spmm-rate=128:1000,512:2000", "--memory=0.000001")
     check(fixed["machine"]["spmm_bytes_per_second"] == [[128, 1e12], [512, 2e12]], fixed["machine"])
     check(not fixed["one_card"]["fits"], "1,000 bytes are enough")
-    for wrong in ("x", "0", "512:1,128:2", "1:2:3"):
+    for wrong in ("x", "0", "nan", "512:1,128:2", "1:2:3"):
         check("is no rate" in run(*arguments, f"--spmm-rate={wrong}", code=3), wrong)
 
 
@@ -94,7 +94,7 @@ def described():
     many = of(report, 1024, "rows")
     check(0 < many["exchanged_bytes"] < of(report, 1024, "1d")["exchanged_bytes"] == 1023 * 111059956 * 512, many)
     check(not many["counted"] and 0 < report["drift"] < 1, report["drift"])
-    check(f"16384 generated rows" in run(*papers), "the text does not say what was generated")
+    check("16384 generated rows" in run(*papers), "the text does not say what was generated")
     # One that is small enough is generated as it is.
     check(ask("--rows=5000", "--nonzeros=40000", "--generator=uniform")["drift"] is None, "scaled")
     check("no generator is called" in run("--rows=50", "--nonzeros=400", "--generator=x", code=3), "a generator x")
@@ -114,6 +114,8 @@ def odd(folder):
     run(small, "--cards=1025", code=2)
     run(small, "--cards=0", code=2)
     run(small, "--type=f8", code=2)
+    for wrong in ("nan", "0", "-1", "inf", "x"):
+        check("is not in" in run(small, "--cards=2", f"--link-rate={wrong}", code=2), wrong)
     check("none.mtx" in run(f"{folder}/none.mtx", code=3), "no such file")
     check("known are" in run(small, "--cards=2", "--machine=x", code=3), "a machine x")
     part = f"{folder}/small.part"

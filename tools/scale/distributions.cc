@@ -297,9 +297,9 @@ Outlook ScaleModel::Replicated(int cards, int copies) const {
       Bytes(b * (blocks - 1) + reduced * cards);
   outlook.largest_card_bytes = Bytes(gathered + reduced);
 
-  // A node's cards are of min(copies, in_node) columns of the grid, and each of those needs its
-  // part of B once in the node.
-  const double into_node = b * std::min(copies, in_node) / copies * Others(nodes);
+  // A node's cards are of min(copies, in_node) columns of the grid. Each of these needs its part of
+  // B once in the node, less what the node's own cards have of it.
+  const double into_node = b * std::min(copies, in_node) / copies * Others(std::min(blocks, nodes));
   const int row_nodes = static_cast<int>(CeilDiv(copies, in_node));
   const double reduced_between = 2 * Others(row_nodes) * c_block / std::min(copies, in_node);
   outlook.network_bytes = Bytes(into_node * nodes + reduced_between * cards);

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "tools/matrix_file.h"
 #include "tools/scale/distributions.h"
 #include "tools/scale/partition.h"
@@ -113,19 +114,20 @@ absl::StatusOr<Source> SourceOf(const Options& options) {
   return source;
 }
 
+/// Of times, rates and sizes: neither NaN nor so large that sums are not finite.
+bool IsRate(double value) { return value >= 1e-6 && value <= 1e9; }
+
 /// GB/s, or BYTES:GB/s for rows of the operand of so many bytes.
 absl::Status SetRates(const std::vector<std::string>& texts, std::vector<Rate>& rates) {
   if (!texts.empty()) rates.clear();
   for (const std::string& text : texts) {
     const size_t colon = text.find(':');
+    const bool everywhere = colon == std::string::npos;
     Rate rate{1, 0};
-    const bool bytes_right = colon == std::string::npos ||
-                             CLI::detail::lexical_cast(text.substr(0, colon), rate.row_bytes);
-    if (!bytes_right ||
-        !CLI::detail::lexical_cast(colon == std::string::npos ? text : text.substr(colon + 1),
-                                   rate.bytes_per_second) ||
-        !(rate.bytes_per_second > 0) ||
-        !(rate.row_bytes > (rates.empty() ? 0 : rates.back().row_bytes))) {
+    if ((!everywhere && !absl::SimpleAtod(text.substr(0, colon), &rate.row_bytes)) ||
+        !absl::SimpleAtod(everywhere ? text : text.substr(colon + 1), &rate.bytes_per_second) ||
+        !IsRate(rate.bytes_per_second) || !IsRate(rate.row_bytes) ||
+        (!rates.empty() && rate.row_bytes <= rates.back().row_bytes)) {
       return absl::InvalidArgumentError(fmt::format(
           "{} is no rate: GB/s, or for rows of ascending BYTES, as in 128:2400,512:2800", text));
     }
@@ -319,8 +321,8 @@ absl::Status AddMeasured(const std::vector<std::string>& measured, Json& distrib
     const size_t first = text.find(':'), last = text.rfind(':');
     int cards = 0;
     double ms = 0;
-    if (first == last || !CLI::detail::lexical_cast(text.substr(0, first), cards) ||
-        !CLI::detail::lexical_cast(text.substr(last + 1), ms) || !(ms > 0)) {
+    if (first == last || !absl::SimpleAtoi(text.substr(0, first), &cards) ||
+        !absl::SimpleAtod(text.substr(last + 1), &ms) || !IsRate(ms)) {
       return absl::InvalidArgumentError(
           fmt::format("--measured={} is not CARDS:DISTRIBUTION:MS, as in 2:rows:1.3", text));
     }
@@ -467,7 +469,11 @@ void AddMachineFlags(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, kMostCards))
       ->capture_default_str();
   const auto positive = [&app](const char* name, std::optional<double>& value, const char* help) {
-    app.add_option(name, value, help)->check(CLI::Range(1e-6, 1e9));
+    app.add_option(name, value, help)->check([](const std::string& text) {
+      double number = 0;
+      const bool right = absl::SimpleAtod(text, &number) && IsRate(number);
+      return right ? std::string() : fmt::format("{} is not in [1e-6, 1e9]", text);
+    });
   };
   positive("--memory", options.memory, "Memory of a card, in GB of 10^9 bytes");
   positive("--memory-rate", options.memory_rate, "Rate of a card's memory, in GB/s");

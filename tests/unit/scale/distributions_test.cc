@@ -238,6 +238,27 @@ TEST(OneAndAHalfD, IsTheAlgorithmOfCagnet) {
             (4096 / blocks + 1) * 8 + 65536 / kCards * 8 + 3 * 4096 / blocks * 256);
 }
 
+TEST(OneAndAHalfD, NeedsAPartOfBInANodeWhereItsCardsAreOfFewColumns) {
+  constexpr int kCards = 256, kCardsPerNode = 2;
+  const auto outlook = ModelOf(kSquare, Plain(kCardsPerNode)).OneAndAHalfD(kCards);
+  ASSERT_TRUE(outlook.ok());
+  const int c = outlook->copies, blocks = kCards / c, stages = blocks / c;
+  ASSERT_GT(c, kCardsPerNode);
+  const double block = 4096.0 / blocks * 256;
+  std::set<std::pair<int, int>> arrived;  // node, block
+  for (int card = 0; card < kCards; ++card) {
+    for (int i = 0; i < stages; ++i) {
+      const int q = card % c * stages + i, from = q * c + card % c;
+      if (from / kCardsPerNode != card / kCardsPerNode) arrived.emplace(card / kCardsPerNode, q);
+    }
+  }
+  // Sums: each of a node's cards has a half of its row's block, reduced and gathered over c / 2
+  // nodes.
+  const double sums = kCards * 2 * (1 - 2.0 / c) * block / 2;
+  EXPECT_DOUBLE_EQ(static_cast<double>(outlook->network_bytes),
+                   static_cast<double>(arrived.size()) * block + sums);
+}
+
 TEST(OneAndAHalfD, TakesTheCopiesThatTakeLeast) {
   const ScaleModel model = ModelOf(kSquare, Plain());
   EXPECT_EQ(model.OneAndAHalfD(4)->copies, 2);
