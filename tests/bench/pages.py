@@ -97,6 +97,7 @@ PLACES = {  # by page, then by name
         "scale-times-communities": lambda: scale_tables.times("blocks"),
         "scale-graphs": scale_tables.graphs,
         "scale-speed-up": scale_tables.beside_one_card,
+        "scale-million": scale_tables.million,
         "scale-one-card-parts": scale_tables.one_card_parts,
         "scale-validation": scale_tables.validation,
     },

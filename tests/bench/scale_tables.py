@@ -173,6 +173,17 @@ def beside_one_card():
                   "SDDMM, 2 cards: K split", "METIS"], rows)
 
 
+def million():
+    """Operands where they are, and one caller's on one card."""
+    held, spread = sorted(reports("million"), key=lambda report: report["from_one_card"])
+    rows = []
+    for d in held["distributions"]:
+        there = of(spread, d["cards"], d["distribution"])["spmm"]
+        rows.append([d["cards"], NAMES[d["distribution"]], f"{d['spmm']['ms']:.2f}", f"{d['spmm']['speed_up']:.2f}",
+                     f"{there['spread_ms']:.2f}", f"{there['ms']:.2f}", f"{there['speed_up']:.2f}"])
+    return table(["cards", "distribution", "ms", "speed-up", "to spread and collect ms", "with it ms", "speed-up"], rows)
+
+
 # Validation.
 
 def compared(report):
