@@ -27,6 +27,7 @@ import layout_tables
 import papers_tables
 import permutation_tables
 import predictor_tables
+import scale_tables
 import selection_tables
 import selector_tables
 import spgemm_tables
@@ -89,6 +90,18 @@ PLACES = {  # by page, then by name
         "times-spgemm": lambda: data_movement_tables.times("spgemm"),
         "movements-spmm": lambda: data_movement_tables.movements("spmm"),
         "times-spmm": lambda: data_movement_tables.times("spmm"),
+    },
+    "docs/scale.md": {
+        "scale-rates": scale_tables.rates,
+        "scale-memory": scale_tables.memory,
+        "scale-needed": scale_tables.needed,
+        "scale-times-power-law": lambda: scale_tables.times("power_law"),
+        "scale-times-communities": lambda: scale_tables.times("blocks"),
+        "scale-graphs": scale_tables.graphs,
+        "scale-speed-up": scale_tables.beside_one_card,
+        "scale-million": scale_tables.million,
+        "scale-one-card-parts": scale_tables.one_card_parts,
+        "scale-validation": scale_tables.validation,
     },
 }
 
