@@ -178,6 +178,7 @@ struct AttentionScores {
   double scale = 1, slope = 0.2;
   size_t left = 0, right = 0;
   std::optional<size_t> bias = {};  ///< nnz x H, or nnz x 1
+  std::optional<size_t> att = {};   ///< kGatv2: 1 x K
 };
 /// Makes a second value: log_sums, which is of f32 in a chain of 16-bit types.
 struct AttentionStep {
@@ -192,7 +193,7 @@ struct AttentionGradientStep {
   size_t values = 0;
   size_t result = 0, log_sums = 0;  ///< what the AttentionStep made
   size_t gradient = 0;              ///< of its result
-  bool of_left = false, of_right = false, of_values = false, of_bias = false;
+  bool of_left = false, of_right = false, of_values = false, of_bias = false, of_att = false;
 };
 using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep, ReduceStep, ScaleStep,
                                TotalStep, AttentionStep, AttentionGradientStep>;

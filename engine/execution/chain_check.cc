@@ -43,10 +43,12 @@ std::vector<size_t> ChainCall::UsesOf(const ChainStep& step) {
   } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
     uses = {attention->scores.left, attention->scores.right, attention->values};
     also(attention->scores.bias);
+    also(attention->scores.att);
   } else if (const auto* backward = std::get_if<AttentionGradientStep>(&step)) {
     uses = {backward->scores.left, backward->scores.right, backward->values,
             backward->result,      backward->log_sums,     backward->gradient};
     also(backward->scores.bias);
+    also(backward->scores.att);
   } else {
     for (const SumStep::Term& term : std::get<SumStep>(step).terms) uses.push_back(term.value);
   }

@@ -57,7 +57,7 @@ PAGES = {
     "docs/papers.md": papers_tables.page,
     "docs/results-cpu.md": lambda: tables.page(RESULTS / "cpu"),
     "docs/results-h100.md": results_h100,
-    "docs/results/h100/attention.md": lambda: attention_tables.page(*h100("attention.jsonl", "attention-peers.csv")),
+    "docs/results/h100/attention.md": lambda: attention_tables.page(*h100("attention.jsonl", "attention-gatv2.jsonl", "attention-peers.csv")),
     "docs/results/h100/builds.md": lambda: build_tables.page(h100("builds.jsonl.gz")),
     "docs/results/h100/distributed.md": lambda: distributed_tables.page(H100 / "distributed.jsonl"),
     "docs/results/h100/epochs.md": lambda: epoch_tables.page(
