@@ -66,6 +66,7 @@ class Splitter {
     if (of.of_right) Makes(ColumnsOf(of.scores.right));
     if (of.of_values) Makes(ColumnsOf(of.values));
     if (of.of_bias) Makes(ColumnsOf(*of.scores.bias));
+    if (of.of_att) Makes(of.scores.att ? ColumnsOf(*of.scores.att) : 1);
     return true;
   }
 
@@ -113,7 +114,7 @@ class Splitter {
   bool Scores(AttentionScores& scores) {
     const int64_t heads = scores.heads;
     return Heads(scores.heads) && Columns(scores.left) && Columns(scores.right) &&
-           Divide(heads, scores.left) && OneOrHeads(scores.bias, heads);
+           Divide(heads, scores.left) && ColumnsIf(scores.att) && OneOrHeads(scores.bias, heads);
   }
 
   const int64_t parts_;

@@ -23,7 +23,8 @@ class Lazy final : public Evictable {
   using Stop = const std::atomic<bool>*;
   /// Ends soon with CANCELLED when the flag becomes true; it may be null.
   using Loader = std::function<absl::StatusOr<T>(Stop)>;
-  /// On the disk, where it can be read any number of times; or made, as often, of what is elsewhere.
+  /// On the disk, where it can be read any number of times; or made, as often, of what is
+  /// elsewhere.
   struct DiskCopy {
     Loader read;
     /// False while it could not be read, because the disk is gone, say: then it stays in memory.

@@ -84,6 +84,12 @@ TEST(ChainColumns, OfAttentionAndItsGradients) {
     EXPECT_EQ(std::get<AttentionStep>(chain->steps[0]).scores.heads, 1);
     EXPECT_EQ(chain->by_columns, (std::vector<bool>{true, true, true, bias > 1}));
   }
+  attention.scores.kind = EdgeScores::Kind::kGatv2;
+  attention.scores.att = 4;
+  const auto gatv2 = Split(Chain(5, {attention}), {16, 16, 8, 1, 16});
+  ASSERT_TRUE(gatv2.has_value());
+  EXPECT_EQ(gatv2->by_columns, (std::vector<bool>{true, true, true, false, true}));
+  attention.scores.att.reset();
   AttentionGradientStep gradient;
   gradient.matrix = std::string("s");
   gradient.scores = attention.scores;
