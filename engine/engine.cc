@@ -267,7 +267,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
       std::make_unique<Budget>(options.host_memory_bytes, options.preparation_memory_bytes);
   if (absl::Status status = engine->OpenGpus(observer); !status.ok()) return status;
   engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_, options.catalog);
-  engine->dense_ = std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_, options.dense);
+  DenseOptions dense = options.dense;
+  dense.column_blocks = std::max<int64_t>(1, static_cast<int64_t>(engine->gpus_.size()));
+  engine->dense_ =
+      std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_, std::move(dense));
   absl::StatusOr<StoreContents> contents = engine->store_->Load();
   if (!contents.ok()) return contents.status();
   if (absl::Status status = engine->catalog_->Restore(*contents); !status.ok()) return status;
@@ -357,6 +360,7 @@ absl::Status Engine::OpenGpus(Observer& observer) {
     }
     not_opened_.emplace_back(id, gpu.status());
   }
+  Device::MakePeers(gpus_);
   return absl::OkStatus();
 }
 

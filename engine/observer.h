@@ -44,6 +44,8 @@ class Observer {
   virtual void OnKernelRun(const KernelRun&) {}
   /// So many requests, two or more, ran as one on the "cpu" or a GPU.
   virtual void OnBatch(std::string_view /*device*/, int64_t /*requests*/) {}
+  /// A request was computed by so many GPUs, two or more, each with its columns.
+  virtual void OnDistributed(int64_t /*parts*/) {}
   /// A stage of a preparation ended: "features", "lsh_cluster", "aspt", "trial", "restore", ...
   virtual void OnPreparationStage(std::string_view /*stage*/, double /*seconds*/) {}
   /// A trial waited so long for a worker slot of "cpu" or a GPU, for one run.

@@ -6,9 +6,9 @@
 //
 // With H heads, dense matrices of K columns have H parts of K / H columns each, side by side.
 // Elements are of one type that IsFloat() is true of; sums are in f64 for f64, in f32 for the
-// others, results rounded once. Nothing lies over a result. A row without nonzeros, or whose scores
-// are all minus infinity, gives zeros and the logarithm minus infinity; one with a NaN or infinity
-// among its scores NaN.
+// others, results rounded once. Nothing lies over a result; `right` and `values` may be the same. A
+// row without nonzeros, or whose scores are all minus infinity, gives zeros and the logarithm minus
+// infinity; one with a NaN or infinity among its scores NaN.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,16 @@ struct EdgeScores {
   enum class Kind : uint8_t {
     kDot,  ///< scale * (the dot product of part h of row i of `left`, and of row j of `right`)
     kSum,  ///< LeakyReLU(left[i, h] + right[j, h]), as GAT has it (Velickovic et al., ICLR 2018)
+    /// The sum over part h of att * LeakyReLU(left[i] + right[j]) (GATv2: Brody et al., ICLR 2022).
+    kGatv2,
   };
   Kind kind = Kind::kDot;
   int64_t heads = 1;
   double scale = 1;       ///< kDot
-  double slope = 0.2;     ///< kSum: of what is below 0
-  ConstDense left = {};   ///< M x K (Q), or M x H
-  ConstDense right = {};  ///< N x K (K), or N x H
+  double slope = 0.2;     ///< kSum, kGatv2: of what is below 0
+  ConstDense left = {};   ///< M x K (Q); kSum: M x H
+  ConstDense right = {};  ///< N x K (K); kSum: N x H
+  ConstDense att = {};    ///< kGatv2: 1 x K
   ConstDense bias = {};   ///< added: nnz x H, or nnz x 1 for all heads; no data: none
 };
 
@@ -66,6 +69,7 @@ struct EdgeAttentionGradient {
   Dense right = {};          ///< of scores.right
   Dense values_gradient = {};
   Dense bias = {};  ///< of scores.bias, of its shape
+  Dense att = {};   ///< of scores.att
 };
 /// Likewise.
 absl::Status ComputeEdgeAttentionGradient(const Context& context,

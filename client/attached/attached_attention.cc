@@ -15,16 +15,20 @@ std::optional<AttachedChain::Step> AttachedChain::Attend(Kind kind,
   const size_t left = Use(attention.left, value), right = Use(attention.right, value);
   const size_t values = Use(attention.values, value);
   const size_t bias = options.bias ? Use(*options.bias, value) : kNone;
+  const size_t att = options.att ? Use(*options.att, value) : kNone;
+  const bool gatv2 = options.scores == Chain::Scores::kGatv2;
   if (attention.matrix != name_ || left == kNone || right == kNone || values == kNone ||
-      (options.bias && bias == kNone) || heads < 1 || heads > kMostHeads) {
+      (options.bias && bias == kNone) || gatv2 != options.att.has_value() ||
+      (gatv2 && att == kNone) || heads < 1 || heads > kMostHeads) {
     return std::nullopt;
   }
-  const bool dot = options.scores == Chain::Scores::kDot;
+  const bool sums = options.scores == Chain::Scores::kSum;
   const Product* const s = FindRows(/*transposed=*/false);
   const int64_t k = facts_[left].cols;
-  if (s == nullptr || !Is(left, s->rows, dot ? k : heads) || !Is(right, s->cols, k) ||
+  if (s == nullptr || !Is(left, s->rows, sums ? heads : k) || !Is(right, s->cols, k) ||
       k % heads != 0 || facts_[values].rows != s->cols || facts_[values].cols % heads != 0 ||
-      (bias != kNone && !Is(bias, s->nnz, 1) && !Is(bias, s->nnz, heads))) {
+      (bias != kNone && !Is(bias, s->nnz, 1) && !Is(bias, s->nnz, heads)) ||
+      (gatv2 && !Is(att, 1, k))) {
     return std::nullopt;
   }
   const bool forward = kind == Kind::kAttention;
@@ -34,11 +38,12 @@ std::optional<AttachedChain::Step> AttachedChain::Attend(Kind kind,
   step.a = InUpload(left);
   step.b = InUpload(right);
   step.scale = options.scale;
-  step.attention.scores = dot ? ChainProgram::Scores::kDot : ChainProgram::Scores::kSum;
+  step.attention.scores = static_cast<ChainProgram::Scores>(options.scores);
   step.attention.heads = heads;
   step.attention.slope = options.slope;
   step.attention.values = InUpload(values);
   if (bias != kNone) step.attention.bias = InCsr(bias);
+  if (gatv2) step.attention.att = InUpload(att);
   return step;
 }
 
@@ -59,8 +64,8 @@ bool AttachedChain::Lower(const Chain::AttentionGradientStep& backward, size_t v
   const size_t log_sums = Use(backward.made.log_sums, value);
   const size_t gradient = Use(backward.gradient, value);
   if (result == kNone || log_sums == kNone || gradient == kNone ||
-      !(wanted.left || wanted.right || wanted.values || wanted.bias) ||
-      (wanted.bias && !backward.of.options.bias)) {
+      !(wanted.left || wanted.right || wanted.values || wanted.bias || wanted.att) ||
+      (wanted.bias && !backward.of.options.bias) || (wanted.att && !backward.of.options.att)) {
     return false;
   }
   std::optional<Step> step = Attend(Kind::kAttentionGradient, backward.of, value);
@@ -81,7 +86,8 @@ bool AttachedChain::Lower(const Chain::AttentionGradientStep& backward, size_t v
   const std::pair<bool, size_t> made[] = {{wanted.left, step->a},
                                           {wanted.right, step->b},
                                           {wanted.values, of.values},
-                                          {wanted.bias, of.bias}};
+                                          {wanted.bias, of.bias},
+                                          {wanted.att, of.att}};
   size_t next = value;
   for (size_t i = 0; i < std::size(made); ++i) {
     if (!made[i].first) continue;

@@ -45,17 +45,17 @@ struct ChainProgram {
     kCopy,
   };
   enum class Reduction : uint8_t { kMean = 1, kMax = 2, kMin = 3 };
-  enum class Scores : uint8_t { kDot = 1, kSum = 2 };
+  enum class Scores : uint8_t { kDot = 1, kSum = 2, kGatv2 = 3 };
   /// What attention and its gradients have besides `a` (left), `b` (right), `scale` and, of
   /// attention, `to` and `which` (log_sums).
   struct Attention {
     Scores scores = Scores::kDot;
     int64_t heads = 1;
     double slope = 0;
-    size_t values = kNone, bias = kNone;
+    size_t values = kNone, bias = kNone, att = kNone;
     size_t result = kNone, log_sums = kNone, gradient = kNone;  ///< of gradients
-    /// They make: those of left, right, values and bias, as far as they are wanted.
-    std::array<size_t, 4> gradients = {kNone, kNone, kNone, kNone};
+    /// They make: those of left, right, values, bias and att, as far as they are wanted.
+    std::array<size_t, 5> gradients = {kNone, kNone, kNone, kNone, kNone};
   };
   struct Term {
     size_t value;
@@ -88,7 +88,7 @@ struct ChainProgram {
   void ForEachUse(const Step& step, const Use& use) const {
     const Attention& of = step.attention;
     for (const size_t value : {step.a, step.b, step.values, step.old, step.by_rows, step.by_cols,
-                               of.values, of.bias, of.result, of.log_sums, of.gradient}) {
+                               of.values, of.bias, of.att, of.result, of.log_sums, of.gradient}) {
       if (value != kNone) use(value);
     }
     for (size_t i = 0; i < step.terms; ++i) use(terms[step.first_term + i].value);
@@ -96,8 +96,8 @@ struct ChainProgram {
   /// ... that it makes.
   template <typename Made>
   static void ForEachMade(const Step& step, const Made& made) {
-    const std::array<size_t, 4>& more = step.attention.gradients;
-    for (const size_t value : {step.to, step.which, more[0], more[1], more[2], more[3]}) {
+    const std::array<size_t, 5>& more = step.attention.gradients;
+    for (const size_t value : {step.to, step.which, more[0], more[1], more[2], more[3], more[4]}) {
       if (value != kNone) made(value);
     }
   }

@@ -206,14 +206,24 @@ class ChainRun {
 
   EdgeScores ScoresOf(const ChainProgram::Step& step) const {
     EdgeScores scores;
-    scores.kind = step.attention.scores == ChainProgram::Scores::kDot ? EdgeScores::Kind::kDot
-                                                                      : EdgeScores::Kind::kSum;
+    switch (step.attention.scores) {
+      case ChainProgram::Scores::kDot:
+        scores.kind = EdgeScores::Kind::kDot;
+        break;
+      case ChainProgram::Scores::kSum:
+        scores.kind = EdgeScores::Kind::kSum;
+        break;
+      case ChainProgram::Scores::kGatv2:
+        scores.kind = EdgeScores::Kind::kGatv2;
+        break;
+    }
     scores.heads = step.attention.heads;
     scores.scale = step.scale;
     scores.slope = step.attention.slope;
     scores.left = In(step.a);
     scores.right = In(step.b);
     scores.bias = In(step.attention.bias);
+    scores.att = In(step.attention.att);
     return scores;
   }
 
@@ -238,6 +248,7 @@ class ChainRun {
     gradient.right = MaybeOut(of.gradients[1]);
     gradient.values_gradient = MaybeOut(of.gradients[2]);
     gradient.bias = MaybeOut(of.gradients[3]);
+    gradient.att = MaybeOut(of.gradients[4]);
     return site_.ComputeEdgeAttentionGradient(gradient, type_);
   }
 

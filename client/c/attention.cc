@@ -17,9 +17,22 @@ namespace {
 /// What attention and its gradients are given alike.
 struct Attention {
   Operand left, right, values;
-  std::optional<Operand> bias;
-  Chain::AttentionOptions options;  ///< without the bias
+  bool values_are_right;
+  std::optional<Operand> bias, att;
+  const sparsed_dense* d_att;
+  Chain::AttentionOptions options;  ///< without the bias and att
 };
+
+/// Whether two that are right are one, which need not be sent and gathered twice.
+bool AreSame(const sparsed_dense* a, const sparsed_dense* b) {
+  if (a == b) return true;
+  if (a == nullptr || b == nullptr || a->held != nullptr || b->held != nullptr) return false;
+  const auto leading = [](const sparsed_dense& dense) {
+    return dense.leading_dimension == 0 ? dense.cols : dense.leading_dimension;
+  };
+  return a->data == b->data && a->rows == b->rows && a->cols == b->cols && a->type == b->type &&
+         a->device == b->device && leading(*a) == leading(*b);
+}
 
 Attention Read(Arguments& in, const Client& client, const sparsed_dense* left,
                const sparsed_dense* right, const sparsed_dense* values,
@@ -29,15 +42,20 @@ Attention Read(Arguments& in, const Client& client, const sparsed_dense* left,
   return {.left = in.In(left, "left", client),
           .right = in.In(right, "right", client),
           .values = in.In(values, "values", client),
+          .values_are_right = AreSame(right, values),
           .bias = in.MaybeIn(given.bias, "bias", client),
+          .att = in.MaybeIn(given.att, "att", client),
+          .d_att = given.d_att,
           .options = AttentionOptionsOf(in, given.scores, given.heads, given.scale, given.slope)};
 }
 
 /// Its operands in the chain.
 AttentionInputs Add(Chain& chain, const Attention& attention) {
   const Chain::Value left = chain.Input(attention.left), right = chain.Input(attention.right);
-  AttentionInputs inputs = {left, right, chain.Input(attention.values), attention.options};
+  const Chain::Value values = attention.values_are_right ? right : chain.Input(attention.values);
+  AttentionInputs inputs = {left, right, values, attention.options};
   inputs.options.bias = Input(chain, attention.bias);
+  inputs.options.att = Input(chain, attention.att);
   return inputs;
 }
 
@@ -51,11 +69,12 @@ struct Wanted {
 
 Chain::AttentionOptions AttentionOptionsOf(Arguments& in, int32_t scores, int64_t heads,
                                            double scale, double slope) {
-  if (scores != SPARSED_DOT && scores != SPARSED_ADD) {
-    in.Refuse(fmt::format("scores is {}; there are dot products (1) and sums (2)", scores));
+  if (scores < SPARSED_DOT || scores > SPARSED_GATV2) {
+    in.Refuse(
+        fmt::format("scores is {}; there are dot products (1), sums (2) and GATv2 (3)", scores));
   }
   in.NotNegative(heads, "heads");
-  return {.scores = scores == SPARSED_ADD ? Chain::Scores::kSum : Chain::Scores::kDot,
+  return {.scores = static_cast<Chain::Scores>(scores),
           .heads = heads == 0 ? 1 : heads,
           .scale = scale,
           .slope = slope};
@@ -110,8 +129,11 @@ sparsed_error* sparsed_attention_gradient(
     const sparsed::Operand result_of = in.In(out, "out", client);
     const sparsed::Operand sums = in.In(log_sums, "log_sums", client);
     const sparsed::Operand dy = in.In(gradient, "gradient", client);
-    sparsed::c::Wanted wanted[] = {
-        {d_left, "d_left"}, {d_right, "d_right"}, {d_values, "d_values"}, {d_bias, "d_bias"}};
+    sparsed::c::Wanted wanted[] = {{d_left, "d_left"},
+                                   {d_right, "d_right"},
+                                   {d_values, "d_values"},
+                                   {d_bias, "d_bias"},
+                                   {read.d_att, "d_att"}};
     for (auto& [dense, name, to] : wanted) {
       if (dense != nullptr) to = in.Out(dense, name, client);
     }
@@ -126,9 +148,10 @@ sparsed_error* sparsed_attention_gradient(
         {.left = d_left != nullptr,
          .right = d_right != nullptr,
          .values = d_values != nullptr,
-         .bias = d_bias != nullptr});
-    const std::optional<Chain::Value> values_made[] = {gradients.left, gradients.right,
-                                                       gradients.values, gradients.bias};
+         .bias = d_bias != nullptr,
+         .att = read.d_att != nullptr});
+    const std::optional<Chain::Value> values_made[] = {
+        gradients.left, gradients.right, gradients.values, gradients.bias, gradients.att};
     for (size_t i = 0; i < std::size(wanted); ++i) {
       if (wanted[i].to) chain.Output(*values_made[i], *wanted[i].to);
     }

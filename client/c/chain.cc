@@ -102,15 +102,81 @@ void AddReduction(Step& step, Chain& chain, Chain::Value b, int32_t reduce,
   }
 }
 
+/// Numbers of what a step of attention is given.
+struct AttentionValues {
+  sparsed_value left, right, values, bias;
+  sparsed_value att = SPARSED_NO_VALUE;
+};
+
 /// None if something is wrong with it.
-std::optional<AttentionInputs> ReadAttention(Step& step, const Arguments& in, sparsed_value left,
-                                             sparsed_value right, sparsed_value values,
-                                             sparsed_value bias, Chain::AttentionOptions options) {
-  const auto rows = step.Value(left, "left"), cols = step.Value(right, "right");
-  const auto of = step.Value(values, "values");
-  options.bias = step.MaybeValue(bias, "bias");
+std::optional<AttentionInputs> ReadAttention(Step& step, const Arguments& in,
+                                             const AttentionValues& from,
+                                             Chain::AttentionOptions options) {
+  const auto rows = step.Value(from.left, "left"), cols = step.Value(from.right, "right");
+  const auto of = step.Value(from.values, "values");
+  options.bias = step.MaybeValue(from.bias, "bias");
+  options.att = options.scores == Chain::Scores::kGatv2 ? step.Value(from.att, "att")
+                                                        : step.MaybeValue(from.att, "att");
   if (!in.ok()) return std::nullopt;
   return AttentionInputs{*rows, *cols, *of, options};
+}
+
+/// `options`: makes those of the step, without bias and att.
+template <typename Options>
+sparsed_error* AddAttention(sparsed_chain* chain, sparsed_matrix* matrix,
+                            const AttentionValues& values, const Options& options,
+                            sparsed_value* value, sparsed_value* log_sums) {
+  return Guarded([&]() -> absl::Status {
+    Arguments in;
+    Step step(chain, matrix, in);
+    in.Need(value, "value");
+    const auto from = ReadAttention(step, in, values, options(in));
+    if (!from) return in.status();
+    const Chain::Attended made =
+        chain->chain.Attention(step.matrix(), from->left, from->right, from->values, from->options);
+    *value = step.Add(made.value);
+    const sparsed_value sums = step.Add(made.log_sums);
+    if (log_sums != nullptr) *log_sums = sums;
+    return absl::OkStatus();
+  });
+}
+
+/// What a step of its gradients reads besides, and where the numbers of what it makes go.
+struct AttentionGradientValues {
+  sparsed_value out, log_sums, gradient;
+  sparsed_value *d_left, *d_right, *d_values, *d_bias;
+  sparsed_value* d_att = nullptr;
+};
+
+template <typename Options>
+sparsed_error* AddAttentionGradient(sparsed_chain* chain, sparsed_matrix* matrix,
+                                    const AttentionValues& values, const Options& options,
+                                    const AttentionGradientValues& of) {
+  return Guarded([&]() -> absl::Status {
+    Arguments in;
+    Step step(chain, matrix, in);
+    const auto from = ReadAttention(step, in, values, options(in));
+    const auto made = step.Value(of.out, "out"), sums = step.Value(of.log_sums, "log_sums");
+    const auto dy = step.Value(of.gradient, "gradient");
+    const Chain::AttentionWanted wanted = {.left = of.d_left != nullptr,
+                                           .right = of.d_right != nullptr,
+                                           .values = of.d_values != nullptr,
+                                           .bias = of.d_bias != nullptr,
+                                           .att = of.d_att != nullptr};
+    if (!wanted.left && !wanted.right && !wanted.values && !wanted.bias && !wanted.att) {
+      in.Refuse("no gradient is wanted: d_left, d_right, d_values and d_bias are null pointers");
+    }
+    if (!in.ok()) return in.status();
+    const Chain::AttentionGradients gradients =
+        chain->chain.AttentionGradient(step.matrix(), from->left, from->right, from->values,
+                                       from->options, {*made, *sums}, *dy, wanted);
+    if (gradients.left) *of.d_left = step.Add(*gradients.left);
+    if (gradients.right) *of.d_right = step.Add(*gradients.right);
+    if (gradients.values) *of.d_values = step.Add(*gradients.values);
+    if (gradients.bias) *of.d_bias = step.Add(*gradients.bias);
+    if (gradients.att) *of.d_att = step.Add(*gradients.att);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
@@ -251,21 +317,11 @@ sparsed_error* sparsed_chain_attention(sparsed_chain* chain, sparsed_matrix* mat
                                        sparsed_value values, sparsed_value bias, int32_t scores,
                                        int64_t heads, double scale, double slope,
                                        sparsed_value* value, sparsed_value* log_sums) {
-  return sparsed::c::Guarded([&]() -> absl::Status {
-    Arguments in;
-    Step step(chain, matrix, in);
-    in.Need(value, "value");
-    const auto from =
-        sparsed::c::ReadAttention(step, in, left, right, values, bias,
-                                  sparsed::c::AttentionOptionsOf(in, scores, heads, scale, slope));
-    if (!from) return in.status();
-    const Chain::Attended made =
-        chain->chain.Attention(step.matrix(), from->left, from->right, from->values, from->options);
-    *value = step.Add(made.value);
-    const sparsed_value sums = step.Add(made.log_sums);
-    if (log_sums != nullptr) *log_sums = sums;
-    return absl::OkStatus();
-  });
+  const auto options = [&](Arguments& in) {
+    return sparsed::c::AttentionOptionsOf(in, scores, heads, scale, slope);
+  };
+  return sparsed::c::AddAttention(chain, matrix, {left, right, values, bias}, options, value,
+                                  log_sums);
 }
 
 sparsed_error* sparsed_chain_attention_gradient(
@@ -273,30 +329,36 @@ sparsed_error* sparsed_chain_attention_gradient(
     sparsed_value values, sparsed_value bias, int32_t scores, int64_t heads, double scale,
     double slope, sparsed_value out, sparsed_value log_sums, sparsed_value gradient,
     sparsed_value* d_left, sparsed_value* d_right, sparsed_value* d_values, sparsed_value* d_bias) {
-  return sparsed::c::Guarded([&]() -> absl::Status {
-    Arguments in;
-    Step step(chain, matrix, in);
-    const auto from =
-        sparsed::c::ReadAttention(step, in, left, right, values, bias,
-                                  sparsed::c::AttentionOptionsOf(in, scores, heads, scale, slope));
-    const auto made = step.Value(out, "out"), sums = step.Value(log_sums, "log_sums");
-    const auto dy = step.Value(gradient, "gradient");
-    if (d_left == nullptr && d_right == nullptr && d_values == nullptr && d_bias == nullptr) {
-      in.Refuse("no gradient is wanted: d_left, d_right, d_values and d_bias are null pointers");
-    }
-    if (!in.ok()) return in.status();
-    const Chain::AttentionGradients gradients = chain->chain.AttentionGradient(
-        step.matrix(), from->left, from->right, from->values, from->options, {*made, *sums}, *dy,
-        {.left = d_left != nullptr,
-         .right = d_right != nullptr,
-         .values = d_values != nullptr,
-         .bias = d_bias != nullptr});
-    if (gradients.left) *d_left = step.Add(*gradients.left);
-    if (gradients.right) *d_right = step.Add(*gradients.right);
-    if (gradients.values) *d_values = step.Add(*gradients.values);
-    if (gradients.bias) *d_bias = step.Add(*gradients.bias);
-    return absl::OkStatus();
-  });
+  const auto options = [&](Arguments& in) {
+    return sparsed::c::AttentionOptionsOf(in, scores, heads, scale, slope);
+  };
+  return sparsed::c::AddAttentionGradient(
+      chain, matrix, {left, right, values, bias}, options,
+      {out, log_sums, gradient, d_left, d_right, d_values, d_bias});
+}
+
+sparsed_error* sparsed_chain_gatv2(sparsed_chain* chain, sparsed_matrix* matrix, sparsed_value left,
+                                   sparsed_value right, sparsed_value att, sparsed_value values,
+                                   sparsed_value bias, int64_t heads, double slope,
+                                   sparsed_value* value, sparsed_value* log_sums) {
+  const auto options = [&](Arguments& in) {
+    return sparsed::c::AttentionOptionsOf(in, SPARSED_GATV2, heads, 1, slope);
+  };
+  return sparsed::c::AddAttention(chain, matrix, {left, right, values, bias, att}, options, value,
+                                  log_sums);
+}
+
+sparsed_error* sparsed_chain_gatv2_gradient(
+    sparsed_chain* chain, sparsed_matrix* matrix, sparsed_value left, sparsed_value right,
+    sparsed_value att, sparsed_value values, sparsed_value bias, int64_t heads, double slope,
+    sparsed_value out, sparsed_value log_sums, sparsed_value gradient, sparsed_value* d_left,
+    sparsed_value* d_right, sparsed_value* d_att, sparsed_value* d_values, sparsed_value* d_bias) {
+  const auto options = [&](Arguments& in) {
+    return sparsed::c::AttentionOptionsOf(in, SPARSED_GATV2, heads, 1, slope);
+  };
+  return sparsed::c::AddAttentionGradient(
+      chain, matrix, {left, right, values, bias, att}, options,
+      {out, log_sums, gradient, d_left, d_right, d_values, d_bias, d_att});
 }
 
 sparsed_error* sparsed_chain_sum(sparsed_chain* chain, const sparsed_value* terms,

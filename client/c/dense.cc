@@ -22,6 +22,7 @@ PutOptions PutOptionsOf(const sparsed_put_options* given, Arguments& in) {
   if (in.NotNegative(options.time_to_live_ns, "time_to_live_ns") > 0) {
     put.time_to_live = std::chrono::nanoseconds(options.time_to_live_ns);
   }
+  if (options.columns_over_gpus != 0) put.distribution = Distribution::kColumns;
   return put;
 }
 

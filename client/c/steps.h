@@ -33,7 +33,7 @@ struct AttentionInputs {
   Chain::Value left, right, values;
   Chain::AttentionOptions options;
 };
-/// What the scores of attention are, without a bias. Refuses what is none; heads: 0 for 1.
+/// What the scores of attention are, without bias and att. Refuses what is none; heads: 0 for 1.
 Chain::AttentionOptions AttentionOptionsOf(Arguments& in, int32_t scores, int64_t heads,
                                            double scale, double slope);
 

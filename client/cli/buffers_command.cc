@@ -21,7 +21,11 @@ struct PutArguments {
   bool durable = false;
   std::string owner;
   std::string time_to_live;  ///< empty: the server's
+  bool columns = false;      ///< over the GPUs
 };
+
+/// Of one that is distributed.
+std::string Parts(const DenseInfo& info) { return fmt::format("columns over {} GPUs", info.parts); }
 
 std::string TimeToLive(const DenseInfo& info) {
   return info.time_to_live.has_value() ? Duration(*info.time_to_live) : "until deleted";
@@ -30,9 +34,10 @@ std::string TimeToLive(const DenseInfo& info) {
 /// What a command that did `verb` to one says of it.
 absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::string_view verb) {
   if (!info.ok()) return info.status();
-  return Report{ToJson(*info), fmt::format("{} {}: {} x {} {}, time to live {}\n", verb, info->name,
-                                           Count(info->rows), Count(info->cols), Name(info->type),
-                                           TimeToLive(*info))};
+  return Report{ToJson(*info),
+                fmt::format("{} {}: {} x {} {}, {}time to live {}\n", verb, info->name,
+                            Count(info->rows), Count(info->cols), Name(info->type),
+                            info->parts == 0 ? "" : Parts(*info) + ", ", TimeToLive(*info))};
 }
 
 absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
@@ -44,6 +49,7 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
                    {"COLUMNS", "cols"},
                    {"TYPE", "type"},
                    {"BYTES", "bytes"},
+                   {"DISTRIBUTION", "distribution"},
                    {"VERSION", "version"},
                    {"DURABLE", "durable"},
                    {"TENANT", "tenant"},
@@ -51,10 +57,10 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
                    {"TIME TO LIVE", "time_to_live_ns"},
                    {"IDLE", "idle_ns"}});
   for (const DenseInfo& info : *buffers) {
-    listing.Add(ToJson(info),
-                {info.name, Count(info.rows), Count(info.cols), Name(info.type), Bytes(info.bytes),
-                 std::to_string(info.version), info.durable ? "yes" : "no", info.tenant, info.owner,
-                 TimeToLive(info), Duration(info.idle)});
+    listing.Add(ToJson(info), {info.name, Count(info.rows), Count(info.cols), Name(info.type),
+                               Bytes(info.bytes), info.parts == 0 ? "whole" : Parts(info),
+                               std::to_string(info.version), info.durable ? "yes" : "no",
+                               info.tenant, info.owner, TimeToLive(info), Duration(info.idle)});
   }
   return Report::Of(std::move(listing));
 }
@@ -74,7 +80,10 @@ absl::StatusOr<DenseMatrix> Put(const Client& client, const PutArguments& argume
 }
 
 absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& arguments) {
-  PutOptions options = {.durable = arguments.durable, .owner = arguments.owner};
+  PutOptions options = {
+      .durable = arguments.durable,
+      .owner = arguments.owner,
+      .distribution = arguments.columns ? Distribution::kColumns : Distribution::kWhole};
   if (!arguments.time_to_live.empty()) {
     const auto time_to_live = ParseDuration(arguments.time_to_live);
     if (!time_to_live.ok()) return time_to_live.status();
@@ -138,6 +147,9 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
                   "For how long it stays though nothing uses it, such as 90s, 10m, 24h or 7d "
                   "(default: as the server decides; a durable one stays until it is deleted)")
       ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
+  put->add_flag("--columns-over-gpus", p->columns,
+                "Each GPU of a server that has several gets as many of its columns, and computes "
+                "with them; results that stay there lie likewise");
   put->callback([&invocation, p] {
     if (p->file.empty() && p->zeros.empty()) throw CLI::RequiredError("FILE");
     invocation.run = [p](const Client& client) { return PutBuffer(client, *p); };

@@ -136,7 +136,9 @@ Json ToJson(const DenseInfo& info) {
           {"owner", info.owner},
           {"time_to_live_ns",
            info.time_to_live.has_value() ? Json(info.time_to_live->count()) : Json()},
-          {"idle_ns", info.idle.count()}};
+          {"idle_ns", info.idle.count()},
+          {"distribution", info.distribution == Distribution::kColumns ? "columns" : "whole"},
+          {"parts", info.parts}};
 }
 
 Json ToJson(const std::vector<MatrixInfo>& infos) {

@@ -98,6 +98,7 @@ Chain::AttentionGradients Chain::AttentionGradient(const Matrix& s, Value left, 
   add(wanted.right, gradients.right);
   add(wanted.values, gradients.values);
   add(wanted.bias, gradients.bias);
+  add(wanted.att, gradients.att);
   if (first) Add(step);  // which Run refuses
   return gradients;
 }

@@ -310,6 +310,7 @@ class ChainEncoder {
       scores.set_scale(from.options.scale);
       scores.set_slope(from.options.slope);
       if (from.options.bias) scores.set_bias(number(*from.options.bias));
+      if (from.options.att) scores.set_att(number(*from.options.att));
     };
     for (size_t i = 0; i < chain.operands_.size(); ++i) {
       *start.add_operands() = builder.Add(chain.operands_[i], fmt::format("operand {}", i).c_str());
@@ -371,6 +372,7 @@ class ChainEncoder {
         step.set_of_right(gradient->wanted.right);
         step.set_of_values(gradient->wanted.values);
         step.set_of_bias(gradient->wanted.bias);
+        step.set_of_att(gradient->wanted.att);
       } else if (const auto* const sum = std::get_if<Chain::SumStep>(&value)) {
         v1::SumStep& step = *start.add_steps()->mutable_sum();
         for (const Chain::Term& term : *sum) {

@@ -261,7 +261,10 @@ DenseInfo FromProto(const v1::BufferInfo& proto) {
           .tenant = proto.tenant(),
           .owner = proto.owner(),
           .time_to_live = time_to_live,
-          .idle = std::chrono::nanoseconds(proto.idle_ns())};
+          .idle = std::chrono::nanoseconds(proto.idle_ns()),
+          .distribution = proto.distribution() == v1::DISTRIBUTION_COLUMNS ? Distribution::kColumns
+                                                                           : Distribution::kWhole,
+          .parts = proto.parts()};
 }
 
 DeviceInfo FromProto(const v1::DeviceInfo& proto) {

@@ -195,6 +195,9 @@ Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const 
   header.set_zeros(zeros);
   header.set_durable(put.durable);
   header.set_owner(put.owner);
+  if (put.distribution == Distribution::kColumns) {
+    header.set_distribution(v1::DISTRIBUTION_COLUMNS);
+  }
   if (put.time_to_live.has_value()) {
     // 0 would be the server's default.
     if (put.time_to_live->count() == 0) {

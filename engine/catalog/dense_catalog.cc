@@ -39,7 +39,94 @@ int64_t ElementBytes(const DenseShape& shape) {
   return shape.elements() * static_cast<int64_t>(SizeOf(shape.type));
 }
 
+size_t ColumnBytes(const DenseShape& shape, int64_t columns) {
+  return static_cast<size_t>(columns) * SizeOf(shape.type);
+}
+
+/// The block's columns of the whole matrix, in memory of their own.
+absl::StatusOr<Array> TakeColumns(const Array& whole, const DenseShape& shape,
+                                  const ColumnBlock& block, MemorySource& memory) {
+  absl::StatusOr<Array> taken =
+      AllocateArray(memory, kElements, shape.type, block.shape.elements());
+  if (!taken.ok() || shape.rows == 0) return taken;
+  const size_t width = ColumnBytes(shape, block.shape.cols);
+  const std::byte* from = whole.buffer.data() + ColumnBytes(shape, block.first);
+  std::byte* to = taken->buffer.mutable_data();
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    std::memcpy(to, from, width);
+    from += ColumnBytes(shape, shape.leading_dimension);
+    to += width;
+  }
+  return taken;
+}
+
+/// The matrix that the blocks are, with zeros in the gaps between its rows.
+absl::StatusOr<Array> PutTogether(const DenseShape& shape, const std::vector<ColumnBlock>& blocks,
+                                  MemorySource& memory, LazyArray::Stop stop) {
+  absl::StatusOr<Array> whole = AllocateArray(memory, kElements, shape.type, shape.elements());
+  if (!whole.ok() || shape.rows == 0) return whole;
+  std::byte* const begin = whole->buffer.mutable_data();
+  if (shape.leading_dimension > shape.cols) std::memset(begin, 0, whole->bytes());
+  for (const ColumnBlock& block : blocks) {
+    const absl::StatusOr<Array> elements = block.elements->Get(stop);
+    if (!elements.ok()) return elements.status();
+    const size_t width = ColumnBytes(shape, block.shape.cols);
+    const std::byte* from = elements->buffer.data();
+    std::byte* to = begin + ColumnBytes(shape, block.first);
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      std::memcpy(to, from, width);
+      from += width;
+      to += ColumnBytes(shape, shape.leading_dimension);
+    }
+  }
+  return whole;
+}
+
+/// What `make` makes, away from lanes and reactors as if it were on the disk, where somebody needs
+/// it, and for as long as the memory is not needed for other things.
+std::shared_ptr<LazyArray> MadeWhenNeeded(LazyArray::Loader make, Budget& budget,
+                                          const MemoryOwner& payer) {
+  return std::make_shared<LazyArray>(LazyArray::DiskCopy{
+      std::move(make), [] { return true; }, budget.evictions(), &payer, /*is_read=*/false});
+}
+
+std::shared_ptr<LazyArray> WholeOf(const DenseShape& shape, std::vector<ColumnBlock> blocks,
+                                   Budget& budget, MemoryOwner& payer) {
+  MemorySource& memory = budget.Source(MemoryUse::kBuffers, &payer);
+  return MadeWhenNeeded(
+      [shape, blocks = std::move(blocks), &memory](LazyArray::Stop stop) {
+        return PutTogether(shape, blocks, memory, stop);
+      },
+      budget, payer);
+}
+
 }  // namespace
+
+std::vector<ColumnBlock> ColumnBlocks(const DenseShape& shape, int64_t count) {
+  std::vector<ColumnBlock> blocks;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = shape.cols * i / count, end = shape.cols * (i + 1) / count;
+    blocks.push_back({first, {shape.rows, end - first, end - first, shape.type}, nullptr});
+  }
+  return blocks;
+}
+
+std::vector<ColumnBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count, Budget& budget) {
+  if (static_cast<int64_t>(held->blocks.size()) == count) return held->blocks;
+  MemoryOwner& payer = budget.OwnerOf(held->tenant);
+  MemorySource& memory = budget.Source(MemoryUse::kRequests, &payer);
+  std::vector<ColumnBlock> blocks = ColumnBlocks(held->shape, count);
+  for (ColumnBlock& block : blocks) {
+    block.elements = MadeWhenNeeded(
+        [held, block, &memory](LazyArray::Stop stop) -> absl::StatusOr<Array> {
+          const absl::StatusOr<Array> whole = held->elements->Get(stop);
+          if (!whole.ok()) return whole.status();
+          return TakeColumns(*whole, held->shape, block, memory);
+        },
+        budget, payer);
+  }
+  return blocks;
+}
 
 int64_t QuotaBytes(const DenseShape& shape) {
   return static_cast<int64_t>(kHeldDenseBytes) + ElementBytes(shape);
@@ -117,6 +204,20 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   held->owner = header_.owner;
   held->time_to_live = header_.time_to_live;
   held->elements = std::make_shared<LazyArray>(elements);
+  if (catalog_.Distributes(header_)) {
+    MemorySource& memory = catalog_.MemoryOf(header_.tenant);
+    held->blocks = ColumnBlocks(held->shape, catalog_.options_.column_blocks);
+    for (ColumnBlock& block : held->blocks) {
+      absl::StatusOr<Array> columns = TakeColumns(elements, held->shape, block, memory);
+      if (!columns.ok()) return columns.status();
+      block.elements = std::make_shared<LazyArray>(*std::move(columns));
+    }
+    // The disk has it whole; else it need not be in memory twice.
+    if (!held->durable) {
+      held->elements = WholeOf(held->shape, held->blocks, catalog_.budget_,
+                               catalog_.budget_.OwnerOf(header_.tenant));
+    }
+  }
   held->used = std::make_shared<std::atomic<DenseClock::time_point>>(catalog_.now());
   if (absl::Status s = catalog_.Replace(held, elements, stop); !s.ok()) return s;
   return held;
@@ -311,7 +412,9 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   const int64_t elements = header.shape.elements();
   const size_t bytes = static_cast<size_t>(elements) * SizeOf(header.shape.type);
   const MemoryOwner& owner = budget_.OwnerOf(header.tenant);
-  if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, bytes, &owner); !s.ok()) return s;
+  // Its columns are taken out of the whole.
+  const size_t room = Distributes(header) ? 2 * bytes : bytes;
+  if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, room, &owner); !s.ok()) return s;
   {
     // Before anything comes; it is asked again when all is there.
     const MutexLock lock(mutex_);
@@ -466,11 +569,19 @@ DenseWrite::~DenseWrite() {
   catalog_->writing_.erase(NameKey(base_->tenant, base_->name));
 }
 
-absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements) {
+absl::Status DenseWrite::Publish(std::vector<ColumnBlock> blocks) {
+  std::shared_ptr<LazyArray> whole =
+      WholeOf(base_->shape, blocks, catalog_->budget_, catalog_->budget_.OwnerOf(base_->tenant));
+  return Publish(std::move(whole), std::move(blocks));
+}
+
+absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements,
+                                 std::vector<ColumnBlock> blocks) {
   auto held = std::make_shared<HeldDense>(*base_);
   held->version = base_->version + 1;
   held->durable = false;
   held->elements = std::move(elements);
+  held->blocks = std::move(blocks);
   const MutexLock lock(catalog_->mutex_);
   const NameKey key(base_->tenant, base_->name);
   const auto present = catalog_->entries_.find(key);

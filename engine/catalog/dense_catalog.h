@@ -43,6 +43,18 @@ absl::Status ValidateShape(std::string_view what, const DenseShape& shape);
 /// The same but for the type.
 absl::Status ValidateSizes(std::string_view what, const DenseShape& shape);
 
+/// How a buffer lies on the GPUs of a server that has several.
+enum class Distribution : uint8_t {
+  kWhole,    ///< on the one that computed it; copied to others that use it
+  kColumns,  ///< each has as many of its columns, side by side
+};
+/// Columns [first, first + shape.cols) of a buffer, one row after the other.
+struct ColumnBlock {
+  int64_t first = 0;
+  DenseShape shape;
+  std::shared_ptr<LazyArray> elements;
+};
+
 /// What times to live are measured by.
 using DenseClock = std::chrono::steady_clock;
 /// One version of a buffer; immutable.
@@ -52,6 +64,9 @@ struct HeldDense {
   uint64_t version = 1;
   bool durable = false;
   std::shared_ptr<LazyArray> elements;
+  /// What each GPU has of it; empty: it is whole. `elements` is made of them where somebody needs
+  /// it in one place.
+  std::vector<ColumnBlock> blocks;
   std::string owner;  ///< as whoever put it said, for people to read; may be empty
   /// For which nothing needs to use it before it is forgotten; 0: it stays.
   DenseClock::duration time_to_live{0};
@@ -75,12 +90,15 @@ struct PutHeader {
   std::string owner{};  ///< empty, or of the form of a name
   /// 0: the catalog's, or none if it is durable.
   DenseClock::duration time_to_live{0};
+  Distribution distribution = Distribution::kWhole;
 };
 
 struct DenseOptions {
   DenseClock::duration time_to_live = std::chrono::hours(24);  ///< unless a Put asks; 0: none
   int64_t tenant_bytes = 0;  ///< QuotaBytes of all that one tenant holds; 0: no quota
   std::function<DenseClock::time_point()> now = DenseClock::now;
+  /// That a buffer which is distributed has: one for each GPU.
+  int64_t column_blocks = 1;
 };
 
 /// Of one tenant.
@@ -95,6 +113,12 @@ struct DenseExpiry {
   HeldDenseLease held;
   absl::Status status;  ///< not OK: the disk did not let it go, and it is still there
 };
+
+/// `count` blocks of a matrix of that shape, whose columns differ by one at most; without elements.
+std::vector<ColumnBlock> ColumnBlocks(const DenseShape& shape, int64_t count);
+/// Those of a buffer: its own, if it has so many, else blocks that are copied out of the whole, for
+/// a request, when it needs them.
+std::vector<ColumnBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count, Budget& budget);
 
 class DenseCatalog;
 
@@ -129,12 +153,17 @@ class DenseWrite {
   const HeldDenseLease& base() const { return base_; }
   /// Makes `elements` (base's shape) the new version, which is not durable. NOT_FOUND if it was
   /// deleted, ABORTED if a Put replaced it meanwhile.
-  absl::Status Publish(std::shared_ptr<LazyArray> elements);
+  absl::Status Publish(std::shared_ptr<LazyArray> elements) {
+    return Publish(std::move(elements), {});
+  }
+  /// The same of one that is distributed.
+  absl::Status Publish(std::vector<ColumnBlock> blocks);
 
  private:
   friend class DenseCatalog;
   DenseWrite(DenseCatalog& catalog, HeldDenseLease base)
       : catalog_(&catalog), base_(std::move(base)) {}
+  absl::Status Publish(std::shared_ptr<LazyArray> elements, std::vector<ColumnBlock> blocks);
 
   DenseCatalog* catalog_ = nullptr;  ///< null: nothing is held
   HeldDenseLease base_;
@@ -182,6 +211,11 @@ class DenseCatalog {
   /// Makes the disk agree: it has `held` if that is durable, else none of its name.
   absl::Status Write(const HeldDense& held, const Array& elements, bool stored, Store::Stop stop);
 
+  /// It is to lie in columns, and has one for each block.
+  bool Distributes(const PutHeader& header) const {
+    return header.distribution == Distribution::kColumns && options_.column_blocks > 1 &&
+           header.shape.cols >= options_.column_blocks;
+  }
   /// Of a tenant's buffers.
   MemorySource& MemoryOf(std::string_view tenant) {
     return budget_.Source(MemoryUse::kBuffers, &budget_.OwnerOf(tenant));

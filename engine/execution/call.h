@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/catalog/dense_catalog.h"
+#include "engine/catalog/matrix.h"
 #include "kernels/array.h"
 #include "kernels/attention.h"
 #include "kernels/device_id.h"
@@ -22,26 +24,38 @@
 
 namespace sparsed::engine {
 
+class BlockResults;
 class DeviceQueue;
+
+/// A call's part of a request that is distributed over GPUs: what was found for all of them, and
+/// where this one goes.
+struct PartSpec {
+  std::map<std::string, MatrixLease> matrices = {};  ///< by name; others are looked up
+  std::optional<DeviceId> device = {};               ///< none: the call finds one itself
+};
 
 /// A dense operand as the request names it.
 struct OperandSpec {
-  std::optional<DenseShape> shape;  ///< a held one's must agree; the others need one
-  std::string held;                 ///< name of a buffer; empty: it comes from elsewhere
-  uint32_t stream_array = 0;        ///< array index of its chunks
+  std::optional<DenseShape> shape = {};  ///< a held one's must agree; the others need one
+  std::string held = {};                 ///< name of a buffer; empty: it comes from elsewhere
+  uint32_t stream_array = 0;             ///< array index of its chunks
   /// If not empty, it is there, from its first element on; the end may lie behind the operand's.
   /// Memory that the caller may change at any time, which harms nobody but its result.
   Buffer shared = {};
   DeviceId shared_on = {};  ///< where that is
+  /// What was found of a buffer, columns of it or all, in the place of its name.
+  std::optional<ColumnBlock> block = {};
 };
 
 /// Where a dense result goes: into the stream, if nothing is set.
 struct ResultSpec {
-  std::string held;  ///< name of the buffer that receives it
-  Buffer shared;     ///< the caller's memory, as OperandSpec's
+  std::string held = {};  ///< name of the buffer that receives it
+  Buffer shared = {};     ///< the caller's memory, as OperandSpec's
   /// Of what `shared` is to receive; must agree with the result.
-  std::optional<DenseShape> shape;
-  DeviceId shared_on = {};  ///< where `shared` is
+  std::optional<DenseShape> shape = {};
+  DeviceId shared_on = {};                         ///< where `shared` is
+  std::shared_ptr<BlockResults> blocks = nullptr;  ///< that receive it
+  size_t block = 0;                                ///< the one of them
 };
 
 /// A request's place in a queue. It then ends, without having begun, as soon as nothing but the
@@ -66,6 +80,7 @@ struct SpmmSpec {
   uint64_t timeout_ns = 0;  ///< 0: none
   QueueSpec queue = {};
   int priority = 0;  ///< among its tenant's, below FairEntry::kPriorities; the highest goes first
+  PartSpec part = {};
 };
 
 struct SddmmSpec {
@@ -77,6 +92,7 @@ struct SddmmSpec {
   uint64_t timeout_ns = 0;
   QueueSpec queue = {};
   int priority = 0;  ///< as SpmmSpec's
+  PartSpec part = {};
 };
 
 /// C<M> = op(S) * op(T) in a semiring.
@@ -162,6 +178,7 @@ struct AttentionScores {
   double scale = 1, slope = 0.2;
   size_t left = 0, right = 0;
   std::optional<size_t> bias = {};  ///< nnz x H, or nnz x 1
+  std::optional<size_t> att = {};   ///< kGatv2: 1 x K
 };
 /// Makes a second value: log_sums, which is of f32 in a chain of 16-bit types.
 struct AttentionStep {
@@ -176,7 +193,7 @@ struct AttentionGradientStep {
   size_t values = 0;
   size_t result = 0, log_sums = 0;  ///< what the AttentionStep made
   size_t gradient = 0;              ///< of its result
-  bool of_left = false, of_right = false, of_values = false, of_bias = false;
+  bool of_left = false, of_right = false, of_values = false, of_bias = false, of_att = false;
 };
 using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep, ReduceStep, ScaleStep,
                                TotalStep, AttentionStep, AttentionGradientStep>;
@@ -198,6 +215,7 @@ struct ChainSpec {
   std::vector<Result> results;
   uint64_t timeout_ns = 0;
   int priority = 0;  ///< as SpmmSpec's
+  PartSpec part = {};
 };
 
 struct ArrayFacts {

@@ -26,13 +26,19 @@ absl::Status ChainCall::CheckScores(const AttentionScores& scores, const Step& s
     return absl::InvalidArgumentError(
         fmt::format("it is of {} heads, at most {} may be", scores.heads, kMostHeads));
   }
-  const bool dot = scores.kind == EdgeScores::Kind::kDot;
+  const bool sums = scores.kind == EdgeScores::Kind::kSum;
+  const bool gatv2 = scores.kind == EdgeScores::Kind::kGatv2;
+  if (gatv2 != scores.att.has_value()) {
+    return absl::InvalidArgumentError(gatv2 ? "its scores are of GATv2, which needs an att"
+                                            : "its scores have an att, which only GATv2's do");
+  }
   absl::Status status =
-      UseAs("its left", scores.left, type, pattern.rows(), dot ? -1 : scores.heads);
+      UseAs("its left", scores.left, type, pattern.rows(), sums ? scores.heads : -1);
   if (!status.ok()) return status;
   const int64_t k = values_[scores.left].shape.cols;
   status = UseAs("its right", scores.right, type, pattern.cols(), k);
-  if (status.ok() && dot) status = CheckHeads("its left", k, scores.heads);
+  if (status.ok() && !sums) status = CheckHeads("its left", k, scores.heads);
+  if (status.ok() && gatv2) status = UseAs("its att", *scores.att, type, 1, k);
   if (!status.ok() || !scores.bias) return status;
   const absl::StatusOr<Value*> bias = Use("its bias", *scores.bias);
   const bool shared = bias.ok() && (*bias)->shape.cols == 1;
@@ -64,11 +70,14 @@ absl::Status ChainCall::CheckStep(const AttentionGradientStep& of, Step& step) {
   step.on_transpose = true;
   const Pattern& pattern = *step.matrix->pattern();
   const ElementType type = step.matrix->type();
-  if (!of.of_left && !of.of_right && !of.of_values && !of.of_bias) {
+  if (!of.of_left && !of.of_right && !of.of_values && !of.of_bias && !of.of_att) {
     return absl::InvalidArgumentError("no gradient is wanted");
   }
   if (of.of_bias && !of.scores.bias) {
     return absl::InvalidArgumentError("the gradient of its bias is wanted, but it has none");
+  }
+  if (of.of_att && !of.scores.att) {
+    return absl::InvalidArgumentError("the gradient of its att is wanted, but it has none");
   }
   const int64_t heads = of.scores.heads;
   absl::Status status = CheckScores(of.scores, step);
@@ -83,7 +92,8 @@ absl::Status ChainCall::CheckStep(const AttentionGradientStep& of, Step& step) {
   if (status.ok()) status = UseAs("its gradient", of.gradient, type, pattern.rows(), values.cols);
   if (!status.ok()) return status;
   // Twice as many along rows, and along columns, where those are wanted.
-  const int64_t passes = (of.of_left || of.of_bias ? 1 : 0) + (of.of_right || of.of_values ? 1 : 0);
+  const int64_t passes =
+      (of.of_left || of.of_bias || of.of_att ? 1 : 0) + (of.of_right || of.of_values ? 1 : 0);
   step.width = 2 * passes * (values_[of.scores.right].shape.cols + values.cols);
   // Copies: to add one may move the others.
   const DenseShape left = values_[of.scores.left].shape, right = values_[of.scores.right].shape;
@@ -91,6 +101,7 @@ absl::Status ChainCall::CheckStep(const AttentionGradientStep& of, Step& step) {
   if (of.of_right) AddValue(right);
   if (of.of_values) AddValue(values);
   if (of.of_bias) AddNonzeros(step.matrix, values_[*of.scores.bias].shape.cols);
+  if (of.of_att) AddValue({1, left.cols, left.cols, type});
   return status;
 }
 
@@ -112,6 +123,11 @@ absl::Status ChainCall::PlaceScores(const AttentionScores& from, const Step& ste
   const absl::StatusOr<ConstDense> right = ViewOf(from.right, nullptr, lane);
   if (!right.ok()) return right.status();
   to.right = *right;
+  if (from.att) {
+    const absl::StatusOr<ConstDense> att = ViewOf(*from.att, nullptr, lane);
+    if (!att.ok()) return att.status();
+    to.att = *att;
+  }
   if (!from.bias) return absl::OkStatus();
   const absl::StatusOr<ConstDense> bias = ViewOf(*from.bias, OrderOf(step.matrix), lane);
   if (!bias.ok()) return bias.status();
@@ -164,7 +180,8 @@ absl::Status ChainCall::Run(const AttentionGradientStep& spec, size_t i, Lane& l
   const std::pair<bool, Dense*> wanted[] = {{spec.of_left, &gradient.left},
                                             {spec.of_right, &gradient.right},
                                             {spec.of_values, &gradient.values_gradient},
-                                            {spec.of_bias, &gradient.bias}};
+                                            {spec.of_bias, &gradient.bias},
+                                            {spec.of_att, &gradient.att}};
   size_t value = step.value;
   std::vector<PlacedDense> results;
   for (const auto& [is_wanted, to] : wanted) {

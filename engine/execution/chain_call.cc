@@ -112,7 +112,8 @@ absl::Status ChainCall::ChooseDevice() {
     layout = planned ? step.plan.plan->layout->Resident() : step.matrix->pattern()->resident_csr();
     break;
   }
-  const absl::StatusOr<Backend*> backend = impl_->Place(layout, operands_.held());
+  const absl::StatusOr<Backend*> backend =
+      impl_->Place(spec_.part.device, layout, operands_.held());
   if (!backend.ok()) return backend.status();
   MoveTo((*backend)->id());
   GpuBackend* const gpu = impl_->gpu(device());
@@ -163,6 +164,9 @@ Job::Loader ChainCall::LoaderOfTransposed(const MatrixLease& matrix) const {
 void ChainCall::Drop() {
   Restart();
   for (DenseResult& result : results_) result.Drop();
+  spec_.operands.clear();
+  spec_.results.clear();
+  spec_.part = {};
   steps_.clear();
   values_.clear();
   matrices_.clear();

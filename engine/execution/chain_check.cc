@@ -43,10 +43,12 @@ std::vector<size_t> ChainCall::UsesOf(const ChainStep& step) {
   } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
     uses = {attention->scores.left, attention->scores.right, attention->values};
     also(attention->scores.bias);
+    also(attention->scores.att);
   } else if (const auto* backward = std::get_if<AttentionGradientStep>(&step)) {
     uses = {backward->scores.left, backward->scores.right, backward->values,
             backward->result,      backward->log_sums,     backward->gradient};
     also(backward->scores.bias);
+    also(backward->scores.att);
   } else {
     for (const SumStep::Term& term : std::get<SumStep>(step).terms) uses.push_back(term.value);
   }
@@ -92,7 +94,9 @@ absl::Status ChainCall::Check() {
 absl::StatusOr<MatrixLease> ChainCall::FindMatrix(const std::string& name) {
   const auto found = matrices_.find(name);
   if (found != matrices_.end()) return found->second;
-  absl::StatusOr<MatrixLease> matrix = impl_->catalog.Find(tenant(), name);
+  const auto given = spec_.part.matrices.find(name);
+  absl::StatusOr<MatrixLease> matrix =
+      given != spec_.part.matrices.end() ? given->second : impl_->catalog.Find(tenant(), name);
   if (matrix.ok()) matrices_.emplace(name, *matrix);
   return matrix;
 }

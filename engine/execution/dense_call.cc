@@ -166,7 +166,7 @@ absl::Status DenseCall::SetResult(const ResultSpec& spec, DenseShape shape) {
   return result.status();
 }
 
-absl::Status DenseCall::ChooseDevice() {
+absl::Status DenseCall::ChooseDevice(const std::optional<DeviceId>& given) {
   if (queue_.queue != nullptr) return TakeQueue();
   TakePlan(impl_->first_choice());
   // Where its memory is: elsewhere it would have to be copied, there and back.
@@ -177,9 +177,9 @@ absl::Status DenseCall::ChooseDevice() {
     return absl::OkStatus();
   }
   const bool planned = plan_.plan != nullptr && plan_.plan->layout != nullptr;
-  const absl::StatusOr<Backend*> backend =
-      impl_->Place(planned ? plan_.plan->layout->Resident() : matrix_->pattern()->resident_csr(),
-                   operands_.held());
+  const absl::StatusOr<Backend*> backend = impl_->Place(
+      given, planned ? plan_.plan->layout->Resident() : matrix_->pattern()->resident_csr(),
+      operands_.held());
   if (!backend.ok()) return backend.status();
   MoveTo((*backend)->id());
   return absl::OkStatus();
@@ -383,7 +383,10 @@ template <typename Spec>
 absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executor::Impl> impl,
                                                          const Spec& spec,
                                                          std::shared_ptr<ResultSink> sink) {
-  absl::StatusOr<MatrixLease> matrix = impl->catalog.Find(spec.tenant, spec.matrix);
+  const auto found = spec.part.matrices.find(spec.matrix);
+  absl::StatusOr<MatrixLease> matrix = found != spec.part.matrices.end()
+                                           ? found->second
+                                           : impl->catalog.Find(spec.tenant, spec.matrix);
   if (!matrix.ok()) return matrix.status();
   const Problem problem = ProblemOf(spec, (*matrix)->type());
   auto call = std::make_shared<DenseCall>(std::move(impl), spec.tenant, std::move(sink),
@@ -391,7 +394,7 @@ absl::StatusOr<std::shared_ptr<Call>> DenseCall::BeginOf(std::shared_ptr<Executo
   call->priority = spec.priority;
   absl::Status status = call->Set(spec);
   if (status.ok()) status = call->CheckApart();
-  if (status.ok()) status = call->ChooseDevice();
+  if (status.ok()) status = call->ChooseDevice(spec.part.device);
   // What cannot fit is refused before it is sent.
   if (status.ok()) status = call->operands_.ExpectStreams(call->impl_->gpu(call->device()));
   if (status.ok()) status = call->MayFit();

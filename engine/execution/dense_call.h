@@ -65,8 +65,8 @@ class DenseCall final : public Job {
   absl::Status SetResult(const ResultSpec& spec, DenseShape shape);
   /// INVALID_ARGUMENT if the result would overwrite an operand; C's old value it may replace.
   absl::Status CheckApart();
-  /// Takes the plan and, by it and the operands, the device that it begins on.
-  absl::Status ChooseDevice();
+  /// Takes the plan and, if none is given, by it and the operands, the device that it begins on.
+  absl::Status ChooseDevice(const std::optional<DeviceId>& given);
   /// The device is its queue's. INVALID_ARGUMENT if an operand or the result is not in memory that
   /// is shared there.
   absl::Status TakeQueue();

@@ -32,6 +32,17 @@ bool ShareBytes(const Array& one, const DenseShape& one_shape, const Array& othe
 
 }  // namespace
 
+absl::StatusOr<DenseWrite> BeginWrite(Executor::Impl& impl, std::string_view tenant,
+                                      std::string_view buffer, const DenseShape& shape) {
+  absl::StatusOr<DenseWrite> write = impl.dense.BeginWrite(tenant, buffer);
+  if (!write.ok()) return write;
+  const DenseShape& held = write->base()->shape;
+  if (held.rows == shape.rows && held.cols == shape.cols && held.type == shape.type) return write;
+  return absl::InvalidArgumentError(
+      fmt::format("the result is {} x {} {}, but the buffer '{}' is {} x {} {}", shape.rows,
+                  shape.cols, Name(shape.type), buffer, held.rows, held.cols, Name(held.type)));
+}
+
 absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::string& tenant,
                                               const ResultSpec& spec, DenseShape shape) {
   DenseResult result;
@@ -48,6 +59,20 @@ absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::s
   }
   if (shape.leading_dimension == 0) shape.leading_dimension = shape.cols;
   result.shape_ = shape;
+  if (spec.blocks != nullptr) {
+    const DenseShape& block = spec.blocks->shape(spec.block);
+    if (block.rows != shape.rows || block.cols != shape.cols || block.type != shape.type) {
+      return absl::InvalidArgumentError(fmt::format(
+          "the columns of the result that each GPU computes are {} x {} {}, those of its "
+          "destination {} x {} {}",
+          shape.rows, shape.cols, Name(shape.type), block.rows, block.cols, Name(block.type)));
+    }
+    result.blocks_ = spec.blocks;
+    result.block_ = spec.block;
+    result.shape_ = block;
+    result.kept_ = true;
+    return result;
+  }
   if (spec.held.empty()) {
     if (absl::Status s = ValidateSizes("the result", shape); !s.ok()) return s;
     if (spec.shared.size() == 0) return result;
@@ -57,15 +82,9 @@ absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::s
     result.gpu_ = impl.gpu(spec.shared_on);
     return result;
   }
-  absl::StatusOr<DenseWrite> write = impl.dense.BeginWrite(tenant, spec.held);
+  absl::StatusOr<DenseWrite> write = BeginWrite(impl, tenant, spec.held, shape);
   if (!write.ok()) return write.status();
-  const DenseShape& held = write->base()->shape;
-  if (held.rows != shape.rows || held.cols != shape.cols || held.type != shape.type) {
-    return absl::InvalidArgumentError(fmt::format(
-        "the result is {} x {} {}, but the buffer '{}' is {} x {} {}", shape.rows, shape.cols,
-        Name(shape.type), spec.held, held.rows, held.cols, Name(held.type)));
-  }
-  result.shape_ = held;
+  result.shape_ = write->base()->shape;
   result.destination_ = *std::move(write);
   result.kept_ = true;
   return result;
@@ -124,6 +143,11 @@ absl::Status DenseResult::SendToGpu(const PlacedDense& result, Backend& from, La
 absl::Status DenseResult::Send(PlacedDense result, Backend& from, Lane& lane, uint32_t index,
                                MemorySource& memory, MemorySource& held_memory, ResultSink& sink) {
   if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
+  if (blocks_ != nullptr) {
+    MemorySource& of = use() == MemoryUse::kBuffers ? held_memory : memory;
+    blocks_->Set(block_, from.Hold(std::move(result), shape_, of));
+    return absl::OkStatus();
+  }
   if (kept_) {
     return destination_.Publish(from.Hold(std::move(result), shape_, held_memory));
   }

@@ -3,14 +3,52 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/execution/executor_impl.h"
 #include "engine/execution/operand.h"
 
 namespace sparsed::engine {
+
+/// What parts of a request compute, each on a GPU of its own: the blocks of a buffer, or matrices
+/// that the request needs itself. Thread-safe.
+class BlockResults {
+ public:
+  /// `blocks` are of a matrix that is to be written into a buffer, whose type and size they are of.
+  BlockResults(DenseWrite destination, std::vector<ColumnBlock> blocks)
+      : destination_(std::move(destination)), blocks_(std::move(blocks)) {}
+  explicit BlockResults(std::vector<ColumnBlock> blocks) : blocks_(std::move(blocks)) {}
+
+  /// Of the buffer that they are to be.
+  const DenseShape& whole() const { return destination_.base()->shape; }
+  const DenseShape& shape(size_t block) const { return blocks_[block].shape; }
+  /// A part ended well; each of them once.
+  void Set(size_t block, std::shared_ptr<LazyArray> elements) {
+    blocks_[block].elements = std::move(elements);
+  }
+  /// They are no buffer's.
+  bool temporary() const { return destination_.base() == nullptr; }
+  // After the last of them.
+  const std::vector<ColumnBlock>& blocks() const { return blocks_; }
+  /// As DenseWrite's.
+  absl::Status Publish() { return destination_.Publish(blocks_); }
+  /// Others may write the buffer, though parts are not gone yet. Not while one of them runs.
+  void Release() { destination_ = DenseWrite(); }
+
+ private:
+  DenseWrite destination_;
+  std::vector<ColumnBlock> blocks_;  ///< each of one part alone until all have ended
+};
+
+/// A result of that shape may be written into the buffer. NOT_FOUND, INVALID_ARGUMENT; ABORTED if
+/// somebody else writes into it.
+absl::StatusOr<DenseWrite> BeginWrite(Executor::Impl& impl, std::string_view tenant,
+                                      std::string_view buffer, const DenseShape& shape);
 
 /// Into the request's stream, a matrix that is held, or memory that the caller shares.
 class DenseResult {
@@ -35,7 +73,10 @@ class DenseResult {
   }
   bool streamed() const { return !kept_ && !shared_.has_value(); }
   /// What its memory counts as.
-  MemoryUse use() const { return kept_ ? MemoryUse::kBuffers : MemoryUse::kRequests; }
+  MemoryUse use() const {
+    const bool lasts = kept_ && !(blocks_ != nullptr && blocks_->temporary());
+    return lasts ? MemoryUse::kBuffers : MemoryUse::kRequests;
+  }
 
   /// INVALID_ARGUMENT if writing it would overwrite an operand. One that `is_old`, C's old value,
   /// may lie exactly where the result goes: then `*in_place` becomes true.
@@ -54,6 +95,7 @@ class DenseResult {
   /// Lets go of what it would have been written into.
   void Drop() {
     destination_ = DenseWrite();
+    blocks_.reset();
     shared_.reset();
   }
 
@@ -64,6 +106,8 @@ class DenseResult {
 
   DenseShape shape_;
   DenseWrite destination_;
+  std::shared_ptr<BlockResults> blocks_;  ///< in its place
+  size_t block_ = 0;
   bool kept_ = false;
   std::optional<Array> shared_;
   GpuBackend* gpu_ = nullptr;

@@ -9,6 +9,7 @@
 
 #include "engine/execution/chain_call.h"
 #include "engine/execution/dense_call.h"
+#include "engine/execution/distributed_call.h"
 #include "engine/execution/executor_impl.h"
 #include "engine/execution/spgemm_call.h"
 #include "engine/planning/candidates.h"
@@ -80,9 +81,14 @@ Backend& Executor::Impl::backend(DeviceId device) {
   return *found;
 }
 
-absl::StatusOr<Backend*> Executor::Impl::Place(const std::shared_ptr<const Layout>& layout,
+absl::StatusOr<Backend*> Executor::Impl::Place(const std::optional<DeviceId>& given,
+                                               const std::shared_ptr<const Layout>& layout,
                                                std::span<const std::shared_ptr<LazyArray>> held) {
   if (gpus.empty()) return &cpu;
+  if (given.has_value()) {
+    GpuBackend* const there = gpu(*given);
+    if (there != nullptr && there->status().ok()) return there;
+  }
   if (gpus.size() == 1) {
     if (absl::Status status = gpus.front().status(); !status.ok()) return status;
     return &gpus.front();
@@ -104,7 +110,11 @@ absl::StatusOr<Backend*> Executor::Impl::Place(const std::shared_ptr<const Layou
     const Residency& residency = gpu.device().residency();
     for (const std::shared_ptr<LazyArray>& operand : held) {
       const Residency::Presence presence = residency.PresenceOf(operand);
-      found.only += presence == Residency::Presence::kOnly ? 1 : 0;
+      const bool elsewhere = std::ranges::any_of(gpus, [&](GpuBackend& other) {
+        return &other != &gpu &&
+               other.device().residency().PresenceOf(operand) != Residency::Presence::kNothing;
+      });
+      found.only += presence == Residency::Presence::kOnly && !elsewhere ? 1 : 0;
       if (presence == Residency::Presence::kNothing) continue;
       found.cost -= kOperandsWorth / static_cast<double>(held.size());
     }
@@ -287,11 +297,15 @@ void Executor::Close() {
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
+  auto distributed = DistributedCall::Begin(impl_, spec, sink);
+  if (!distributed.ok() || *distributed != nullptr) return distributed;
   return DenseCall::Begin(impl_, spec, std::move(sink));
 }
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SddmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
+  auto distributed = DistributedCall::Begin(impl_, spec, sink);
+  if (!distributed.ok() || *distributed != nullptr) return distributed;
   return DenseCall::Begin(impl_, spec, std::move(sink));
 }
 
@@ -302,6 +316,8 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(ChainSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
+  auto distributed = DistributedCall::Begin(impl_, spec, sink);
+  if (!distributed.ok() || *distributed != nullptr) return distributed;
   return ChainCall::Begin(impl_, std::move(spec), std::move(sink));
 }
 

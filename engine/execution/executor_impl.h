@@ -46,10 +46,12 @@ class Executor::Impl {
   absl::StatusOr<DeviceId> DeviceOf(std::string_view uuid);
   /// Null if it is the CPU.
   GpuBackend* gpu(DeviceId device);
-  /// Where a call on `layout` (null: it is not in memory) with these buffers begins: the GPU
-  /// that alone has most of them, else one that has copies of what is needed unless others have
-  /// fewer calls; the CPU, if there are no GPUs. UNAVAILABLE if all of them are lost.
-  absl::StatusOr<Backend*> Place(const std::shared_ptr<const Layout>& layout,
+  /// Where a call on `layout` (null: it is not in memory) with these buffers begins: the GPU that
+  /// is given, if it serves, else the one that alone has most of them, else one that has copies of
+  /// what is needed unless others have fewer calls; the CPU, if there are no GPUs. UNAVAILABLE if
+  /// all of them are lost.
+  absl::StatusOr<Backend*> Place(const std::optional<DeviceId>& given,
+                                 const std::shared_ptr<const Layout>& layout,
                                  std::span<const std::shared_ptr<LazyArray>> held);
   /// Layouts of plans, each on the device that a call was to run on.
   NoRoom no_room;

@@ -21,16 +21,32 @@ absl::StatusOr<Array> SharedArray(std::string_view what, const Buffer& memory,
   return Array{std::string(what), shape.type, shape.elements(), memory};
 }
 
+absl::StatusOr<HeldDenseLease> FindHeld(const Executor::Impl& impl, std::string_view what,
+                                        const OperandSpec& spec, std::string_view tenant) {
+  absl::StatusOr<HeldDenseLease> held = impl.dense.Find(tenant, spec.held);
+  if (!held.ok() || !spec.shape.has_value()) return held;
+  const DenseShape& shape = (*held)->shape;
+  if (spec.shape->rows == shape.rows && spec.shape->cols == shape.cols &&
+      spec.shape->type == shape.type) {
+    return held;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("operand {} is announced as {} x {} {}, but the buffer '{}' is {} x {} {}", what,
+                  spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held, shape.rows,
+                  shape.cols, Name(shape.type)));
+}
+
 absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec,
                                   const std::string& tenant) {
   Operand operand;
-  if (spec.held.empty() && !spec.shape.has_value()) {
+  const bool held = spec.block.has_value() || !spec.held.empty();
+  if (!held && !spec.shape.has_value()) {
     return absl::InvalidArgumentError(
         fmt::format("operand {} needs a shape or the name of a buffer", what));
   }
   if (spec.shared.size() > 0) {
     operand.shape = *spec.shape;
-  } else if (spec.held.empty()) {
+  } else if (!held) {
     operand.shape = *spec.shape;
     for (const Operand& other : operands_) {
       const auto* const announced = std::get_if<Operand::Announced>(&other.source);
@@ -40,19 +56,14 @@ absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec
       }
     }
     operand.source = Operand::Announced{std::string(what), spec.stream_array};
+  } else if (spec.block.has_value()) {
+    operand.shape = spec.block->shape;
+    operand.source = spec.block->elements;
   } else {
-    absl::StatusOr<HeldDenseLease> held = impl_.dense.Find(tenant, spec.held);
-    if (!held.ok()) return held.status();
-    operand.shape = (*held)->shape;
-    operand.source = (*held)->elements;
-    if (spec.shape.has_value() &&
-        (spec.shape->rows != operand.shape.rows || spec.shape->cols != operand.shape.cols ||
-         spec.shape->type != operand.shape.type)) {
-      return absl::InvalidArgumentError(
-          fmt::format("operand {} is announced as {} x {} {}, but the buffer '{}' is {} x {} {}",
-                      what, spec.shape->rows, spec.shape->cols, Name(spec.shape->type), spec.held,
-                      operand.shape.rows, operand.shape.cols, Name(operand.shape.type)));
-    }
+    absl::StatusOr<HeldDenseLease> found = FindHeld(impl_, what, spec, tenant);
+    if (!found.ok()) return found.status();
+    operand.shape = (*found)->shape;
+    operand.source = (*found)->elements;
   }
   if (operand.shape.leading_dimension == 0) operand.shape.leading_dimension = operand.shape.cols;
   if (absl::Status status = ValidateShape(fmt::format("operand {}", what), operand.shape);

@@ -17,6 +17,10 @@ namespace sparsed::engine {
 absl::StatusOr<Array> SharedArray(std::string_view what, const Buffer& memory,
                                   const DenseShape& shape);
 
+/// One that is held. NOT_FOUND; INVALID_ARGUMENT if it is announced as another.
+absl::StatusOr<HeldDenseLease> FindHeld(const Executor::Impl& impl, std::string_view what,
+                                        const OperandSpec& spec, std::string_view tenant);
+
 /// Looks them up and checks them when the request begins, has those that come in its stream put
 /// together, and says what is to be read from the disk. Used as the call is
 /// (engine/execution/call.h).

@@ -504,7 +504,8 @@ absl::StatusOr<std::shared_ptr<Call>> SpgemmCall::Begin(std::shared_ptr<Executor
   const uint64_t timeout_ns = spec.timeout_ns;
   const int priority = spec.priority;
   Problem problem = ProblemOf(spec, (*left)->type());
-  absl::StatusOr<Backend*> backend = impl->Place((*left)->pattern()->resident_csr(), /*held=*/{});
+  absl::StatusOr<Backend*> backend =
+      impl->Place(/*given=*/{}, (*left)->pattern()->resident_csr(), /*held=*/{});
   if (!backend.ok()) return backend.status();
   problem.device = (*backend)->id().kind;
   if (std::ranges::none_of(SpgemmKernels(),

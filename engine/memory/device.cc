@@ -169,6 +169,23 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
   return device;
 }
 
+void Device::MakePeers(std::span<const std::unique_ptr<Device>> devices) {
+  for (const auto& device : devices) {
+    const cuda::DeviceScope scope(device->ordinal());
+    std::vector<Residency::Peer> peers;
+    for (const auto& peer : devices) {
+      if (peer == device) continue;
+      // Without it copies are slower, that is all.
+      cuda::AllowPeer(peer->ordinal()).IgnoreError();
+      peers.push_back({&peer->residency(), [raw = peer.get()] { return raw->status().ok(); }});
+    }
+    device->residency().SetPeers(std::move(peers),
+                                 [raw = device.get()](void* to, const void* from, size_t bytes) {
+                                   return raw->CopyFromPeer(to, from, bytes);
+                                 });
+  }
+}
+
 absl::Status Device::MeasureBandwidth() {
   DeviceLane& lane = lanes_.front();
   constexpr size_t kBytes = size_t{256} << 20;  // more than any cache
@@ -484,6 +501,16 @@ absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const v
 absl::Status Device::CopyIn(void* to, const void* from, size_t bytes) {
   const MutexLock lock(copies_mutex_);
   return CopyIn(*copies_, to, from, bytes);
+}
+
+absl::Status Device::CopyFromPeer(void* to, const void* from, size_t bytes) {
+  const cuda::DeviceScope scope(ordinal_);
+  const MutexLock lock(copies_mutex_);
+  const absl::Status queued = copies_->Copy(to, from, bytes);
+  const absl::Status done = Settle(*copies_);
+  const absl::Status copied = queued.ok() ? done : queued;
+  if (copied.ok()) bytes_from_peers_ += static_cast<int64_t>(bytes);
+  return Checked(copied);
 }
 
 absl::Status Device::PutRows(void* to, const void* from, const PitchedRows& rows) {

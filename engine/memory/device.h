@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,9 @@ class Device {
   /// NOT_FOUND where there is no trace of a GPU, UNAVAILABLE, with what to do, where there is one
   /// that cannot be used. Takes some 100 ms.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal, const DeviceOptions& options);
+  /// Of those that serve together: what one has of an operand, another copies from there. Once,
+  /// before anything is placed; they outlive all that is.
+  static void MakePeers(std::span<const std::unique_ptr<Device>> devices);
 
   DeviceId id() const { return {DeviceKind::kCuda, ordinal_}; }
   int ordinal() const { return ordinal_; }
@@ -117,6 +121,8 @@ class Device {
   absl::Status CopyIn(void* to, const void* from, size_t bytes);
   /// Rows of the host to the device, whose gaps stay as they are, likewise.
   absl::Status PutRows(void* to, const void* from, const PitchedRows& rows);
+  /// Bytes of another GPU of the machine, likewise.
+  absl::Status CopyFromPeer(void* to, const void* from, size_t bytes);
   /// Zeros, likewise.
   absl::Status Clear(void* to, size_t bytes);
   /// A copy on the host, on a stream of the device's own.
@@ -135,6 +141,7 @@ class Device {
 
   int64_t bytes_in() const { return bytes_in_; }
   int64_t bytes_out() const { return bytes_out_; }
+  int64_t bytes_from_peers() const { return bytes_from_peers_; }
 
   /// Bytes of operands on their way to it that are not complete (OperandMemory).
   std::atomic<int64_t>& arriving() { return arriving_; }
@@ -178,7 +185,7 @@ class Device {
   mutable Mutex status_mutex_;
   absl::Status status_ ABSL_GUARDED_BY(status_mutex_);
   std::atomic<bool> lost_ = false;
-  std::atomic<int64_t> bytes_in_ = 0, bytes_out_ = 0, arriving_ = 0;
+  std::atomic<int64_t> bytes_in_ = 0, bytes_out_ = 0, bytes_from_peers_ = 0, arriving_ = 0;
 };
 
 }  // namespace sparsed::engine

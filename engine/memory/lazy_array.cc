@@ -67,7 +67,7 @@ absl::StatusOr<T> Lazy<T>::Get(Stop stop) {
   if (loaded.ok()) {
     value_ = *loaded;
     resident_.store(true, std::memory_order_release);
-    if (disk != nullptr) disk->evictions->CountRead(BytesOf(value_), evicted_);
+    if (disk != nullptr && disk->is_read) disk->evictions->CountRead(BytesOf(value_), evicted_);
     UsedLocked();
   }
   lock.Unlock();

@@ -23,13 +23,15 @@ class Lazy final : public Evictable {
   using Stop = const std::atomic<bool>*;
   /// Ends soon with CANCELLED when the flag becomes true; it may be null.
   using Loader = std::function<absl::StatusOr<T>(Stop)>;
-  /// On the disk, where it can be read any number of times.
+  /// On the disk, where it can be read any number of times; or made, as often, of what is
+  /// elsewhere.
   struct DiskCopy {
     Loader read;
     /// False while it could not be read, because the disk is gone, say: then it stays in memory.
     std::function<bool()> readable;
     std::shared_ptr<EvictionQueue> evictions;
     const MemoryOwner* payer = nullptr;  ///< of the memory that it is read into; null: nobody
+    bool is_read = true;                 ///< and counted as such; else it is made
   };
 
   /// In memory and nowhere else, as far as is known.

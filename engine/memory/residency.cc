@@ -168,17 +168,44 @@ absl::StatusOr<Array> Residency::NewSlots(const Array& csr_values,
   return CopyOf(*staged, MemoryUse::kMatrices);
 }
 
+std::shared_ptr<const Array> Residency::Find(const LazyArray& held) const {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find({&held, nullptr});
+  if (found == entries_.end() || found->second.expired()) return nullptr;
+  return std::static_pointer_cast<const Array>(found->second.copy);
+}
+
+absl::StatusOr<std::shared_ptr<const Array>> Residency::CopyOfPeers(
+    const LazyArray& held, const std::optional<PitchedRows>& rows, MemoryUse use) {
+  for (const Peer& peer : peers_) {
+    if (!peer.serves()) continue;
+    const std::shared_ptr<const Array> there = peer.residency->Find(held);
+    if (there == nullptr || there->bytes() == 0) continue;
+    if (rows && there->bytes() != rows->rows * rows->device_pitch) continue;
+    absl::StatusOr<Array> copy =
+        AllocateArray(budget_.Source(use), there->name, there->type, there->length);
+    if (!copy.ok()) return copy.status();
+    const absl::Status copied =
+        copy_from_peer_(copy->buffer.mutable_data(), there->buffer.data(), there->bytes());
+    if (copied.ok()) return std::make_shared<const Array>(*std::move(copy));
+  }
+  return nullptr;
+}
+
 absl::StatusOr<std::shared_ptr<const Array>> Residency::Place(
     const std::shared_ptr<LazyArray>& held, const std::optional<PitchedRows>& rows, MemoryUse use) {
-  return PlaceAs<Array>({held.get(), nullptr}, Of(held),
-                        [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
-                          absl::StatusOr<Array> host = held->Get();
-                          if (!host.ok()) return host.status();
-                          if (host->bytes() == 0) return std::make_shared<const Array>(*host);
-                          absl::StatusOr<Array> placed = CopyOf(*host, use, rows);
-                          if (!placed.ok()) return placed.status();
-                          return std::make_shared<const Array>(*std::move(placed));
-                        });
+  return PlaceAs<Array>(
+      {held.get(), nullptr}, Of(held), [&]() -> absl::StatusOr<std::shared_ptr<const Array>> {
+        // Where that fails, the host's way may not.
+        absl::StatusOr<std::shared_ptr<const Array>> copied = CopyOfPeers(*held, rows, use);
+        if (copied.ok() && *copied != nullptr) return copied;
+        absl::StatusOr<Array> host = held->Get();
+        if (!host.ok()) return host.status();
+        if (host->bytes() == 0) return std::make_shared<const Array>(*host);
+        absl::StatusOr<Array> placed = CopyOf(*host, use, rows);
+        if (!placed.ok()) return placed.status();
+        return std::make_shared<const Array>(*std::move(placed));
+      });
 }
 
 void Residency::Adopt(const std::shared_ptr<LazyArray>& held, std::shared_ptr<const Array> array) {

@@ -41,9 +41,22 @@ class Residency {
   /// PlaceValues (kernels/layout.h) on the device; returns when it is done.
   using PlaceSlots = std::function<absl::Status(const Layout& layout, ElementType type,
                                                 const void* csr_values, void* slots)>;
+  /// Copies what another GPU of the machine has.
+  using CopyFromPeer = std::function<absl::Status(void* to, const void* from, size_t bytes)>;
   /// Becomes the budget's way to make room. The budget outlives it.
   Residency(DeviceBudget& budget, CopyIn copy_in, CopyRowsIn copy_rows_in, PlaceSlots place_slots);
   ~Residency();
+  /// Another GPU's.
+  struct Peer {
+    const Residency* residency;
+    std::function<bool()> serves;  ///< it is not lost
+  };
+  /// They outlive what is placed: operands that they have come from there. Once, before anything is
+  /// placed.
+  void SetPeers(std::vector<Peer> peers, CopyFromPeer copy_from_peer) {
+    peers_ = std::move(peers);
+    copy_from_peer_ = std::move(copy_from_peer);
+  }
 
   /// The original, with its arrays on the device, all in one exportable allocation: another process
   /// that is to use it needs one descriptor. RESOURCE_EXHAUSTED without room.
@@ -66,7 +79,7 @@ class Residency {
   enum class Presence : uint8_t {
     kNothing,
     kCopy,  ///< as on the host
-    kOnly,  ///< and nowhere else
+    kOnly,  ///< and not there; other GPUs may have copies
   };
   Presence PresenceOf(const std::shared_ptr<LazyArray>& held) const;
   /// Whether a layout is there, or on its way.
@@ -107,6 +120,12 @@ class Residency {
   absl::StatusOr<std::shared_ptr<const Layout>> CopyOf(const Layout& layout);
   absl::StatusOr<Array> CopyOf(const Array& array, MemoryUse use,
                                const std::optional<PitchedRows>& rows = {});
+  /// What is there of an operand that is held by name; null: nothing.
+  std::shared_ptr<const Array> Find(const LazyArray& held) const;
+  /// A copy of what a peer has of it, if that is as large as `rows`, if given, say; null: none has.
+  absl::StatusOr<std::shared_ptr<const Array>> CopyOfPeers(const LazyArray& held,
+                                                           const std::optional<PitchedRows>& rows,
+                                                           MemoryUse use);
   /// PlaceValues without looking what is there.
   absl::StatusOr<Array> NewSlots(const Array& csr_values,
                                  const std::shared_ptr<const Layout>& layout, MemorySource& host);
@@ -125,6 +144,8 @@ class Residency {
   const CopyIn copy_in_;
   const CopyRowsIn copy_rows_in_;
   const PlaceSlots place_slots_;
+  std::vector<Peer> peers_;
+  CopyFromPeer copy_from_peer_;
   mutable Mutex mutex_;
   CondVar placed_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);

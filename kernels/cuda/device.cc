@@ -237,6 +237,22 @@ absl::Status TrimPool(size_t keep) {
   return ToStatus(cudaMemPoolTrimTo(pool, keep), "trimming the pool");
 }
 
+absl::Status AllowPeer(int peer) {
+  int ordinal = 0, possible = 0;
+  absl::Status status = ToStatus(cudaGetDevice(&ordinal), "asking for the thread's GPU");
+  if (status.ok()) {
+    status = ToStatus(cudaDeviceCanAccessPeer(&possible, peer, ordinal), "asking for peer access");
+  }
+  if (!status.ok() || possible == 0) return status;
+  cudaMemPool_t pool = nullptr;
+  if (status = DefaultPool(&pool); !status.ok()) return status;
+  cudaMemAccessDesc access = {};
+  access.location.type = cudaMemLocationTypeDevice;
+  access.location.id = peer;
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  return ToStatus(cudaMemPoolSetAccess(pool, &access, 1), "allowing peer access");
+}
+
 absl::StatusOr<Stream> Stream::Create(StreamPriority priority) {
   // The highest is the least number; where there are but two, the middle one is low.
   int low = 0, high = 0;

@@ -74,6 +74,10 @@ absl::Status TrimPool(size_t keep);
 /// What has started is not interrupted, and copies have no priorities.
 enum class StreamPriority : uint8_t { kLow, kMiddle, kHigh };
 
+/// Lets GPU `peer` read and write what this process allocates on the thread's GPU, from then on,
+/// where there is a way between them; copies go through the host where there is none.
+absl::Status AllowPeer(int peer);
+
 /// A queue of copies and kernels. Movable, not thread-safe. Its end waits for what is in it.
 class Stream {
  public:
@@ -91,7 +95,8 @@ class Stream {
 
   /// For Context::stream.
   void* handle() const { return handle_; }
-  /// Queues a copy in any direction; host memory should be pinned to overlap.
+  /// Queues a copy in any direction, also from another GPU; host memory should be pinned to
+  /// overlap.
   absl::Status Copy(void* to, const void* from, size_t bytes);
   absl::Status Fill(void* to, unsigned char byte, size_t bytes);
   /// Queues that of `rows` rows of `row_bytes`, that begin so many bytes apart.

@@ -40,6 +40,7 @@ absl::StatusOr<std::string> DeviceUuid(int /*ordinal*/) {
 absl::StatusOr<PoolState> ReadPool() { return NotBuilt(); }
 absl::StatusOr<size_t> FreeBytes() { return NotBuilt(); }
 absl::Status TrimPool(size_t) { return NotBuilt(); }
+absl::Status AllowPeer(int) { return NotBuilt(); }
 
 absl::StatusOr<Stream> Stream::Create(StreamPriority /*priority*/) { return NotBuilt(); }
 Stream::~Stream() = default;

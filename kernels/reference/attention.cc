@@ -34,11 +34,29 @@ struct Score {
   double magnitude = 0;
 };
 
+/// GATv2's sum of column k of two rows: LeakyReLU makes slope * sum of it.
+struct Activated {
+  double sum = 0, slope = 0, magnitude = 0;
+};
+
+Activated ActivatedAt(const EdgeScores& s, int64_t i, int64_t j, int64_t k) {
+  const double left = At(s.left, i, k), right = At(s.right, j, k);
+  return {left + right, left + right > 0 ? 1 : s.slope, std::abs(left) + std::abs(right)};
+}
+
 Score ScoreOf(const EdgeScores& s, int64_t i, int64_t j, int64_t p, int64_t head) {
   Score score;
   if (s.kind == EdgeScores::Kind::kDot) {
     const Sum dot = Dot(s.left, i, s.right, j, head, s.heads);
     score = {s.scale * dot.value, s.scale, std::abs(s.scale) * dot.magnitude};
+  } else if (s.kind == EdgeScores::Kind::kGatv2) {
+    const int64_t width = s.left.cols / s.heads;
+    score.slope = 1;
+    for (int64_t k = head * width; k < (head + 1) * width; ++k) {
+      const Activated z = ActivatedAt(s, i, j, k);
+      score.value += At(s.att, 0, k) * z.slope * z.sum;
+      score.magnitude += std::abs(At(s.att, 0, k) * z.slope) * z.magnitude;
+    }
   } else {
     const double left = At(s.left, i, head), right = At(s.right, j, head);
     const double slope = left + right > 0 ? 1 : s.slope;
@@ -98,6 +116,14 @@ void AddGradients(const EdgeScores& scores, const Score& score, const ScoreGradi
   }
   const int64_t cols = scores.left.cols;
   for (int64_t k = head * cols / heads; k < (head + 1) * cols / heads; ++k) {
+    if (scores.kind == EdgeScores::Kind::kGatv2) {
+      const Activated z = ActivatedAt(scores, i, j, k);
+      const double of_sum = At(scores.att, 0, k) * z.slope;
+      Add(to.left, i * cols + k, of.value * of_sum, of.magnitude * std::abs(of_sum));
+      Add(to.right, j * cols + k, of.value * of_sum, of.magnitude * std::abs(of_sum));
+      Add(to.att, k, of.value * z.slope * z.sum, of.magnitude * std::abs(z.slope) * z.magnitude);
+      continue;
+    }
     const double of_left = score.slope * At(scores.right, j, k);
     const double of_right = score.slope * At(scores.left, i, k);
     Add(to.left, i * cols + k, of.value * of_left, of.magnitude * std::abs(of_left));
@@ -148,6 +174,7 @@ AttentionGradients EdgeAttentionGradients(const CsrView& s, const EdgeScores& sc
   Resize(gradients.right, s.cols, scores.right.cols);
   Resize(gradients.values, s.cols, values.cols);
   Resize(gradients.bias, s.row_offsets[s.rows], scores.bias.cols);
+  Resize(gradients.att, 1, scores.att.cols);
   for (int64_t i = 0; i < s.rows; ++i) {
     for (int64_t head = 0; head < heads; ++head) {
       const double log_sum = At(log_sums, i, head);

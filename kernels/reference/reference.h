@@ -50,7 +50,7 @@ AttentionResults EdgeAttention(const CsrView& s, const EdgeScores& scores,
 
 /// From `out` and `log_sums` as they are given, like the kernels.
 struct AttentionGradients {
-  Values left, right, values, bias;
+  Values left, right, values, bias, att;
 };
 AttentionGradients EdgeAttentionGradients(const CsrView& s, const EdgeScores& scores,
                                           const ConstDense& values, const ConstDense& out,

@@ -40,6 +40,7 @@ struct BufferRow {
   bool durable = false, resident = false;
   int64_t bytes = 0;
   double idle_seconds = 0, time_to_live_seconds = 0;
+  int parts = 0;  ///< GPUs that it is distributed over; 0: it is whole
 };
 /// The sources, and what is made of them now and then. Thread-safe.
 class PageTables {

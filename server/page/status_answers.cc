@@ -249,7 +249,8 @@ json BufferJson(const BufferRow& row) {
           {"resident", row.resident},
           {"bytes", row.bytes},
           {"idle_seconds", row.idle_seconds},
-          {"time_to_live_seconds", row.time_to_live_seconds}};
+          {"time_to_live_seconds", row.time_to_live_seconds},
+          {"parts", row.parts}};
 }
 
 std::vector<BufferRow> MakeBufferTable(engine::DenseCatalog& dense) {
@@ -265,10 +266,15 @@ std::vector<BufferRow> MakeBufferTable(engine::DenseCatalog& dense) {
            .shape = held->shape,
            .version = held->version,
            .durable = held->durable,
-           .resident = held->elements->resident(),
+           .resident = held->elements->resident() ||
+                       std::ranges::any_of(held->blocks,
+                                           [](const engine::ColumnBlock& block) {
+                                             return block.elements->resident();
+                                           }),
            .bytes = held->shape.elements() * static_cast<int64_t>(SizeOf(held->shape.type)),
            .idle_seconds = std::max(0.0, idle.count()),
-           .time_to_live_seconds = std::chrono::duration<double>(held->time_to_live).count()});
+           .time_to_live_seconds = std::chrono::duration<double>(held->time_to_live).count(),
+           .parts = static_cast<int>(held->blocks.size())});
     }
   }
   return table;

@@ -291,9 +291,12 @@ absl::StatusOr<engine::AttentionScores> ToScores(const v1::AttentionScores& mess
     case v1::SCORE_KIND_SUM:
       scores.kind = EdgeScores::Kind::kSum;
       break;
+    case v1::SCORE_KIND_GATV2:
+      scores.kind = EdgeScores::Kind::kGatv2;
+      break;
     default:
       return absl::InvalidArgumentError(
-          fmt::format("score kind {} is unknown; there are 1 (dot) and 2 (sum)",
+          fmt::format("score kind {} is unknown; there are 1 (dot), 2 (sum) and 3 (GATv2)",
                       static_cast<int>(message.kind())));
   }
   scores.heads = std::max<int64_t>(message.heads(), 1);
@@ -302,6 +305,7 @@ absl::StatusOr<engine::AttentionScores> ToScores(const v1::AttentionScores& mess
   if (message.has_scale()) scores.scale = message.scale();
   if (message.has_slope()) scores.slope = message.slope();
   if (message.has_bias()) scores.bias = message.bias();
+  if (message.has_att()) scores.att = message.att();
   return scores;
 }
 
@@ -324,7 +328,8 @@ absl::StatusOr<engine::ChainStep> ToStep(const v1::AttentionGradientStep& messag
                                        .of_left = message.of_left(),
                                        .of_right = message.of_right(),
                                        .of_values = message.of_values(),
-                                       .of_bias = message.of_bias()};
+                                       .of_bias = message.of_bias(),
+                                       .of_att = message.of_att()};
 }
 
 absl::StatusOr<engine::ChainStep> ToStep(const v1::ChainStep& message) {

@@ -333,13 +333,22 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
                                               const v1::PutBufferHeader& header) {
   absl::StatusOr<engine::DenseShape> shape = ToShape("shape", header.shape());
   if (!shape.ok()) return shape.status();
+  if (!v1::Distribution_IsValid(header.distribution())) {
+    return absl::InvalidArgumentError(
+        fmt::format("distribution {} of buffer '{}' is none that this server knows, 0 (whole) or 1 "
+                    "(columns)",
+                    static_cast<int>(header.distribution()), header.name()));
+  }
   return engine::PutHeader{std::move(tenant),
                            header.name(),
                            *shape,
                            header.zeros(),
                            header.durable(),
                            header.owner(),
-                           std::chrono::nanoseconds(header.time_to_live_ns())};
+                           std::chrono::nanoseconds(header.time_to_live_ns()),
+                           header.distribution() == v1::DISTRIBUTION_COLUMNS
+                               ? engine::Distribution::kColumns
+                               : engine::Distribution::kWhole};
 }
 
 v1::MatrixState ToProto(engine::PreparationState state) {
@@ -435,6 +444,10 @@ v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::t
   info.set_time_to_live_ns(std::chrono::nanoseconds(held.time_to_live).count());
   // Others may have used it since `now`.
   info.set_idle_ns(std::max<int64_t>(0, std::chrono::nanoseconds(now - held.used->load()).count()));
+  if (!held.blocks.empty()) {
+    info.set_distribution(v1::DISTRIBUTION_COLUMNS);
+    info.set_parts(static_cast<int32_t>(held.blocks.size()));
+  }
   return info;
 }
 

@@ -160,12 +160,14 @@ void AddDevices(Families& families, engine::Engine& engine) {
   families.Add({{"from", "computed"}}, static_cast<double>(executor.derived().sizes_computed()));
   families.Add({{"from", "kept"}}, static_cast<double>(executor.derived().sizes_found()));
   families.Begin(MetricType::Counter, "sparsed_device_copied_bytes_total",
-                 "Bytes copied between the host and the device");
+                 "Bytes copied between the host and the device, and from other GPUs");
   for (const auto& gpu : engine.gpus()) {
     families.Add({{"device", gpu->name()}, {"direction", "in"}},
                  static_cast<double>(gpu->bytes_in()));
     families.Add({{"device", gpu->name()}, {"direction", "out"}},
                  static_cast<double>(gpu->bytes_out()));
+    families.Add({{"device", gpu->name()}, {"direction", "from_peers"}},
+                 static_cast<double>(gpu->bytes_from_peers()));
   }
 }
 

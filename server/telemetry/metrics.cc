@@ -66,6 +66,9 @@ Metrics::Metrics()
           "device's measured memory rate")),
       batch_requests_(HistogramFamily(registry_, "sparsed_batch_requests",
                                       "Requests that ran as one multiplication, by device")),
+      distributed_requests_(CounterFamily(
+          registry_, "sparsed_distributed_requests_total",
+          "Requests that several GPUs computed, each its columns, by how many they were")),
       attached_calls_(CounterFamily(registry_, "sparsed_attached_calls_total",
                                     "Products and chains that attached callers ran themselves")),
       attached_seconds_(
@@ -219,6 +222,10 @@ void Metrics::OnKernelRun(const engine::KernelRun& run) {
 void Metrics::OnBatch(std::string_view device, int64_t requests) {
   batch_requests_.Add({{"device", std::string(device)}}, kBatchBuckets)
       .Observe(static_cast<double>(requests));
+}
+
+void Metrics::OnDistributed(int64_t parts) {
+  distributed_requests_.Add({{"gpus", std::to_string(parts)}}).Increment();
 }
 
 void Metrics::OnPreparationStage(std::string_view stage, double seconds) {

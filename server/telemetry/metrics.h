@@ -47,6 +47,7 @@ class Metrics : public engine::Observer {
 
   void OnKernelRun(const engine::KernelRun& run) override;
   void OnBatch(std::string_view device, int64_t requests) override;
+  void OnDistributed(int64_t parts) override;
   void OnPreparationStage(std::string_view stage, double seconds) override;
   void OnTrialWait(std::string_view device, double seconds) override;
   void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override;
@@ -115,6 +116,7 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Counter>& kernel_flops_;
   prometheus::Family<prometheus::Counter>& kernel_floor_seconds_;
   prometheus::Family<prometheus::Histogram>& batch_requests_;
+  prometheus::Family<prometheus::Counter>& distributed_requests_;
   prometheus::Family<prometheus::Counter>& attached_calls_;
   prometheus::Family<prometheus::Counter>& attached_seconds_;
   prometheus::Family<prometheus::Histogram>& preparation_seconds_;

@@ -2,7 +2,9 @@
 """Makes docs/results/h100/attention.md from what bench_attention measured.
 
     bench_attention *.mtx.gz > attention.jsonl
-    tests/bench/attention_tables.py attention.jsonl attention-peers.csv attention.md
+    tests/bench/attention_tables.py attention.jsonl attention-gatv2.jsonl attention-peers.csv attention.md
+
+The second file is of the same form, from a later run, whose GATv2 is compared within it.
 """
 
 import csv
@@ -69,6 +71,13 @@ def floor_ms(rows, nnz, kind, heads, width, direction):
     row = heads * width * BYTES[kind]
     moved = dense * rows * row + gathers / 2 * (4 * nnz + 8 * rows)
     return 1e3 * max(moved / BANDWIDTH, gathers * nnz * row / GATHERS, gathers / 2 * nnz * heads / EXPONENTIALS)
+
+
+def gatv2_floor_ms(rows, nnz, kind, heads, width):
+    """As attention's forward, with one row gathered, and read once."""
+    row = heads * width * BYTES[kind]
+    moved = 3 * rows * row + 4 * nnz + 8 * rows
+    return 1e3 * max(moved / BANDWIDTH, nnz * row / GATHERS, nnz * heads / EXPONENTIALS)
 
 
 def attention(write, times, sizes, peers, direction):
@@ -143,6 +152,48 @@ def gat(write, times, sizes, peers):
             write(f"| {heads} x {width} | geometric mean | | | {cell(mean(ratios))} |")
 
 
+def gatv2(write, times, sizes):
+    write("\n## GATv2\n")
+    write(
+        "What is summed up is `right`, which is gathered once. Beside it GAT, and the chain of dot products: no kernels but the fused ones make GATv2's "
+        "scores, and an SDDMM gathers the same rows for them. Backward that chain is given the rows' sums, no weights. The roofline is that of attention forward with "
+        "one row gathered for each nonzero.\n"
+    )
+    write("| type | heads x width | graph | forward | chain / fused | fused / GAT | share of the roofline | both | chain / fused | fused / GAT |")
+    write("|" + " --- |" * 10)
+    for kind in ("f32", "f16"):
+        for heads, width in WIDTHS:
+            ratios = [{}, {}, {}, {}]
+            for matrix, (rows, nnz, _) in sizes.items():
+                key = matrix, kind, heads, width
+                of = {
+                    name: [times.get((*key, f"{what} {direction}", how.get(direction, "fused"))) for direction in ("forward", "backward")]
+                    for name, what, how in (
+                        ("gatv2", "gatv2", {}),
+                        ("gat", "gat", {}),
+                        ("chain", "attention", {"forward": "chain", "backward": "chain of scores"}),
+                    )
+                }
+                if None in sum(of.values(), []):
+                    continue
+                forward, both = {name: ms[0] for name, ms in of.items()}, {name: sum(ms) for name, ms in of.items()}
+                row = [forward["chain"] / forward["gatv2"], forward["gatv2"] / forward["gat"], both["chain"] / both["gatv2"], both["gatv2"] / both["gat"]]
+                for to, value in zip(ratios, row):
+                    to[matrix] = value
+                if matrix in GRAPHS:
+                    share = gatv2_floor_ms(rows, nnz, kind, heads, width) / forward["gatv2"]
+                    write(
+                        f"| {kind} | {heads} x {width} | {matrix} | {forward['gatv2']:.3f} | {row[0]:.2f} | {row[1]:.2f} | {share:.2f} "
+                        f"| {both['gatv2']:.3f} | {row[2]:.2f} | {row[3]:.2f} |"
+                    )
+            if ratios[0]:
+                a, b, c, d = (cell(mean(of.values())) for of in ratios)
+                write(f"| {kind} | {heads} x {width} | geometric mean of all {len(ratios[0])} | | {a} | {b} | | | {c} | {d} |")
+                least = [min(ratios[i], key=ratios[i].get) for i in (0, 2)]
+                a, c = (f"{ratios[i][matrix]:.2f} ({matrix})" for i, matrix in zip((0, 2), least))
+                write(f"| {kind} | {heads} x {width} | the least | | {a} | | | | {c} | |")
+
+
 def reductions(write, times, sizes):
     write("\n## Reductions, beside the plain sum\n")
     write("Means and greatest ones by the kernel that was the fastest for the sum; with arguments by one that has no plan.\n")
@@ -166,7 +217,7 @@ def reductions(write, times, sizes):
                 write(f"| {kind} | {width} | geometric mean of all {all_of} | |" + "".join(f" {cell(mean(values))} |" for values in ratios.values()))
 
 
-def page(results, peer_results):
+def page(results, gatv2_results, peer_results):
     times, sizes = read(results)
     peers = peers_of(peer_results)
     lines = []
@@ -175,7 +226,7 @@ def page(results, peer_results):
     write("# Attention along edges\n")
     write(
         f"{device}; milliseconds, medians. Made by `tests/bench/attention_tables.py` from `attention.jsonl`, which `bench_attention` wrote, "
-        "and `attention-peers.csv`. A chain is SDDMM, softmax and SpMM (backward: two SpMM with the transpose, an SDDMM, the softmax's gradient and "
+        "`attention-gatv2.jsonl`, of a later run, and `attention-peers.csv`. A chain is SDDMM, softmax and SpMM (backward: two SpMM with the transpose, an SDDMM, the softmax's gradient and "
         "an SpMM), each by our fastest kernel for plain CSR. The roofline is the longest of three: operands, results and indices cross the memory once, at "
         f"{BANDWIDTH / 1e12:g} TB/s; a row of K and of V for each nonzero comes from the L2 cache at {GATHERS / 1e12:g} TB/s (backward also of Q and of the "
         f"result's gradient); an exponential for each nonzero and head (backward two) at {EXPONENTIALS / 1e12:.1f} T/s."
@@ -185,12 +236,13 @@ def page(results, peer_results):
     attention(write, times, sizes, peers, "both")
     candidates(write, times, sizes)
     gat(write, times, sizes, peers)
+    gatv2(write, *read(gatv2_results)[:2])
     reductions(write, times, sizes)
     return "\n".join(lines) + "\n"
 
 
 def main():
-    if len(sys.argv) != 4:
+    if len(sys.argv) != 5:
         sys.exit(__doc__)
     *inputs, out = map(pathlib.Path, sys.argv[1:])
     out.write_text(page(*inputs), encoding="utf-8")

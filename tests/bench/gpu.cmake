@@ -26,7 +26,7 @@ if(SPARSED_HAS_CUDA)
     OpenMP::OpenMP_CXX CLI11::CLI11 nlohmann_json::nlohmann_json)
 endif()
 
-# METIS orders the vertices that the papers compare with; nothing else needs it.
+# METIS orders the vertices that the papers compare with.
 find_path(METIS_INCLUDE_DIR metis.h)
 find_library(METIS_LIBRARY metis)
 if(METIS_INCLUDE_DIR AND METIS_LIBRARY)

@@ -13,3 +13,7 @@ endif()
 add_executable(bench_block_shapes block_shapes.cc)
 target_link_libraries(bench_block_shapes PRIVATE sparsed_test_matrices CLI11::CLI11
   nlohmann_json::nlohmann_json)
+# Attention along edges on the CPU.
+add_executable(bench_attention_cpu attention_cpu.cc)
+target_link_libraries(bench_attention_cpu PRIVATE sparsed_test_matrices CLI11::CLI11
+  nlohmann_json::nlohmann_json)

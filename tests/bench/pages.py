@@ -18,6 +18,7 @@ import tempfile
 import attention_tables
 import build_tables
 import data_movement_tables
+import distributed_tables
 import epoch_tables
 import h100_tables
 import iteration_tables
@@ -26,6 +27,7 @@ import layout_tables
 import papers_tables
 import permutation_tables
 import predictor_tables
+import scale_tables
 import selection_tables
 import selector_tables
 import spgemm_tables
@@ -55,8 +57,9 @@ PAGES = {
     "docs/papers.md": papers_tables.page,
     "docs/results-cpu.md": lambda: tables.page(RESULTS / "cpu"),
     "docs/results-h100.md": results_h100,
-    "docs/results/h100/attention.md": lambda: attention_tables.page(*h100("attention.jsonl", "attention-peers.csv")),
+    "docs/results/h100/attention.md": lambda: attention_tables.page(*h100("attention.jsonl", "attention-gatv2.jsonl", "attention-peers.csv")),
     "docs/results/h100/builds.md": lambda: build_tables.page(h100("builds.jsonl.gz")),
+    "docs/results/h100/distributed.md": lambda: distributed_tables.page(H100 / "distributed.jsonl"),
     "docs/results/h100/epochs.md": lambda: epoch_tables.page(
         *h100("epochs.jsonl", "calls.jsonl", "jobs.jsonl", "epochs-cpu.jsonl")),
     "docs/results/h100/iterations.md": lambda: iteration_tables.page(h100("iterations.jsonl.gz")),
@@ -87,6 +90,18 @@ PLACES = {  # by page, then by name
         "times-spgemm": lambda: data_movement_tables.times("spgemm"),
         "movements-spmm": lambda: data_movement_tables.movements("spmm"),
         "times-spmm": lambda: data_movement_tables.times("spmm"),
+    },
+    "docs/scale.md": {
+        "scale-rates": scale_tables.rates,
+        "scale-memory": scale_tables.memory,
+        "scale-needed": scale_tables.needed,
+        "scale-times-power-law": lambda: scale_tables.times("power_law"),
+        "scale-times-communities": lambda: scale_tables.times("blocks"),
+        "scale-graphs": scale_tables.graphs,
+        "scale-speed-up": scale_tables.beside_one_card,
+        "scale-million": scale_tables.million,
+        "scale-one-card-parts": scale_tables.one_card_parts,
+        "scale-validation": scale_tables.validation,
     },
 }
 

@@ -562,6 +562,128 @@ int Chained(const std::string& server, int64_t rows, int64_t row_nnz, int64_t wi
   return 0;
 }
 
+/// Products of buffers that lie in columns over the server's GPUs, turn by turn with the same of
+/// whole ones: single requests, chains of `steps`, and sampled ones.
+int Distributed(const std::string& server, const std::string& what, const CsrMatrix& s, int64_t k,
+                int steps, int runs) {
+  const Client client = Connect(server);
+  const std::string name = "bench-distributed";
+  UploadOptions options;
+  options.replace = true;
+  for (const int64_t width : {k, k / 2, k / 4}) {
+    if (width < 1) continue;
+    options.expected.push_back({Operation::kSpmm, false, width});
+    options.expected.push_back({Operation::kSddmm, false, width});
+  }
+  const absl::StatusOr<Matrix> matrix = client.Upload(name, s.View(), options);
+  Require(matrix.status());
+  Require(matrix->WaitReady());
+  const int64_t rows = s.rows, nnz = s.nnz();
+  // Sums of so few multiples of a quarter are exact.
+  std::mt19937 random(5);
+  std::vector<float> b(static_cast<size_t>(rows * k));
+  for (float& x : b) x = static_cast<float>(static_cast<int>(random() % 9) - 4) / 4;
+
+  struct Way {
+    std::string name;
+    std::function<absl::StatusOr<ComputeResult>()> run;
+    std::vector<double> total, kernel;
+    std::string plan;
+  };
+  std::vector<Way> ways;
+  std::map<std::string, std::vector<float>> products, samples;
+  std::vector<DenseMatrix> held;
+  const auto zeros = [&](const std::string& of, int64_t count, int64_t cols) {
+    absl::StatusOr<DenseMatrix> made =
+        client.PutZeros(name + "-" + of, ValueType::kF32, count, cols);
+    Require(made.status());
+    held.push_back(*made);
+    return *std::move(made);
+  };
+  struct Lies {
+    std::string name;
+    Distribution distribution;
+    DenseMatrix b, c, d, sampled;
+    Chain chain;
+  };
+  std::vector<Lies> all;
+  for (const Distribution lies : {Distribution::kWhole, Distribution::kColumns}) {
+    const std::string as = lies == Distribution::kWhole ? "whole" : "columns";
+    absl::StatusOr<DenseMatrix> operand = client.PutDense(
+        name + "-" + as + "-b", DenseView(b.data(), rows, k), {.distribution = lies});
+    Require(operand.status());
+    held.push_back(*operand);
+    all.push_back({as, lies, *operand, zeros(as + "-c", rows, k), zeros(as + "-d", rows, k),
+                   zeros(as + "-s", nnz, 1), Chain()});
+  }
+  for (Lies& one : all) {
+    Chain::Value x = one.chain.Input(one.b);
+    for (int i = 0; i < steps; ++i) x = one.chain.Spmm(*matrix, x, {.alpha = 0.01});
+    one.chain.Output(x, one.d);
+  }
+  for (Lies& one : all) {
+    ways.push_back({"spmm_" + one.name, [&] { return matrix->Spmm(one.b, one.c); }, {}, {}, ""});
+  }
+  for (Lies& one : all) {
+    ways.push_back({"chain_" + one.name, [&] { return client.Run(one.chain); }, {}, {}, ""});
+  }
+  for (Lies& one : all) {
+    ways.push_back({"sddmm_" + one.name,
+                    [&] { return matrix->Sddmm(one.b, one.b, one.sampled); },
+                    {},
+                    {},
+                    ""});
+  }
+  // The first of a turn finds caches as the way before it has left them.
+  constexpr int kTurn = 4;
+  for (int run = 0; run < runs + 2; ++run) {
+    for (Way& way : ways) {
+      for (int i = 0; i < kTurn; ++i) {
+        const auto begin = Clock::now();
+        const absl::StatusOr<ComputeResult> done = way.run();
+        const double took = MillisecondsSince(begin);
+        Require(done.status());
+        way.plan = done->plan;
+        if (run < 2 || i == 0) continue;
+        way.total.push_back(took);
+        way.kernel.push_back(
+            std::chrono::duration<double, std::milli>(done->timings.kernel).count());
+      }
+    }
+  }
+  std::vector<std::vector<float>> c(2, std::vector<float>(static_cast<size_t>(rows * k))),
+      sampled(2, std::vector<float>(static_cast<size_t>(nnz)));
+  for (size_t i = 0; i < all.size(); ++i) {
+    Require(all[i].c.Read(MutableDenseView(c[i].data(), rows, k)).status());
+    Require(all[i].sampled.Read(MutableDenseView(sampled[i].data(), nnz, 1)).status());
+  }
+  if (c[0] != c[1] || sampled[0] != sampled[1]) {
+    std::cerr << "in columns there are other results than of whole operands\n";
+    return 1;
+  }
+  const absl::StatusOr<DenseInfo> info = all[1].c.Info();
+  Require(info.status());
+  json line = {{"bench", "distributed"}, {"server", server}, {"matrix", what},
+               {"rows", rows},           {"nnz", nnz},       {"k", k},
+               {"steps", steps},         {"runs", runs},     {"gpus", info->parts}};
+  std::map<std::string, double> total, kernel;
+  for (const Way& way : ways) {
+    total[way.name] = Quantile(way.total, 0.5);
+    kernel[way.name] = Quantile(way.kernel, 0.5);
+    line[way.name + "_ms"] = total[way.name];
+    line[way.name + "_kernel_ms"] = kernel[way.name];
+    line[way.name + "_plan"] = way.plan;
+  }
+  for (const std::string op : {"spmm", "chain", "sddmm"}) {
+    line[op + "_gain"] = total[op + "_whole"] / total[op + "_columns"];
+    line[op + "_kernel_gain"] = kernel[op + "_whole"] / kernel[op + "_columns"];
+  }
+  for (const DenseMatrix& one : held) Require(one.Delete());
+  Require(matrix->Delete());
+  std::cout << line << std::endl;
+  return 0;
+}
+
 /// Sums and dot products of several heads as one request, turn by turn with a request for each
 /// head, all under way at once, and with one product as wide that has a value for each nonzero: the
 /// matrix's own, or the request's. Everything is held by the server.
@@ -1330,6 +1452,16 @@ int Main(int argc, char** argv) {
   of_heads->add_option("--heads", heads);
   of_heads->add_option("--k", heads_width, "Columns of each head");
   of_heads->add_option("--runs", runs);
+  CLI::App* distributed = app.add_subcommand(
+      "distributed", "Products of buffers in columns over the server's GPUs, and of whole ones");
+  distributed->add_option("--server", server);
+  std::string distributed_matrix;
+  distributed->add_option("--matrix", distributed_matrix, "A square one (.mtx); else of --rows");
+  distributed->add_option("--rows", attached_rows, "And columns");
+  distributed->add_option("--row-nnz", attached_row_nnz, "Nonzeros of a row");
+  distributed->add_option("--k", attached_width, "Columns of the operand");
+  distributed->add_option("--steps", chain_steps);
+  distributed->add_option("--runs", runs);
   CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
@@ -1411,6 +1543,13 @@ int Main(int argc, char** argv) {
   }
   if (*of_heads) {
     return Heads(server, heads_rows, heads_row_nnz, heads, heads_width, options, runs);
+  }
+  if (*distributed) {
+    const bool made = distributed_matrix.empty();
+    const CsrMatrix s =
+        made ? Random(attached_rows, attached_row_nnz, 1) : Ones(ReadPattern(distributed_matrix));
+    return Distributed(server, made ? "random" : distributed_matrix, s, attached_width, chain_steps,
+                       runs);
   }
   if (*latency) return Latency(server, spin, attached_gpu, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));

@@ -42,6 +42,12 @@ TEST(GpuAttention, AsInFloat64) {
   CheckAttentionOfOddScores(gpu);
 }
 
+TEST(GpuAttention, OfWideHeads) {
+  if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
+  OnGpu gpu(*Gpu::Get());
+  CheckAttentionOfWideHeads(gpu);
+}
+
 TEST(GpuAttention, OfLongRows) {
   if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
   OnGpu gpu(*Gpu::Get());

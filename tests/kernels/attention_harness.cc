@@ -29,6 +29,7 @@ struct Case {
   int64_t bias_cols = 0;                          ///< 0: none
   int64_t padding = 0, offset = 0;
   Scores scores = Scores::kPlain;
+  bool shared = false;  ///< kGatv2: values are `right`
 };
 
 /// A matrix in float64, without padding.
@@ -61,12 +62,13 @@ class Checks {
         c_(c),
         left_(New<T>(pattern.rows, ScoreColumns())),
         right_(New<T>(pattern.cols, ScoreColumns())),
+        att_(New<T>(1, ScoreColumns())),
         bias_(New<T>(pattern.nnz(), std::max<int64_t>(c.bias_cols, 1))),
         values_(New<T>(pattern.cols, c.heads * c.value_width)),
         gradient_(New<T>(pattern.rows, c.heads * c.value_width)) {
     FillOperands();
-    scores_ = Described(left_.View(), right_.View(), bias_.View());
-    expected_ = reference::EdgeAttention(pattern_.view(), Wide(), Widened(values_).View());
+    scores_ = Described(left_.View(), right_.View(), att_.View(), bias_.View());
+    expected_ = reference::EdgeAttention(pattern_.view(), Wide(), Widened(Values()).View());
   }
 
   void Forward() {
@@ -75,7 +77,7 @@ class Checks {
       Matrix<Sum> log_sums = New<Sum>(pattern_.rows, c_.heads);
       EdgeAttention attention{plain_.there};
       attention.scores = scores_;
-      attention.values = values_.View();
+      attention.values = Values().View();
       attention.out = out.MutableView();
       if (with_log_sums) attention.log_sums = log_sums.MutableView();
       const absl::Status done = site_.Compute(attention, ElementTypeOf<T>());
@@ -85,37 +87,42 @@ class Checks {
     }
   }
 
-  /// Of the result that the reference has, rounded. `wanted`: bits for left, right, values, bias.
+  /// Of the result that the reference has, rounded. `wanted`: bits for left, right, values, bias,
+  /// att.
   void Backward(unsigned wanted) {
     SCOPED_TRACE(fmt::format("gradients {:x}", wanted));
     Matrix<T> out = Rounded<T>(expected_.out, c_.heads * c_.value_width);
     Matrix<Sum> log_sums = Rounded<Sum>(expected_.log_sums, c_.heads);
     Matrix<T> left = New<T>(left_), right = New<T>(right_), values = New<T>(values_),
-              bias = New<T>(bias_);
+              bias = New<T>(bias_), att = New<T>(att_);
     EdgeAttentionGradient gradient{plain_.there, transposed_.there};
     gradient.scores = scores_;
-    gradient.values = values_.View();
+    gradient.values = Values().View();
     gradient.out = out.View();
     gradient.log_sums = log_sums.View();
     gradient.gradient = gradient_.View();
     if (c_.bias_cols == 0) wanted &= ~8U;
+    if (c_.kind != Kind::kGatv2) wanted &= ~16U;
     if ((wanted & 1) != 0) gradient.left = left.MutableView();
     if ((wanted & 2) != 0) gradient.right = right.MutableView();
     if ((wanted & 4) != 0) gradient.values_gradient = values.MutableView();
     if ((wanted & 8) != 0) gradient.bias = bias.MutableView();
+    if ((wanted & 16) != 0) gradient.att = att.MutableView();
     const absl::Status done = site_.Compute(gradient, ElementTypeOf<T>());
     ASSERT_TRUE(done.ok()) << done;
     const auto expected = reference::EdgeAttentionGradients(
-        pattern_.view(), Wide(), Widened(values_).View(), Widened(out).View(),
+        pattern_.view(), Wide(), Widened(Values()).View(), Widened(out).View(),
         Widened(log_sums).View(), Widened(gradient_).View());
     if ((wanted & 1) != 0) Expect("left", left, expected.left);
     if ((wanted & 2) != 0) Expect("right", right, expected.right);
     if ((wanted & 4) != 0) Expect("values", values, expected.values);
     if ((wanted & 8) != 0) Expect("bias", bias, expected.bias);
+    if ((wanted & 16) != 0) Expect("att", att, expected.att);
   }
 
  private:
-  int64_t ScoreColumns() const { return c_.kind == Kind::kDot ? c_.heads * c_.width : c_.heads; }
+  int64_t ScoreColumns() const { return c_.kind == Kind::kSum ? c_.heads : c_.heads * c_.width; }
+  Matrix<T>& Values() { return c_.shared && c_.kind == Kind::kGatv2 ? right_ : values_; }
   template <typename U>
   Matrix<U> New(int64_t rows, int64_t cols) {
     return Matrix<U>(site_, rows, cols, c_.padding, c_.offset);
@@ -133,7 +140,7 @@ class Checks {
     return to;
   }
 
-  EdgeScores Described(const ConstDense& left, const ConstDense& right,
+  EdgeScores Described(const ConstDense& left, const ConstDense& right, const ConstDense& att,
                        const ConstDense& bias) const {
     EdgeScores scores;
     scores.kind = c_.kind;
@@ -143,25 +150,28 @@ class Checks {
     scores.slope = 0.2;
     scores.left = left;
     scores.right = right;
+    if (c_.kind == Kind::kGatv2) scores.att = att;
     if (c_.bias_cols > 0) scores.bias = bias;
     return scores;
   }
   /// The reference's.
   EdgeScores Wide() {
-    wide_ = {Widened(left_), Widened(right_), Widened(bias_)};
-    return Described(wide_[0].View(), wide_[1].View(), wide_[2].View());
+    wide_ = {Widened(left_), Widened(right_), Widened(att_), Widened(bias_)};
+    return Described(wide_[0].View(), wide_[1].View(), wide_[2].View(), wide_[3].View());
   }
 
   void FillOperands() {
     std::mt19937 random(7);
     const double of_scores = c_.scores == Scores::kEqual                           ? 0
-                             : c_.scores == Scores::kHuge && c_.kind == Kind::kSum ? 1e4
+                             : c_.scores == Scores::kHuge && c_.kind != Kind::kDot ? 1e4
                                                                                    : 1;
     left_.FillUniformly(random, of_scores);
     right_.FillUniformly(random, of_scores);
     bias_.FillUniformly(random, c_.scores == Scores::kHuge ? 1e4 : of_scores);
     values_.FillUniformly(random, 1);
     gradient_.FillUniformly(random, 1);
+    std::mt19937 of_att(8);
+    att_.FillUniformly(of_att, 1);
     if (c_.scores == Scores::kMasked || c_.scores == Scores::kInvalid) MaskSome(random);
     if (c_.scores == Scores::kInvalid) MakeInvalid();
   }
@@ -219,11 +229,18 @@ class Checks {
   const Subject& plain_;
   const Subject& transposed_;
   const Case c_;
-  Matrix<T> left_, right_, bias_, values_, gradient_;
+  Matrix<T> left_, right_, att_, bias_, values_, gradient_;
   EdgeScores scores_;
   std::vector<Widened> wide_;
   reference::AttentionResults expected_;
 };
+
+std::string_view NameOf(const Case& c) {
+  if (c.kind == Kind::kGatv2) return c.shared ? "gatv2 of its values" : "gatv2";
+  return c.kind == Kind::kDot ? "dot" : "sum";
+}
+
+constexpr Kind kKinds[] = {Kind::kDot, Kind::kSum, Kind::kGatv2};
 
 void CheckCases(AttentionSite& site, const Pattern& pattern, const std::vector<Case>& cases,
                 bool each_alone = false) {
@@ -233,13 +250,14 @@ void CheckCases(AttentionSite& site, const Pattern& pattern, const std::vector<C
          {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
       SCOPED_TRACE(fmt::format(
           "{} x {}, {}, {} heads of {} and {}, bias of {}, padding {}, offset {}, scores {}, {}",
-          pattern.rows, pattern.cols, c.kind == Kind::kDot ? "dot" : "sum", c.heads, c.width,
-          c.value_width, c.bias_cols, c.padding, c.offset, static_cast<int>(c.scores), Name(type)));
+          pattern.rows, pattern.cols, NameOf(c), c.heads, c.width, c.value_width, c.bias_cols,
+          c.padding, c.offset, static_cast<int>(c.scores), Name(type)));
       VisitFloat(type, [&]<typename T>(T) {
         Checks<T> checks(site, pattern, plain, transposed, c);
         checks.Forward();
-        checks.Backward(15);
-        for (unsigned wanted = 1; each_alone && wanted < 15; ++wanted) checks.Backward(wanted);
+        checks.Backward(31);
+        const unsigned all = c.kind == Kind::kGatv2 ? 31 : 15;
+        for (unsigned wanted = 1; each_alone && wanted < all; ++wanted) checks.Backward(wanted);
       });
       if (testing::Test::HasFatalFailure()) return;
     }
@@ -311,6 +329,7 @@ std::vector<Case> ManyCases(Kind kind) {
       // Rows that begin at multiples of 16 bytes and such that do not.
       c.padding = turn % 2 == 0 ? (16 - heads * width % 16) % 16 : 3;
       c.offset = turn % 2;
+      c.shared = kind == Kind::kGatv2 && c.value_width == width && turn % 2 == 0;
       cases.push_back(c);
     }
   }
@@ -320,7 +339,7 @@ std::vector<Case> ManyCases(Kind kind) {
 }  // namespace
 
 void CheckAttention(AttentionSite& site) {
-  for (const Kind kind : {Kind::kDot, Kind::kSum}) {
+  for (const Kind kind : kKinds) {
     CheckCases(site, Small(53, 41), ManyCases(kind));
     CheckCases(site, Small(23, 170), {{kind, 4, 8, 16, 4, 0, 0}, {kind, 40, 2, 3, 1, 1, 0}});
     CheckCases(site, Small(170, 23), {{kind, 4, 16, 8, 4, 1, 1}, {kind, 3, 5, 9, 0, 0, 0}});
@@ -328,8 +347,22 @@ void CheckAttention(AttentionSite& site) {
   }
 }
 
+void CheckAttentionOfWideHeads(AttentionSite& site) {
+  for (const Kind kind : kKinds) {
+    CheckCases(site, Small(53, 41),
+               {{kind, 1, 257, 257, 1, 0, 0, Scores::kPlain, true},
+                {kind, 2, 512, 520, 0, 0, 0},
+                {kind, 1, 1024, 1024, 1, 0, 0, Scores::kPlain, true},
+                {kind, 3, 40, 700, 3, 1, 1},
+                {kind, 2, 700, 40, 2, 1, 0, Scores::kMasked},
+                {kind, 1, 300, 300, 1, 0, 0, Scores::kHuge}});
+    CheckCases(site, WithLongerRows(), {{kind, 2, 300, 516, 2, 0, 0}});
+    CheckCases(site, Small(31, 37), {{kind, 2, 264, 260, 2, 0, 0}}, true);
+  }
+}
+
 void CheckAttentionOfOddScores(AttentionSite& site) {
-  for (const Kind kind : {Kind::kDot, Kind::kSum}) {
+  for (const Kind kind : kKinds) {
     for (const int64_t heads : {1, 4}) {
       for (const Scores scores :
            {Scores::kHuge, Scores::kEqual, Scores::kMasked, Scores::kInvalid}) {
@@ -349,7 +382,7 @@ void CheckAttentionOfOddScores(AttentionSite& site) {
 
 void CheckAttentionOfLongRows(AttentionSite& site) {
   const Pattern with_longer_rows = WithLongerRows();
-  for (const Kind kind : {Kind::kDot, Kind::kSum}) {
+  for (const Kind kind : kKinds) {
     for (const Pattern& pattern : {with_longer_rows, Transposed(with_longer_rows)}) {
       CheckCases(site, pattern,
                  {{kind, 8, 32, 32, 8, 0, 0},
@@ -366,7 +399,10 @@ void CheckAttentionOfLongRows(AttentionSite& site) {
                {{Kind::kDot, 4, 8, 8, 4, 0, 0},
                 {Kind::kDot, 1, 16, 5, 1, 1, 0},
                 {Kind::kDot, 2, 8, 8, 2, 0, 0, Scores::kHuge},
-                {Kind::kSum, 3, 1, 8, 0, 0, 0}});
+                {Kind::kSum, 3, 1, 8, 0, 0, 0},
+                {Kind::kGatv2, 4, 8, 8, 4, 0, 0, Scores::kPlain, true},
+                {Kind::kGatv2, 1, 16, 5, 1, 1, 0},
+                {Kind::kGatv2, 2, 8, 8, 2, 0, 0, Scores::kHuge}});
   }
 }
 

@@ -15,6 +15,8 @@ class AttentionSite : public Site {
 
 /// Every type, heads and widths of all kinds, of small patterns with empty rows.
 void CheckAttention(AttentionSite& site);
+/// Heads of more columns than the GPU's kernels have room for at once.
+void CheckAttentionOfWideHeads(AttentionSite& site);
 /// Scores of +-1e4, equal ones, infinities and NaN; patterns without rows, columns or nonzeros.
 void CheckAttentionOfOddScores(AttentionSite& site);
 /// A row of 100,000 nonzeros among rows of one, and its transpose.

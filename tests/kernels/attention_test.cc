@@ -66,6 +66,11 @@ TEST(Attention, AsInFloat64WithSeveralThreads) {
   CheckAttentionOfOddScores(cpu);
 }
 
+TEST(Attention, OfWideHeads) {
+  Cpu cpu(2);
+  CheckAttentionOfWideHeads(cpu);
+}
+
 TEST(Attention, OfLongRows) {
   Cpu cpu(3);
   CheckAttentionOfLongRows(cpu);
@@ -193,8 +198,9 @@ class Differences {
  public:
   Differences(EdgeScores::Kind kind, int64_t bias_cols)
       : pattern_(Uniform(9, 7, 3, 5)),
-        left_(9, kind == EdgeScores::Kind::kDot ? 6 : 2, random_),
-        right_(7, kind == EdgeScores::Kind::kDot ? 6 : 2, random_),
+        left_(9, kind == EdgeScores::Kind::kSum ? 2 : 6, random_),
+        right_(7, kind == EdgeScores::Kind::kSum ? 2 : 6, random_),
+        att_(1, kind == EdgeScores::Kind::kGatv2 ? 6 : 0, random_),
         values_(7, 8, random_),
         bias_(pattern_.nnz(), bias_cols, random_),
         gradient_(9, 8, random_) {
@@ -213,6 +219,7 @@ class Differences {
     CheckOf("right", right_, gradients.right);
     CheckOf("values", values_, gradients.values);
     if (bias_.cols > 0) CheckOf("bias", bias_, gradients.bias);
+    CheckOf("att", att_, gradients.att);
   }
 
  private:
@@ -220,6 +227,7 @@ class Differences {
     EdgeScores scores = scores_;
     scores.left = left_.View();
     scores.right = right_.View();
+    scores.att = att_.View();
     if (bias_.cols > 0) scores.bias = bias_.View();
     return scores;
   }
@@ -248,12 +256,13 @@ class Differences {
 
   std::mt19937 random_{11};
   Pattern pattern_;
-  Operand left_, right_, values_, bias_, gradient_;
+  Operand left_, right_, att_, values_, bias_, gradient_;
   EdgeScores scores_;
 };
 
 TEST(AttentionReference, GradientsAreThoseOfFiniteDifferences) {
-  for (const auto kind : {EdgeScores::Kind::kDot, EdgeScores::Kind::kSum}) {
+  for (const auto kind :
+       {EdgeScores::Kind::kDot, EdgeScores::Kind::kSum, EdgeScores::Kind::kGatv2}) {
     for (const int64_t bias_cols : {0, 1, 2}) Differences(kind, bias_cols).Check();
   }
 }

@@ -191,7 +191,7 @@ def test_pickle(g):
 
 
 def test_pickled_held_matrices(client):
-    with client.put(None, x()) as held:
+    with client.put(None, x(), distribution="columns") as held:
         again = pickle.loads(pickle.dumps(held))
         assert (again.read() == x()).all()
 

@@ -443,8 +443,8 @@ TEST_F(BadCompute, AStepOfAChainIsOfNoKind) {
     step.mutable_attention_gradient()->set_of_left(true);
   };
   expect(refused(5, attention(0)),
-         "step 0: score kind 0 is unknown; there are 1 (dot) and 2 (sum)");
-  expect(refused(6, attention(3)), "step 0: score kind 3 is unknown");
+         "step 0: score kind 0 is unknown; there are 1 (dot), 2 (sum) and 3 (GATv2)");
+  expect(refused(6, attention(4)), "step 0: score kind 4 is unknown");
   expect(refused(7, attention(1)), "step 0: its left, value 0, is ");
   expect(refused(8, gradient), "step 0: score kind 0 is unknown");
   stream->WritesDone();

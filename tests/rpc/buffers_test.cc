@@ -64,7 +64,11 @@ TEST(Buffers, PutGetListDelete) {
 
   v1::PutBufferRequest zeros = HeaderOfBuffer("zeros", 3, 2, 5);
   zeros.mutable_header()->set_zeros(true);
+  // Without several GPUs it is whole.
+  zeros.mutable_header()->set_distribution(v1::DISTRIBUTION_COLUMNS);
   ASSERT_TRUE(Put(server, zeros, {}, &info).ok());
+  EXPECT_EQ(info.distribution(), v1::DISTRIBUTION_WHOLE);
+  EXPECT_EQ(info.parts(), 0);
   ASSERT_TRUE(GetBytes(server, "zeros", &bytes).ok());
   EXPECT_EQ(bytes, std::string(12 * 4, '\0'));
 
@@ -306,6 +310,9 @@ TEST(Buffers, BadInputIsRefusedInASentence) {
   refused(ZerosFor("x", std::string(256, 'a'), 0), {}, "owner name has 256 bytes");
   refused(ZerosFor("x", "a\tb", 0), {}, "owner name has byte 0x09");
   EXPECT_EQ(Renew(server, "a\tb", &info).error_code(), grpc::INVALID_ARGUMENT);
+  v1::PutBufferRequest elsewhere = ZerosFor("x", "", 0);
+  elsewhere.mutable_header()->set_distribution(static_cast<v1::Distribution>(7));
+  refused(elsewhere, {}, "distribution 7 of buffer 'x' is none that this server knows");
   const grpc::Status large =
       Put(server, HeaderOfBuffer("x", int64_t{1} << 20, 1 << 12), {}, &info);  // 16 GiB
   EXPECT_EQ(large.error_code(), grpc::RESOURCE_EXHAUSTED) << large.error_message();

@@ -90,7 +90,6 @@ TEST(CommandLine, CalibrateIsAnAction) {
   EXPECT_FALSE(Parse({"--data-dir=/d"}).config().calibrate);
   EXPECT_TRUE(Parse({"--data-dir=/d", "--calibrate"}).config().calibrate);
   EXPECT_TRUE(Parse({"--in-memory", "--calibrate"}).config().calibrate);
-  ExpectWrong({"--calibrate", "--salvage", "--data-dir=/d"}, "--salvage");
 }
 
 TEST(CommandLine, FlagsAreRead) {

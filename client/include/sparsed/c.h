@@ -187,9 +187,11 @@ typedef struct sparsed_put_options {
   const char* owner; /* a job or a person; NULL: nobody */
   int64_t
       time_to_live_ns; /* for how long it stays though nothing uses it; 0: as the server decides */
+  /* 1: each GPU of a server that has several gets as many of its columns, and computes with them */
+  int32_t columns_over_gpus;
 } sparsed_put_options;
 #define SPARSED_PUT_OPTIONS_INIT \
-  { sizeof(sparsed_put_options), 0, NULL, 0 }
+  { sizeof(sparsed_put_options), 0, NULL, 0, 0 }
 
 /* Makes a buffer of that name with a copy of `dense`, in the place of one that there is.
  * `dense->data` NULL: zeros. */
@@ -514,27 +516,32 @@ SPARSED_API sparsed_error* sparsed_total(sparsed_matrix* matrix, const sparsed_d
 enum {
   SPARSED_DOT =
       1, /* scale * (the product of part h of row i of left and part h of row j of right) */
-  SPARSED_ADD = 2 /* LeakyReLU(left[i, h] + right[j, h]) */
+  SPARSED_ADD = 2,  /* LeakyReLU(left[i, h] + right[j, h]) */
+  SPARSED_GATV2 = 3 /* the sum over part h of att * LeakyReLU(row i of left + row j of right) */
 };
 
 typedef struct sparsed_attention_options {
   size_t size;
-  int32_t scores;            /* SPARSED_DOT or SPARSED_ADD */
-  int32_t reserved;          /* 0 */
-  int64_t heads;             /* H; 0: 1 */
-  double scale;              /* of dot products */
-  double slope;              /* of sums: what numbers below 0 are multiplied by */
-  const sparsed_dense* bias; /* added to the scores: nnz x H, or nnz x 1, in the order of the
-                                upload; NULL */
+  int32_t scores;             /* SPARSED_DOT, SPARSED_ADD or SPARSED_GATV2 */
+  int32_t reserved;           /* 0 */
+  int64_t heads;              /* H; 0: 1 */
+  double scale;               /* of dot products */
+  double slope;               /* of sums and GATv2: what numbers below 0 are multiplied by */
+  const sparsed_dense* bias;  /* added to the scores: nnz x H, or nnz x 1, in the order of the
+                                 upload; NULL */
+  const sparsed_dense* att;   /* of GATv2, which needs it: 1 x K; NULL */
+  const sparsed_dense* d_att; /* where sparsed_attention_gradient puts its gradient; NULL: not
+                                 wanted */
 } sparsed_attention_options;
 #define SPARSED_ATTENTION_OPTIONS_INIT \
-  { sizeof(sparsed_attention_options), SPARSED_DOT, 0, 0, 1, 0.2, NULL }
+  { sizeof(sparsed_attention_options), SPARSED_DOT, 0, 0, 1, 0.2, NULL, NULL, NULL }
 
 /* Attention along the nonzeros of S, in one pass: for row i and head h of out, M x L, the sum over
  * its nonzeros (i, j) of the softmax over the row of their scores, times part h of row j of values,
- * N x L with L a multiple of H. left is M x K (M x H of sums), right N x K (N x H). 0 of a row
- * without nonzeros. S's own values do not count. log_sums (NULL: not wanted) is M x H: the
- * logarithm of the sum over the row of exp(score), which the gradients need; f64 of f64, else f32.
+ * N x L with L a multiple of H; they may be right itself. left is M x K (M x H of sums), right
+ * N x K (N x H). 0 of a row without nonzeros. S's own values do not count. log_sums (NULL: not
+ * wanted) is M x H: the logarithm of the sum over the row of exp(score), which the gradients need;
+ * f64 of f64, else f32.
  */
 SPARSED_API sparsed_error* sparsed_attention(sparsed_matrix* matrix, const sparsed_dense* left,
                                              const sparsed_dense* right,
@@ -643,6 +650,17 @@ SPARSED_API sparsed_error* sparsed_chain_attention_gradient(
     sparsed_value values, sparsed_value bias, int32_t scores, int64_t heads, double scale,
     double slope, sparsed_value out, sparsed_value log_sums, sparsed_value gradient,
     sparsed_value* d_left, sparsed_value* d_right, sparsed_value* d_values, sparsed_value* d_bias);
+/* The same two with the scores SPARSED_GATV2. */
+SPARSED_API sparsed_error* sparsed_chain_gatv2(sparsed_chain* chain, sparsed_matrix* matrix,
+                                               sparsed_value left, sparsed_value right,
+                                               sparsed_value att, sparsed_value values,
+                                               sparsed_value bias, int64_t heads, double slope,
+                                               sparsed_value* value, sparsed_value* log_sums);
+SPARSED_API sparsed_error* sparsed_chain_gatv2_gradient(
+    sparsed_chain* chain, sparsed_matrix* matrix, sparsed_value left, sparsed_value right,
+    sparsed_value att, sparsed_value values, sparsed_value bias, int64_t heads, double slope,
+    sparsed_value out, sparsed_value log_sums, sparsed_value gradient, sparsed_value* d_left,
+    sparsed_value* d_right, sparsed_value* d_att, sparsed_value* d_values, sparsed_value* d_bias);
 /* The sum of 1 to 64 values of one shape, times their factors. */
 SPARSED_API sparsed_error* sparsed_chain_sum(sparsed_chain* chain, const sparsed_value* terms,
                                              const double* factors, size_t count,

@@ -85,13 +85,16 @@ class Chain {
   enum class Scores : uint8_t {
     kDot = 1,  ///< scale * (the product of part h of row i of left, and part h of row j of right)
     kSum = 2,  ///< LeakyReLU(left[i, h] + right[j, h])
+    /// The sum over part h of att * LeakyReLU(row i of left + row j of right).
+    kGatv2 = 3,
   };
   struct AttentionOptions {
     Scores scores = Scores::kDot;
     int64_t heads = 1;            ///< H
     double scale = 1;             ///< kDot
-    double slope = 0.2;           ///< kSum: of what is below 0
+    double slope = 0.2;           ///< kSum, kGatv2: of what is below 0
     std::optional<Value> bias{};  ///< added to the scores: nnz x H, or nnz x 1
+    std::optional<Value> att{};   ///< kGatv2, which needs it: 1 x K
   };
   /// What attention makes, M x L, and the logarithm of the sum over each row of exp(score), M x H:
   /// its gradients need both. In a chain of 16-bit types log_sums are f32.
@@ -100,10 +103,10 @@ class Chain {
   };
   /// Of which operands of attention gradients are made.
   struct AttentionWanted {
-    bool left = true, right = true, values = true, bias = false;
+    bool left = true, right = true, values = true, bias = false, att = false;
   };
   struct AttentionGradients {
-    std::optional<Value> left{}, right{}, values{}, bias{};
+    std::optional<Value> left{}, right{}, values{}, bias{}, att{};
   };
 
   Chain();
@@ -138,8 +141,8 @@ class Chain {
   Value Total(const Matrix& s) { return Total(s, TotalOptions()); }
   /// Attention along the nonzeros of S, in one pass: for row i and head h the sum over its nonzeros
   /// (i, j) of the softmax over the row of their scores, times part h of row j of `values`, which
-  /// are N x L with L a multiple of H. left: M x K (M x H), right: N x K (N x H). 0 of a row
-  /// without nonzeros. S's own values do not count.
+  /// are N x L with L a multiple of H and may be `right` itself. left: M x K (kSum: M x H), right:
+  /// N x K (N x H). 0 of a row without nonzeros. S's own values do not count.
   Attended Attention(const Matrix& s, Value left, Value right, Value values,
                      const AttentionOptions& options);
   Attended Attention(const Matrix& s, Value left, Value right, Value values) {

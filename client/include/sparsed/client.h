@@ -177,6 +177,9 @@ struct PutOptions {
   /// reads or writes it, Read and Renew begin it anew. Without: as the server decides, a day unless
   /// it was told otherwise, and until it is deleted if it is durable.
   std::optional<std::chrono::nanoseconds> time_to_live{};
+  /// Over the server's GPUs, if there are several: SpMM, and chains of SpMM, sums and reductions,
+  /// then run on all of them, and results that stay there lie as the operand does.
+  Distribution distribution = Distribution::kWhole;
 };
 
 /// A dense matrix that stays on the server, by name: an operand, or the destination of a result.

@@ -346,6 +346,12 @@ struct Progress {
   std::string message;
 };
 
+/// How a buffer lies on the GPUs of a server that has several.
+enum class Distribution : uint8_t {
+  kWhole,    ///< on the one that computed it; copied to others that use it
+  kColumns,  ///< each has as many of its columns, and computes with them
+};
+
 /// A buffer: a dense matrix that the server keeps under a name.
 struct DenseInfo {
   std::string name;
@@ -362,6 +368,8 @@ struct DenseInfo {
   std::optional<std::chrono::nanoseconds> time_to_live{};
   /// Since its last use or, where it was not used since, since it came back after a restart.
   std::chrono::nanoseconds idle{0};
+  Distribution distribution = Distribution::kWhole;
+  int parts = 0;  ///< GPUs that it is distributed over; 0: it is whole
 };
 
 /// Where a request's time went, on the server. Phases that did not happen are 0.

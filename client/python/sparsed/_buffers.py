@@ -29,6 +29,7 @@ class Buffers(Connection):
         durable: bool = False,
         owner: str | None = None,
         time_to_live: float | None = None,
+        distribution: str = "whole",
         timeout: float | None = None,
     ) -> HeldDense:
         """Has the server hold a copy of a dense matrix, in the place of one of this name. Products
@@ -42,9 +43,14 @@ class Buffers(Connection):
             owner: whom it is listed for, a job or a person.
             time_to_live: seconds that it stays though nothing uses it; None: as the server
                 decides.
+            distribution: "columns": each GPU of a server that has several gets as many of its
+                columns, and computes with them; results that stay there lie likewise.
             timeout: seconds; None: no limit.
         """
-        return self._put(name, x, dtype, durable, owner, time_to_live, timeout).wait()
+        operation = self._put(
+            name, x, dtype, durable, owner, time_to_live, distribution, timeout
+        )
+        return operation.wait()
 
     def zeros(
         self,
@@ -54,36 +60,45 @@ class Buffers(Connection):
         *,
         owner: str | None = None,
         time_to_live: float | None = None,
+        distribution: str = "whole",
         timeout: float | None = None,
     ) -> HeldDense:
         """Makes a buffer of zeros on the server: a place for results. See `put`."""
         rows, cols = _shape(shape)
         dense = (0, rows, cols, cols, _types.parse(dtype), _native.HOST, 0)
-        return self._put_dense(name, dense, None, False, owner, time_to_live, timeout).wait()
+        operation = self._put_dense(
+            name, dense, None, False, owner, time_to_live, distribution, timeout
+        )
+        return operation.wait()
 
     def _put(
         self, name: str | None, x: Any, dtype: Any, durable: bool, owner: str | None,
-        time_to_live: float | None, timeout: float | None,
+        time_to_live: float | None, distribution: str, timeout: float | None,
     ) -> Operation[HeldDense]:  # fmt: skip
         x = host_array(x)
         if dtype is None:
             dtype = getattr(x, "dtype", "f32")
         operand = _operands.operand(x, "x", _types.parse(dtype))
-        return self._put_dense(name, operand.dense, operand, durable, owner, time_to_live, timeout)
+        return self._put_dense(
+            name, operand.dense, operand, durable, owner, time_to_live, distribution, timeout
+        )
 
     def _put_dense(
         self, name: str | None, dense: Any, keep: Any, durable: bool, owner: str | None,
-        time_to_live: float | None, timeout: float | None,
+        time_to_live: float | None, distribution: str, timeout: float | None,
     ) -> Operation[HeldDense]:  # fmt: skip
         name = unused_name() if name is None else name
         encoded = c_name(name)
         if dense[2] < 1:
             raise InvalidArgument(f"{name!r} has no columns: a buffer has 1 or more")
+        if distribution not in ("whole", "columns"):
+            raise InvalidArgument(f"distribution is {distribution!r}, expected 'whole' or 'columns'")
         handle = self._native_handle()
         c_owner = ctypes.create_string_buffer(owner.encode()) if owner else None
         put = _native.PUT_OPTIONS.pack(
             _native.PUT_OPTIONS.size, durable, ctypes.addressof(c_owner) if c_owner else 0,
             _numbers.nanoseconds(time_to_live, "time_to_live", "; None: as the server decides"),
+            distribution == "columns",
         )  # fmt: skip
         packed = _native.DENSE.pack(*dense)
         options = _native.call_options(timeout)

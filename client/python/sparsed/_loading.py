@@ -106,6 +106,14 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         _P,
         (_P, _P, _I, _I, _I, _I, _I, _L, _D, _D, _I, _I, _I, _P, _P, _P, _P),
     ),
+    "sparsed_chain_gatv2": (
+        _P,
+        (_P, _P, _I, _I, _I, _I, _I, _L, _D, _P, _P),
+    ),
+    "sparsed_chain_gatv2_gradient": (
+        _P,
+        (_P, _P, _I, _I, _I, _I, _I, _L, _D, _I, _I, _I, _P, _P, _P, _P, _P),
+    ),
     "sparsed_chain_sum": (_P, (_P, _P, _P, c_size_t, _P)),
     "sparsed_chain_output": (_P, (_P, _I, _P)),
     "sparsed_chain_run": (_P, (_P, _P, _P, _P)),

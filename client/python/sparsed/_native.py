@@ -24,7 +24,7 @@ __all__ = ["PreparationProgress", "Progress", "RowBlock", "library", "lock"]
 F32, F64, F16, BF16, I64 = range(5)
 HOST = -1
 SUM, MEAN, MAX, MIN = range(4)
-DOT, ADD = 1, 2  # scores of attention
+DOT, ADD, GATV2 = 1, 2, 3  # scores of attention
 TRANSPORT_STREAM, TRANSPORT_ATTACHED = 0, 5
 ELEMENT_BYTES = (4, 8, 2, 2, 8)
 TYPE_NAMES = ("f32", "f64", "f16", "bf16", "i64")
@@ -36,7 +36,7 @@ OPERATIONS = {"spmm": 1, "sddmm": 2, "spgemm": 3}
 DENSE = struct.Struct("@PqqqiiP")
 CLIENT_OPTIONS = struct.Struct("@NqiqqqiqiiiiPPPPPP")
 CALL_OPTIONS = struct.Struct("@NqPPP")
-PUT_OPTIONS = struct.Struct("@NiPq")
+PUT_OPTIONS = struct.Struct("@NiPqi4x")
 CSR_VIEW = struct.Struct("@qqqPiiPP")
 PROBLEM = struct.Struct("@iiqii")
 READ_OPTIONS = struct.Struct("@NPiiiiqq")
@@ -45,7 +45,7 @@ PREPARE_OPTIONS = struct.Struct("@NPNiPPi4x")
 UPDATE_OPTIONS = struct.Struct("@NiQ")
 SPMM_OPTIONS = struct.Struct("@NiiddPPiiP")
 SDDMM_OPTIONS = struct.Struct("@NiPq")
-ATTENTION_OPTIONS = struct.Struct("@NiiqddP")
+ATTENTION_OPTIONS = struct.Struct("@NiiqddPPP")
 SPGEMM_OPTIONS = struct.Struct("@NiiiPPi0q")
 RESULT = struct.Struct("@Qii8q256s")
 
@@ -402,11 +402,12 @@ def total(
 # ---- Attention -----------------------------------------------------------------------------------
 
 # As _SPMM: the call's options, those of attention, five dense matrices that there always are, up to
-# six more, and the result.
-_ATTENTION = struct.Struct("@NqPPP NiiqddP" + " PqqqiiP" * 5)
+# eight more, and the result.
+_ATTENTION = struct.Struct("@NqPPP NiiqddPPP" + " PqqqiiP" * 5)
 _ATTENTION_OPTIONS = 40
-_ATTENTION_DENSE = tuple(range(88, 88 + 11 * 48, 48))
-_ATTENTION_RESULT = 88 + 11 * 48
+_ATTENTION_FIRST = _ATTENTION_OPTIONS + ATTENTION_OPTIONS.size
+_ATTENTION_DENSE = tuple(range(_ATTENTION_FIRST, _ATTENTION_FIRST + 13 * DENSE.size, DENSE.size))
+_ATTENTION_RESULT = _ATTENTION_FIRST + 13 * DENSE.size
 
 
 class _AttentionFrame(ctypes.c_char * (_ATTENTION_RESULT + RESULT.size)):  # type: ignore[misc]
@@ -429,9 +430,9 @@ def _attention_frame(
     factor: float,
     timeout_ns: int,
     stream: int,
-) -> tuple[Any, int, list[int]]:
-    """A frame with five dense matrices and more, the first of which is the bias; its address, and
-    those of the others (0 of None)."""
+) -> tuple[Any, int, list[int], list[int]]:
+    """A frame with five dense matrices and more, the first of which are the bias, att and where att's
+    gradient goes; the frame's address, those of the five, and those of the others (0 of None)."""
     frame = _AttentionFrame()
     frame.trace = trace = _trace.current()
     at = _address(frame)
@@ -442,10 +443,10 @@ def _attention_frame(
         addresses.append(at + offset if one is not None else 0)
     one, two, three, four, five = dense
     _put_attention(
-        frame, 0, 40, timeout_ns, stream, *trace.addresses, 48, scores, 0, heads, factor, factor,
-        addresses[0], *one, *two, *three, *four, *five,
+        frame, 0, 40, timeout_ns, stream, *trace.addresses, ATTENTION_OPTIONS.size, scores, 0,
+        heads, factor, factor, *addresses[:3], *one, *two, *three, *four, *five,
     )  # fmt: skip
-    return frame, at, addresses
+    return frame, at, [at + offset for offset in _ATTENTION_DENSE[:5]], addresses[3:]
 
 
 def attention(
@@ -454,6 +455,7 @@ def attention(
     right: Dense | tuple[int, ...],
     values: Dense | tuple[int, ...],
     bias: Dense | tuple[int, ...] | None,
+    att: Dense | tuple[int, ...] | None,
     out: Dense | tuple[int, ...],
     log_sums: Dense | tuple[int, ...],
     scores: int,
@@ -462,14 +464,12 @@ def attention(
     timeout_ns: int = 0,
     stream: int = 0,
 ) -> Product:
-    """See sparsed_attention. factor: the scale of DOT, the slope of ADD."""
-    frame, at, _ = _attention_frame(
-        (left, right, values, out, log_sums), (bias,), scores, heads, factor, timeout_ns, stream
-    )
-    arguments = (
-        matrix, at + 88, at + 136, at + 184, at + 232, at + 280, at + _ATTENTION_OPTIONS, at,
-        at + _ATTENTION_RESULT,
+    """See sparsed_attention. factor: the scale of DOT, the slope of ADD and GATV2."""
+    frame, at, at_dense, _ = _attention_frame(
+        (left, right, values, out, log_sums), (bias, att, None), scores, heads, factor,
+        timeout_ns, stream,
     )  # fmt: skip
+    arguments = (matrix, *at_dense, at + _ATTENTION_OPTIONS, at, at + _ATTENTION_RESULT)
     return _Attention(frame, (_loading._library or library()).sparsed_attention, arguments)
 
 
@@ -479,6 +479,7 @@ def attention_gradient(
     right: Dense | tuple[int, ...],
     values: Dense | tuple[int, ...],
     bias: Dense | tuple[int, ...] | None,
+    att: Dense | tuple[int, ...] | None,
     out: Dense | tuple[int, ...],
     log_sums: Dense | tuple[int, ...],
     gradient: Dense | tuple[int, ...],
@@ -489,15 +490,16 @@ def attention_gradient(
     timeout_ns: int = 0,
     stream: int = 0,
 ) -> Product:
-    """See sparsed_attention_gradient. wanted: where the gradients of left, right, values and bias
-    go."""
-    frame, at, (_, at_gradient, *at_wanted) = _attention_frame(
-        (left, right, values, out, log_sums), (bias, gradient, *wanted), scores, heads, factor,
-        timeout_ns, stream,
+    """See sparsed_attention_gradient. wanted: where the gradients of left, right, values, bias and
+    att go."""
+    *operands, of_att = wanted
+    frame, at, at_dense, (at_gradient, *at_wanted) = _attention_frame(
+        (left, right, values, out, log_sums), (bias, att, of_att, gradient, *operands), scores,
+        heads, factor, timeout_ns, stream,
     )  # fmt: skip
     arguments = (
-        matrix, at + 88, at + 136, at + 184, at + 232, at + 280, at_gradient, *at_wanted,
-        at + _ATTENTION_OPTIONS, at, at + _ATTENTION_RESULT,
+        matrix, *at_dense, at_gradient, *at_wanted, at + _ATTENTION_OPTIONS, at,
+        at + _ATTENTION_RESULT,
     )  # fmt: skip
     return _Attention(frame, (_loading._library or library()).sparsed_attention_gradient, arguments)
 

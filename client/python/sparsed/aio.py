@@ -125,10 +125,13 @@ class Client:
         durable: bool = False,
         owner: str | None = None,
         time_to_live: float | None = None,
+        distribution: str = "whole",
         timeout: float | None = None,
     ) -> HeldDense:
         """See `sparsed.Client.put`."""
-        operation = self.sync._put(name, x, dtype, durable, owner, time_to_live, timeout)
+        operation = self.sync._put(
+            name, x, dtype, durable, owner, time_to_live, distribution, timeout
+        )
         return await operation.awaited()
 
     async def zeros(

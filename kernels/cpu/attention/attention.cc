@@ -37,6 +37,7 @@ cpu::ScoreJob<T> MakeScoreJob(const EdgeScores& scores, const Layout& layout, co
   job.slope = static_cast<SumOf<T>>(scores.slope);
   job.own = Rows<T>(own, scores.heads);
   job.other = Rows<T>(other, scores.heads);
+  job.att = static_cast<const T*>(scores.att.data);
   job.bias = static_cast<const T*>(scores.bias.data);
   if (job.bias != nullptr) {
     job.bias_stride = scores.bias.leading_dimension;
@@ -50,8 +51,8 @@ int64_t PiecesSize(const CsrView& csr, int64_t width, int64_t piece_size) {
   return csr.rows == 0 ? 0 : 2 * cpu::PartCount(csr.rows, csr.nnz(), width) * piece_size;
 }
 
-/// Runs a job over the rows in parts of about equal work: run(begin, end, head, tail) of each,
-/// where head and tail, in `pieces`, have room for a piece of a row that is cut, and then
+/// Runs a job over the rows in parts of about equal work: run(part, begin, end, head, tail) of
+/// each, where head and tail, in `pieces`, have room for a piece of a row that is cut, and then
 /// finish(row, pieces) of the rows that were, in order. `width`: multiplications of a nonzero.
 /// False: the run is to end.
 template <typename Wide, typename Run, typename Finish>
@@ -62,7 +63,7 @@ bool RunParts(cpu::PartLoop& loop, const CsrView& csr, int64_t width, Wide* piec
   const auto begin_of = [&](int64_t part) { return cpu::PartBegin(csr.row_offsets, part, parts); };
   const auto run_part = [&](int64_t part) {
     Wide* const head = pieces + 2 * part * piece_size;
-    run(begin_of(part), begin_of(part + 1), head, head + piece_size);
+    run(part, begin_of(part), begin_of(part + 1), head, head + piece_size);
   };
   const auto finish_rows = [&](int64_t) {
     std::vector<const Wide*> of_row;
@@ -148,7 +149,7 @@ class Attention {
     cpu::PartLoop loop(context);
     const bool all = RunParts(
         loop, csr_, width_, reinterpret_cast<Wide*>(context.workspace.data()), cpu::PieceSize(job_),
-        [&](auto... part) { cpu::AttendRows(job_, part...); },
+        [&](int64_t, auto... rows) { cpu::AttendRows(job_, rows...); },
         [&](int64_t row, auto pieces) { FinishRow(job_, row, pieces); });
     return all ? loop.Finish() : loop.Cut();
   }
@@ -168,7 +169,8 @@ class Gradients {
   explicit Gradients(const EdgeAttentionGradient& gradient)
       : g_(gradient),
         heads_(gradient.scores.heads),
-        of_rows_(gradient.left.data != nullptr || gradient.bias.data != nullptr),
+        of_rows_(gradient.left.data != nullptr || gradient.bias.data != nullptr ||
+                 gradient.att.data != nullptr),
         of_columns_(gradient.right.data != nullptr || gradient.values_gradient.data != nullptr) {}
 
   size_t Workspace() const {
@@ -182,7 +184,7 @@ class Gradients {
       pieces =
           std::max(pieces, PiecesSize(ViewCsr(g_.transposed), 2 * Columns(), cpu::PieceSize(job)));
     }
-    return static_cast<size_t>(TermsSize() + pieces) * sizeof(Wide);
+    return static_cast<size_t>(TermsSize() + OfAttSize() + pieces) * sizeof(Wide);
   }
   absl::Status Run(const Context& context) const {
     auto* const terms = reinterpret_cast<Wide*>(context.workspace.data());
@@ -190,12 +192,19 @@ class Gradients {
     const bool all =
         MakeTerms(loop, terms) &&
         (!of_rows_ || RunOver(loop, ViewCsr(g_.layout), OfRows(terms), terms)) &&
+        (g_.att.data == nullptr || AddOfAtt(loop, terms + TermsSize())) &&
         (!of_columns_ || RunOver(loop, ViewCsr(g_.transposed), OfColumns(terms), terms));
     return all ? loop.Finish() : loop.Cut();
   }
 
  private:
   int64_t TermsSize() const { return g_.gradient.rows * 2 * heads_; }
+  /// A row of sums for each part of the rows.
+  int64_t OfAttSize() const { return g_.att.data == nullptr ? 0 : Parts() * g_.att.cols; }
+  int64_t Parts() const {
+    const CsrView csr = ViewCsr(g_.layout);
+    return csr.rows == 0 ? 0 : cpu::PartCount(csr.rows, csr.nnz(), 2 * Columns());
+  }
 
   bool MakeTerms(cpu::PartLoop& loop, Wide* terms) const {
     cpu::TermsJob<T> job;
@@ -244,14 +253,29 @@ class Gradients {
   /// That are gathered.
   int64_t Columns() const { return WidthOf(g_.scores, g_.values); }
 
-  /// Its pieces are behind the terms; those of a job before it are not needed any more.
+  bool AddOfAtt(cpu::PartLoop& loop, const Wide* sums) const {
+    return loop.Run(1, [&](int64_t) {
+      std::vector<const Wide*> of_part;
+      for (int64_t part = 0; part < Parts(); ++part) of_part.push_back(sums + part * g_.att.cols);
+      AddPieces(std::span<const Wide* const>(of_part), 0, g_.att.cols,
+                static_cast<T*>(g_.att.data));
+    });
+  }
+  /// Its pieces are behind the terms and the sums of att; those of a job before it are not needed
+  /// any more.
   bool RunOver(cpu::PartLoop& loop, const CsrView& csr, cpu::GradientJob<T> job,
                Wide* terms) const {
     job.scores.prefetch = cpu::ShouldPrefetch(csr, Columns() * static_cast<int64_t>(sizeof(T)));
     const int64_t of_scores = heads_ * job.scores.own.width, of_values = heads_ * job.own.width;
     return RunParts(
-        loop, csr, 2 * Columns(), terms + TermsSize(), cpu::PieceSize(job),
-        [&](auto... part) { cpu::GradientRows(job, part...); },
+        loop, csr, 2 * Columns(), terms + TermsSize() + OfAttSize(), cpu::PieceSize(job),
+        [&](int64_t part, auto... rows) {
+          cpu::GradientJob<T> of_part = job;
+          if (job.terms_of_own && g_.att.data != nullptr) {
+            of_part.of_att = terms + TermsSize() + part * g_.att.cols;
+          }
+          cpu::GradientRows(of_part, rows...);
+        },
         [&](int64_t row, std::span<const Wide* const> pieces) {
           if (job.of_scores != nullptr) {
             AddPieces(pieces, 0, of_scores, job.of_scores + row * job.of_scores_stride);

@@ -108,6 +108,18 @@ HWY_INLINE const SumOf<T>* Widened(const HeadRows<T>& rows, int64_t row, int64_t
   return buffer;
 }
 
+/// sums = sums * factors, both as Widen leaves them.
+template <typename Wide>
+void MultiplyParts(const Wide* factors, int64_t heads, int64_t width, Wide* sums) {
+  WithVector<Wide>(width, [&]<class D, bool kMasked>(D d, std::bool_constant<kMasked>) {
+    constexpr int64_t kLanes = hn::MaxLanes(d);
+    const int64_t count = heads * VectorsOf<D>(width) * kLanes;
+    for (int64_t i = 0; i < count; i += kLanes) {
+      hn::Store(hn::Mul(hn::Load(d, sums + i), hn::Load(d, factors + i)), d, sums + i);
+    }
+  });
+}
+
 /// The other way around: each head's `factors` times its sums, zeros where that is 0; rounded.
 template <typename T, typename Wide>
 void StoreRow(const Wide* sums, const Wide* factors, int64_t heads, int64_t width, T* to) {
@@ -153,11 +165,34 @@ HWY_INLINE void Prefetch(const T* row, int64_t elements) {
   }
 }
 
-/// dots[head][i] = the dot product of the head of `own` (Widen's) and of row columns[i]. Writes up
-/// to the next multiple of kSumsAtOnce.
-template <typename T>
+/// Of GATv2's scores: att (Widen's), and the slope of LeakyReLU below 0.
+template <typename Wide>
+struct Gatv2 {
+  const Wide* att;
+  Wide slope;
+};
+/// Products as they are.
+struct Plain {};
+
+/// `sum` and what element `own[j]` and the other row's add to it: their product; or att[j] times
+/// LeakyReLU of their sum.
+template <class D, class V = hn::Vec<D>, typename Wide = hn::TFromD<D>>
+HWY_INLINE V AddTerm(D /*d*/, const Plain& /*plain*/, int64_t /*j*/, V own, V other, V sum) {
+  return hn::MulAdd(own, other, sum);
+}
+template <class D, class V = hn::Vec<D>, typename Wide = hn::TFromD<D>>
+HWY_INLINE V AddTerm(D d, const Gatv2<Wide>& gatv2, int64_t j, V own, V other, V sum) {
+  const V z = hn::Add(own, other);
+  const V slope = hn::Set(d, gatv2.slope);
+  const V activated = hn::IfThenElse(hn::Gt(z, hn::Zero(d)), z, hn::Mul(slope, z));
+  return hn::MulAdd(hn::LoadU(d, gatv2.att + j), activated, sum);
+}
+
+/// dots[head][i] = the sum of AddTerm's over the head of `own` (Widen's) and of row columns[i].
+/// Writes up to the next multiple of kSumsAtOnce.
+template <typename T, typename Terms = Plain>
 void DotBlock(const SumOf<T>* own, const HeadRows<T>& rows, const Gathered& gathered, int64_t heads,
-              SumOf<T>* dots) {
+              SumOf<T>* dots, const Terms& terms = {}) {
   const int64_t width = rows.width;
   WithVector<SumOf<T>>(width, [&]<class D, bool kMasked>(D d, std::bool_constant<kMasked>) {
     constexpr int64_t kLanes = hn::MaxLanes(d);
@@ -181,14 +216,14 @@ void DotBlock(const SumOf<T>* own, const HeadRows<T>& rows, const Gathered& gath
           const auto factor = hn::LoadU(d, a);
           HWY_UNROLL(4)
           for (int k = 0; k < kSumsAtOnce; ++k) {
-            sums[k] = hn::MulAdd(factor, LoadStored(d, b[k] + j), sums[k]);
+            sums[k] = AddTerm(d, terms, a - own, factor, LoadStored(d, b[k] + j), sums[k]);
           }
         }
         if constexpr (kMasked) {
           const auto factor = hn::LoadU(d, a);
           HWY_UNROLL(4)
           for (int k = 0; k < kSumsAtOnce; ++k) {
-            sums[k] = hn::MulAdd(factor, tail.Load(b[k] + whole), sums[k]);
+            sums[k] = AddTerm(d, terms, a - own, factor, tail.Load(b[k] + whole), sums[k]);
           }
           a += kLanes;
         }
@@ -204,16 +239,30 @@ void DotBlock(const SumOf<T>* own, const HeadRows<T>& rows, const Gathered& gath
   });
 }
 
+/// What weights are multiplied by, element by element: that of the gathered row; or the slope of
+/// LeakyReLU at its sum with `own` (Widen's), where to `of_att` the same times that sum is added.
+struct Elements {
+  static constexpr bool kSlopes = false;
+};
+template <typename Wide>
+struct Slopes {
+  static constexpr bool kSlopes = true;
+  const Wide* own;
+  Wide slope;
+  Wide* of_att;
+};
+
 /// kVectors vectors of sums, number `first` of the row and on.
-template <int kVectors, bool kMasked, class D, typename T, typename Wide = hn::TFromD<D>>
+template <int kVectors, bool kMasked, class D, typename T, typename Of,
+          typename Wide = hn::TFromD<D>>
 HWY_INLINE void SumSlab(D d, const HeadRows<T>& rows, const Gathered& gathered, const Wide* weights,
-                        const Wide* factors, int64_t first, Wide* sums) {
+                        const Wide* factors, int64_t first, Wide* sums, const Of& summands) {
   constexpr int64_t kLanes = hn::MaxLanes(D());
   const int64_t vectors = VectorsOf<D>(rows.width);
   // Divisions take longer than short rows.
   int64_t head = first == 0 ? 0 : first / vectors, in_head = first - head * vectors;
   const Tail<D> tail(rows.width - (vectors - 1) * kLanes);
-  hn::Vec<D> of[kVectors];
+  hn::Vec<D> of[kVectors], of_att[kVectors];
   const Wide* weight[kVectors];
   int64_t at[kVectors];
   bool is_last[kVectors];
@@ -224,6 +273,7 @@ HWY_INLINE void SumSlab(D d, const HeadRows<T>& rows, const Gathered& gathered, 
     of[v] = factors == nullptr
                 ? hn::Zero(d)
                 : hn::Mul(hn::Set(d, factors[head]), hn::Load(d, sums + (first + v) * kLanes));
+    if constexpr (Of::kSlopes) of_att[v] = hn::Load(d, summands.of_att + (first + v) * kLanes);
     if (++in_head == vectors) {
       in_head = 0;
       ++head;
@@ -239,33 +289,48 @@ HWY_INLINE void SumSlab(D d, const HeadRows<T>& rows, const Gathered& gathered, 
     HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
       const auto element = LoadPart(d, row + at[v], kMasked && is_last[v], tail);
-      of[v] = hn::MulAdd(hn::Set(d, weight[v][i]), element, of[v]);
+      const auto factor = hn::Set(d, weight[v][i]);
+      if constexpr (Of::kSlopes) {
+        const auto z = hn::Add(hn::LoadU(d, summands.own + (first + v) * kLanes), element);
+        const auto below = hn::Mul(hn::Set(d, summands.slope), factor);
+        const auto share = hn::IfThenElse(hn::Gt(z, hn::Zero(d)), factor, below);
+        of[v] = hn::Add(of[v], share);
+        of_att[v] = hn::MulAdd(share, z, of_att[v]);
+      } else {
+        of[v] = hn::MulAdd(factor, element, of[v]);
+      }
     }
   }
-  for (int v = 0; v < kVectors; ++v) hn::Store(of[v], d, sums + (first + v) * kLanes);
+  for (int v = 0; v < kVectors; ++v) {
+    hn::Store(of[v], d, sums + (first + v) * kLanes);
+    if constexpr (Of::kSlopes) hn::Store(of_att[v], d, summands.of_att + (first + v) * kLanes);
+  }
 }
 
 /// sums = factors * sums (nothing, if `factors` is null) + the sum over the block of
-/// weights[head][i] times the head of row columns[i]. `sums` as in WideRow.
-template <typename T>
+/// weights[head][i] times the head of row columns[i], or of what `summands` says. `sums` as in
+/// WideRow, and the summands' `of_att`.
+template <typename T, typename Of = Elements>
 void SumBlock(const HeadRows<T>& rows, const Gathered& gathered, int64_t heads,
-              const SumOf<T>* weights, const SumOf<T>* factors, SumOf<T>* sums) {
+              const SumOf<T>* weights, const SumOf<T>* factors, SumOf<T>* sums,
+              const Of& summands = {}) {
+  constexpr int kMost = Of::kSlopes ? 4 : 8;  // of which the sums fit the registers
   WithVector<SumOf<T>>(rows.width, [&]<class D, bool kMasked>(D d, std::bool_constant<kMasked>) {
     const int64_t vectors = heads * VectorsOf<D>(rows.width);
     int64_t first = 0;
-    for (; first + 8 <= vectors; first += 8) {
-      SumSlab<8, kMasked>(d, rows, gathered, weights, factors, first, sums);
+    for (; first + kMost <= vectors; first += kMost) {
+      SumSlab<kMost, kMasked>(d, rows, gathered, weights, factors, first, sums, summands);
     }
-    if (first + 4 <= vectors) {
-      SumSlab<4, kMasked>(d, rows, gathered, weights, factors, first, sums);
+    if (kMost > 4 && first + 4 <= vectors) {
+      SumSlab<4, kMasked>(d, rows, gathered, weights, factors, first, sums, summands);
       first += 4;
     }
     if (first + 2 <= vectors) {
-      SumSlab<2, kMasked>(d, rows, gathered, weights, factors, first, sums);
+      SumSlab<2, kMasked>(d, rows, gathered, weights, factors, first, sums, summands);
       first += 2;
     }
     if (first < vectors) {
-      SumSlab<1, kMasked>(d, rows, gathered, weights, factors, first, sums);
+      SumSlab<1, kMasked>(d, rows, gathered, weights, factors, first, sums, summands);
     }
   });
 }
@@ -348,14 +413,26 @@ class BlockScores {
   explicit BlockScores(const ScoreJob<T>& job)
       : job_(job),
         own_(job.heads, job.own.width),
+        att_(job.heads, job.own.width),
         sums_(job.heads, kApart),
-        bias_(job.bias_cols, kApart) {}
+        bias_(job.bias_cols, kApart) {
+    if (job.att == nullptr) return;
+    Widen(HeadRows<T>{job.att, 0, job.own.width}, 0, job.heads, att_.data());
+  }
+
+  /// Part for part as vectors have them: GATv2's att, and the own operand of a row until the next
+  /// call of this or of Add.
+  const WideRow<Wide>& att() const { return att_; }
+  const Wide* OwnOf(int64_t row) { return Widened(job_.own, row, job_.heads, own_.data()); }
 
   void Add(const Segment<Wide>& segment) {
     Wide* const sums = sums_.data() + segment.at;
+    const Gathered gathered = GatheredAt(job_, segment.first, segment.count);
     if (job_.kind == EdgeScores::Kind::kDot) {
-      DotBlock(Widened(job_.own, segment.row, job_.heads, own_.data()), job_.other,
-               GatheredAt(job_, segment.first, segment.count), job_.heads, sums);
+      DotBlock(OwnOf(segment.row), job_.other, gathered, job_.heads, sums);
+    } else if (job_.kind == EdgeScores::Kind::kGatv2) {
+      DotBlock(OwnOf(segment.row), job_.other, gathered, job_.heads, sums,
+               Gatv2<Wide>{att_.data(), job_.slope});
     } else {
       const T* const own = job_.own.data + segment.row * job_.own.stride;
       for (int64_t i = 0; i < segment.count; ++i) {
@@ -375,15 +452,15 @@ class BlockScores {
     }
   }
 
-  /// The scores of nonzeros [i, i + kLanes) of the block, and what a change of the sum or the dot
-  /// product changes them by. Nothing sensible beyond the block.
+  /// The scores of nonzeros [i, i + kLanes) of the block, and what a change of what is summed up of
+  /// the two rows changes them by. Nothing sensible beyond the block.
   HWY_INLINE V At(int64_t head, int64_t i, V& slope) const {
     const D d;
     const V sum = hn::Load(d, sums_.data() + head * kApart + i);
-    slope =
-        job_.kind == EdgeScores::Kind::kDot
-            ? hn::Set(d, job_.scale)
-            : hn::IfThenElse(hn::Gt(sum, hn::Zero(d)), hn::Set(d, Wide(1)), hn::Set(d, job_.slope));
+    slope = hn::Set(d, job_.kind == EdgeScores::Kind::kDot ? job_.scale : Wide(1));
+    if (job_.kind == EdgeScores::Kind::kSum) {
+      slope = hn::IfThenElse(hn::Gt(sum, hn::Zero(d)), slope, hn::Set(d, job_.slope));
+    }
     if (job_.bias == nullptr) return hn::Mul(sum, slope);
     const int64_t of_head = job_.bias_cols > 1 ? head * kApart : 0;
     return hn::MulAdd(sum, slope, hn::Load(d, bias_.data() + of_head + i));
@@ -391,7 +468,7 @@ class BlockScores {
 
  private:
   const ScoreJob<T>& job_;
-  WideRow<Wide> own_;
+  WideRow<Wide> own_, att_;
   WideRow<Wide> sums_, bias_;  ///< of a block
 };
 

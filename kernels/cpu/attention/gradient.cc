@@ -28,8 +28,8 @@ class Gradient {
   explicit Gradient(const GradientJob<T>& job)
       : job_(job),
         heads_(job.scores.heads),
-        is_dot_(job.scores.kind == EdgeScores::Kind::kDot),
-        needs_scores_(job.of_scores != nullptr || job.of_bias != nullptr),
+        kind_(job.scores.kind),
+        needs_scores_(job.of_scores != nullptr || job.of_bias != nullptr || job.of_att != nullptr),
         scores_(job.scores),
         own_(heads_, job.own.width),
         shares_(heads_, kApart),
@@ -38,9 +38,14 @@ class Gradient {
         terms_(2 * heads_, kApart),
         ones_(heads_, 1),
         of_scores_(heads_, job.scores.own.width),
-        of_values_(heads_, job.own.width) {
+        of_values_(heads_, job.own.width),
+        of_att_(heads_, job.scores.own.width) {
     std::fill_n(ones_.data(), heads_, Wide(1));
+    of_att_.Clear();
   }
+
+  /// After the last block.
+  void StoreOfAtt() { Store(of_att_, job_.scores.own.width, job_.of_att); }
 
   void Add(const Segment<Wide>& segment) {
     scores_.Add(segment);
@@ -89,9 +94,17 @@ class Gradient {
     // What dot products were made of is near.
     const Gathered fetched = {gathered.columns, gathered.count};
     const Wide* const factors = segment.begins ? nullptr : ones_.data();
-    if (job_.of_scores != nullptr && is_dot_) {
+    if (job_.of_scores != nullptr && kind_ == EdgeScores::Kind::kDot) {
       SumBlock(job_.scores.other, fetched, heads_, weights_.data() + segment.at, factors,
                of_scores_.data());
+    } else if (kind_ == EdgeScores::Kind::kGatv2 &&
+               (job_.of_scores != nullptr || job_.of_att != nullptr)) {
+      SumBlock(job_.scores.other, fetched, heads_, weights_.data() + segment.at, factors,
+               of_scores_.data(),
+               Slopes<Wide>{scores_.OwnOf(segment.row), job_.scores.slope, of_att_.data()});
+      if (segment.ends) {
+        MultiplyParts(scores_.att().data(), heads_, job_.scores.own.width, of_scores_.data());
+      }
     } else if (job_.of_scores != nullptr) {
       if (segment.begins) of_scores_.Clear();
       for (int64_t head = 0; head < heads_; ++head) {
@@ -163,18 +176,20 @@ class Gradient {
 
   const GradientJob<T>& job_;
   const int64_t heads_;
-  const bool is_dot_;
+  const EdgeScores::Kind kind_;
   const bool needs_scores_;
   BlockScores<T> scores_;
   WideRow<Wide> own_;
   WideRow<Wide> shares_, of_shares_, weights_, terms_;  ///< of a block
   WideRow<Wide> ones_, of_scores_, of_values_;
+  WideRow<Wide> of_att_;  ///< of all rows
 };
 
 template <typename T>
 void GradientRowsOf(const GradientJob<T>& job, Cut begin, Cut end, SumOf<T>* head, SumOf<T>* tail) {
   Gradient<T> gradient(job);
   RunBlocks(job.scores.row_offsets, begin, end, head, tail, gradient);
+  if (job.of_att != nullptr) gradient.StoreOfAtt();
 }
 
 template <typename T>

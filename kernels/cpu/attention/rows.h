@@ -32,6 +32,7 @@ struct ScoreJob {
   int64_t heads = 1;
   SumOf<T> scale = 1, slope = 0;
   HeadRows<T> own, other;
+  const T* att = nullptr;   ///< kGatv2: heads x own.width
   const T* bias = nullptr;  ///< null: none
   int64_t bias_stride = 0, bias_cols = 0;
   bool prefetch = false;  ///< what is gathered, some nonzeros ahead
@@ -76,6 +77,8 @@ struct GradientJob {
   int64_t of_values_stride = 0;
   T* of_bias = nullptr;  ///< as scores.bias; where terms_of_own alone
   int64_t of_bias_stride = 0;
+  SumOf<T>* of_att =
+      nullptr;  ///< of these rows: heads x scores.own.width; where terms_of_own alone
 };
 /// A piece of a row: sums of of_scores and of of_values.
 template <typename T>

@@ -11,7 +11,8 @@
 // Layout in: "csr".
 //
 // Threads: groups of 8, 16 or 32 lanes, a row and as many heads as fit each; further heads are in
-// gridDim.y.
+// gridDim.y. Of heads too wide for a warp's registers gridDim.z has slabs of columns, each of which
+// computes the scores anew.
 //
 // Needs: for matrices with room for long rows, a row of sums for each chunk.
 #include "kernels/attention.h"
@@ -24,6 +25,7 @@
 namespace sparsed::cuda {
 namespace {
 
+using Kind = EdgeScores::Kind;
 using attention::AsConst;
 using attention::BlocksFor;
 using attention::kLog2E;
@@ -54,7 +56,7 @@ struct Forward : Operands<T> {
 };
 
 /// Of a group's row: all that goes from nonzero to nonzero.
-template <typename P, int kGroup, bool kDot>
+template <typename P, int kGroup, Kind kKind>
 struct Row : Lane<P, kGroup> {
   using T = typename P::Element;
   using Sum = typename P::Sum;
@@ -63,17 +65,18 @@ struct Row : Lane<P, kGroup> {
   static constexpr Sum kNone = -static_cast<Sum>(INFINITY);
 
   const Forward<T>& p;
-  P query;
+  P query, att;
   Sum left = 0;
   Sum greatest = kNone;
   Sum total = 0;  // of this lane's quarter
   Sums<P> sums;
 
   __device__ Row(const Forward<T>& p, int lane, int64_t row) : Lane<P, kGroup>(p, lane), p(p) {
-    if constexpr (kDot) {
-      query.Load(p.left.At(row), at);
-    } else {
+    if constexpr (kKind == Kind::kSum) {
       left = Widen(ReadOnly(p.left.At(row) + head));
+    } else {
+      query.Load(p.left.At(row), at);
+      if constexpr (kKind == Kind::kGatv2) att.Load(p.att, at);
     }
   }
 
@@ -83,18 +86,13 @@ struct Row : Lane<P, kGroup> {
     P values[4];
     Sum score;
     const auto there = [&](int i) { return kAll || i < count; };
-    if constexpr (kDot) {
+    if constexpr (kKind != Kind::kSum) {
+      constexpr bool kGatv2 = kKind == Kind::kGatv2;
       P keys[4];
       Sum dots[4];
+      p.template LoadFour<kGatv2>(columns, there, *this, keys, values);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t column = columns.Of(i);
-        if (!there(i)) continue;
-        keys[i].Load(p.right.At(column), at);
-        values[i].Load(p.values.At(column), values_at);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) dots[i] = query.Dot(keys[i], at);
+      for (int i = 0; i < 4; ++i) dots[i] = p.template Share<kGatv2>(query, keys[i], att, at);
       score = p.scale * quarters.SumOf(dots);
     } else {
       const uint32_t own = columns.Of(quarters.quarter);
@@ -127,8 +125,8 @@ struct Row : Lane<P, kGroup> {
   }
 };
 
-template <typename P, int kGroup, bool kDot>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
+template <typename P, int kGroup, Kind kKind>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(kKind == Kind::kGatv2 ? 1 : 0))
     Attend(const Forward<typename P::Element> p) {
   using Sum = typename P::Sum;
 #if __CUDA_ARCH__ >= 900
@@ -138,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>())
   const Task task = TaskOf<kGroup>(p.s, lane);
   if (__all_sync(kWarp, task.row < 0)) return;
   auto columns = attention::ColumnsOf<kGroup>(p.s, task, lane);
-  Row<P, kGroup, kDot> row(p, lane, task.existing_row());
+  Row<P, kGroup, kKind> row(p, lane, task.existing_row());
   attention::ForEachFour(task, [&](int done, auto all) {
     columns.MoveTo(done);
     row.template Add<decltype(all)::value>(columns, task.begin + done, task.count - done);
@@ -146,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>())
   const Sum total = row.quarters.Total(row.total);
   if (task.row < 0 || !row.active) return;
   const int head = row.head;
-  const bool speaks = row.quarters.within == 0;
+  const bool speaks = row.quarters.within == 0 && P::IsOfFirstSlab();
   if (task.chunk >= 0) {
     row.sums.Store(p.partial + task.chunk * p.padded_width, row.values_at, Sum(1));
     if (speaks) {
@@ -256,7 +254,6 @@ absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& o
                                   ElementType type) {
   const EdgeScores& scores = of.scores;
   if (of.layout.rows == 0 || of.out.cols == 0) return absl::OkStatus();
-  const bool dot = scores.kind == EdgeScores::Kind::kDot;
   return VisitFloat(type, [&]<typename T>(T) {
     const absl::StatusOr<attention::Shape> shape =
         attention::ShapeOf<T>(scores, of.values, {}, {AsConst(of.out)}, {AsConst(of.log_sums)});
@@ -273,10 +270,12 @@ absl::Status ComputeEdgeAttention(const Context& context, const EdgeAttention& o
     const auto stream = static_cast<cudaStream_t>(context.stream);
     attention::WithShape<T>(*shape, [&]<typename P, typename Group>(P, Group) {
       const dim3 grid = shape->Grid(p.s);
-      if (dot) {
-        Attend<P, Group::value, true><<<grid, kThreads, 0, stream>>>(p);
+      if (scores.kind == Kind::kDot) {
+        Attend<P, Group::value, Kind::kDot><<<grid, kThreads, 0, stream>>>(p);
+      } else if (scores.kind == Kind::kSum) {
+        Attend<P, Group::value, Kind::kSum><<<grid, kThreads, 0, stream>>>(p);
       } else {
-        Attend<P, Group::value, false><<<grid, kThreads, 0, stream>>>(p);
+        Attend<P, Group::value, Kind::kGatv2><<<grid, kThreads, 0, stream>>>(p);
       }
     });
     cudaError_t error = cudaGetLastError();

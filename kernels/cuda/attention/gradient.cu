@@ -28,10 +28,29 @@ cudaError_t LaunchAddChunks(cudaStream_t stream, const Backward<T>& p) {
                            attention::AddChunks<T>, p);
 }
 
+/// The gradient of att, from what each warp of OfRows left. `rest`: kSumsOfRows rows.
+template <typename T>
+cudaError_t LaunchOfAtt(cudaStream_t stream, const Backward<T>& p, int64_t warps, SumOf<T>* rest,
+                        const Dense& att) {
+  const auto columns = static_cast<int>(att.cols);
+  const dim3 threads(attention::kColumnsOfSums, attention::kRowsOfSums);
+  const int64_t blocks =
+      std::clamp<int64_t>(warps / attention::kRowsOfSums, 1, attention::kSumsOfRows);
+  const auto across =
+      static_cast<unsigned>((columns + attention::kColumnsOfSums - 1) / attention::kColumnsOfSums);
+  attention::SumRows<SumOf<T>, SumOf<T>>
+      <<<dim3(static_cast<unsigned>(blocks), across), threads, 0, stream>>>(
+          p.att_sums, warps, p.att_stride, columns, rest, p.att_stride);
+  attention::SumRows<SumOf<T>, T><<<dim3(1, across), threads, 0, stream>>>(
+      rest, blocks, p.att_stride, columns, static_cast<T*>(att.data), columns);
+  return cudaGetLastError();
+}
+
 /// The workspace, part by part.
 struct Workspace {
   size_t statistics = 0, edges = 0, score_gradients = 0, sum_gradients = 0;
   size_t row_chunks = 0, row_partials = 0, column_chunks = 0, column_partials = 0;
+  size_t att_sums = 0, att_rest = 0;
   int64_t row_stride = 0, column_stride = 0, values_at = 0;
 
   Workspace(const EdgeAttentionGradient& of, ElementType type) {
@@ -40,12 +59,21 @@ struct Workspace {
     const auto heads = static_cast<size_t>(scores.heads);
     const bool sums = scores.kind == EdgeScores::Kind::kSum;
     const auto nnz_by_heads = static_cast<size_t>(of.layout.nnz) * heads;
+    const int64_t chunks_of_rows = attention::ChunksOf(of.layout);
+    row_stride = attention::PaddedWidth(scores.left.cols);
+    if (of.att.data != nullptr) {
+      // At most one of a warp, with blocks that are not full.
+      const int64_t warps = of.layout.rows + chunks_of_rows + kThreads / 32;
+      att_sums = static_cast<size_t>(warps * row_stride) * size;
+      att_rest = static_cast<size_t>(attention::kSumsOfRows * row_stride) * size;
+    }
     if (of.right.data != nullptr || of.values_gradient.data != nullptr || of.bias.data != nullptr) {
       const auto operands =
           static_cast<size_t>(of.layout.rows * scores.left.cols +
                               of.layout.cols * (scores.right.cols + of.values.cols)) *
           SizeOf(type);
-      if (!sums && 2 * nnz_by_heads * size <= 2 * operands && of.layout.nnz <= UINT32_MAX) {
+      if (!sums && 2 * nnz_by_heads * size + att_sums <= 2 * operands &&
+          of.layout.nnz <= UINT32_MAX) {
         edges = 2 * nnz_by_heads * size;
       } else if (of.bias.data != nullptr) {
         score_gradients = nnz_by_heads * size;
@@ -53,11 +81,10 @@ struct Workspace {
     }
     if (edges == 0) statistics = static_cast<size_t>(of.layout.rows) * heads * 2 * size;
     if (sums && of.left.data != nullptr) sum_gradients = nnz_by_heads * size;
-    row_stride = attention::PaddedWidth(scores.left.cols);
     values_at = attention::PaddedWidth(scores.right.cols);
     column_stride = values_at + attention::PaddedWidth(of.values.cols);
-    if (!sums && (of.left.data != nullptr || edges > 0)) {
-      const auto chunks = static_cast<size_t>(attention::ChunksOf(of.layout));
+    if (!sums && (of.left.data != nullptr || edges > 0 || att_sums > 0)) {
+      const auto chunks = static_cast<size_t>(chunks_of_rows);
       row_chunks = chunks * sizeof(int64_t);
       if (of.left.data != nullptr) row_partials = chunks * static_cast<size_t>(row_stride) * size;
     }
@@ -70,7 +97,7 @@ struct Workspace {
   size_t bytes() const {
     return Padded(statistics) + Padded(edges) + Padded(score_gradients) + Padded(sum_gradients) +
            Padded(row_chunks) + Padded(row_partials) + Padded(column_chunks) +
-           Padded(column_partials);
+           Padded(column_partials) + Padded(att_sums) + Padded(att_rest);
   }
 };
 
@@ -79,7 +106,8 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
                    const attention::Shape& shape, std::byte* memory) {
   using Sum = SumOf<T>;
   const EdgeScores& scores = of.scores;
-  const bool dot = scores.kind == EdgeScores::Kind::kDot;
+  const bool sums = scores.kind == EdgeScores::Kind::kSum;
+  const bool gatv2 = scores.kind == EdgeScores::Kind::kGatv2;
   const int64_t heads = scores.heads;
   const Workspace parts(of, ElementTypeOf<T>());
   const auto take = [&]<typename As>(size_t bytes, As*& to) {
@@ -92,8 +120,12 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
   take(parts.edges, p.edges);
   take(parts.score_gradients, p.score_gradients);
   take(parts.sum_gradients, p.sum_gradients);
+  SumOf<T>* att_rest;
+  take(parts.att_sums, p.att_sums);
+  take(parts.att_rest, att_rest);
+  p.att_stride = parts.row_stride;
   p.statistics = statistics;
-  p.factor = static_cast<Sum>(dot ? scores.scale : 1);
+  p.factor = static_cast<Sum>(scores.kind == EdgeScores::Kind::kDot ? scores.scale : 1);
   p.out = RowsOf<const T>(of.out);
   p.out_gradient = RowsOf<const T>(of.gradient);
   p.log_sums = RowsOf<const Sum>(of.log_sums);
@@ -112,7 +144,11 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
     attention::StatisticsOfRows<T>
         <<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(dots);
   }
-  if (dot && (of.left.data != nullptr || p.edges != nullptr) && of.layout.rows > 0) {
+  if (p.att_sums != nullptr && of.layout.rows == 0) {
+    cudaMemsetAsync(of.att.data, 0, static_cast<size_t>(of.att.cols) * sizeof(T), stream);
+  }
+  if (!sums && (of.left.data != nullptr || p.edges != nullptr || p.att_sums != nullptr) &&
+      of.layout.rows > 0) {
     Backward<T> rows = p;
     rows.by_nonzero = p.bias.data != nullptr || p.edges != nullptr;
     rows.score_gradients = nullptr;
@@ -122,11 +158,19 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
     rows.partials.stride = parts.row_stride;
     rows.partials.targets[0] = {p.left_gradient.data, of.left.leading_dimension,
                                 static_cast<int>(of.left.cols), p.factor};
+    const dim3 grid = shape.Grid(rows.s);
     attention::WithShape<T>(shape, [&]<typename P, typename Group>(P, Group) {
-      attention::OfRows<P, Group::value><<<shape.Grid(rows.s), kThreads, 0, stream>>>(rows);
+      if (gatv2) {
+        attention::OfRows<P, Group::value, true><<<grid, kThreads, 0, stream>>>(rows);
+      } else {
+        attention::OfRows<P, Group::value, false><<<grid, kThreads, 0, stream>>>(rows);
+      }
     });
-    const cudaError_t error =
+    cudaError_t error =
         of.left.data == nullptr ? cudaGetLastError() : LaunchAddChunks(stream, rows);
+    if (error == cudaSuccess && p.att_sums != nullptr) {
+      error = LaunchOfAtt<T>(stream, p, int64_t{grid.x} * (kThreads / 32), att_rest, of.att);
+    }
     if (error != cudaSuccess) return error;
   }
   const bool of_columns = of.right.data != nullptr || of.values_gradient.data != nullptr ||
@@ -144,18 +188,22 @@ cudaError_t Launch(cudaStream_t stream, const EdgeAttentionGradient& of,
                              static_cast<int>(of.values.cols), Sum(1)};
     attention::WithShape<T>(shape, [&]<typename P, typename Group>(P, Group) {
       const dim3 grid = shape.Grid(p.s);
-      if (p.edges != nullptr) {
-        attention::OfEdges<P, Group::value><<<grid, kThreads, 0, stream>>>(p);
-      } else if (dot) {
-        attention::OfColumns<P, Group::value><<<grid, kThreads, 0, stream>>>(p);
-      } else {
+      if (sums) {
         attention::OfColumnsOfSums<P, Group::value><<<grid, kThreads, 0, stream>>>(p);
+      } else if (p.edges != nullptr && gatv2) {
+        attention::OfEdges<P, Group::value, true><<<grid, kThreads, 0, stream>>>(p);
+      } else if (p.edges != nullptr) {
+        attention::OfEdges<P, Group::value, false><<<grid, kThreads, 0, stream>>>(p);
+      } else if (gatv2) {
+        attention::OfColumns<P, Group::value, true><<<grid, kThreads, 0, stream>>>(p);
+      } else {
+        attention::OfColumns<P, Group::value, false><<<grid, kThreads, 0, stream>>>(p);
       }
     });
     const cudaError_t error = LaunchAddChunks(stream, p);
     if (error != cudaSuccess) return error;
   }
-  if (!dot && of.left.data != nullptr && of.layout.rows > 0) {
+  if (sums && of.left.data != nullptr && of.layout.rows > 0) {
     const LeftOfSums<T> work = {p.sum_gradients, heads, p.left_gradient};
     const cudaError_t error = LaunchPass(stream, ViewCsr(of.layout).row_offsets, heads, work);
     if (error != cudaSuccess) return error;
@@ -183,7 +231,7 @@ absl::Status ComputeEdgeAttentionGradient(const Context& context, const EdgeAtte
   const EdgeScores& scores = of.scores;
   return VisitFloat(type, [&]<typename T>(T) {
     const absl::StatusOr<attention::Shape> shape = attention::ShapeOf<T>(
-        scores, of.values, {AsConst(of.left), AsConst(of.right)},
+        scores, of.values, {AsConst(of.left), AsConst(of.right), AsConst(of.att)},
         {of.out, of.gradient, AsConst(of.values_gradient)}, {of.log_sums, AsConst(of.bias)});
     if (!shape.ok()) return shape.status();
     return ToStatus(

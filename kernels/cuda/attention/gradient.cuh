@@ -11,13 +11,19 @@
 // pass leaves the gradient of each nonzero's score, from which the gradient of `left` is added up:
 // four bytes a head instead of a row.
 //
+// GATv2's sums over columns change with z = left + right by att times LeakyReLU's slope at z, and
+// with att by LeakyReLU(z), so that what is added up along a row is the gradient of the score times
+// the slope, att being multiplied at the end; of att's own gradient each warp leaves its rows' sum.
+//
 // Layout in: "csr", and that of S^T with a value source.
 //
 // Threads: groups of 8, 16 or 32 lanes, a row and as many heads as fit each; further heads are in
-// gridDim.y. Chunks of long rows come first in the grid, a second kernel adds them up.
+// gridDim.y, slabs of wide heads in gridDim.z. Chunks of long rows come first in the grid, a second
+// kernel adds them up.
 //
 // Needs: two numbers a nonzero and head, or a row and head; for long rows, a row of sums for each
-// chunk; where gradients of nonzeros are asked for or added up, a number for each nonzero and head.
+// chunk; where gradients of nonzeros are asked for or added up, a number for each nonzero and head;
+// for the gradient of att, a row of sums for each warp.
 #pragma once
 
 #include "kernels/attention.h"
@@ -67,6 +73,8 @@ struct Backward : Operands<T> {
   Edge<Sum>* edges = nullptr;      // nnz x H in the order of S's CSR; null: not to be left
   Sum* score_gradients = nullptr;  // of what is added to `bias`, nnz x H in the order of S's CSR
   Sum* sum_gradients = nullptr;    // kSum: of left + right, likewise
+  SumOf<T>* att_sums = nullptr;  // for each warp of OfRows, rows of att_stride; null: not asked for
+  int64_t att_stride = 0;
   Partials<T> partials;
   int64_t values_at = 0;  // column of partials where those of values begin
 };
@@ -132,9 +140,9 @@ struct Row : Lane<P, kGroup> {
     return {logarithm * static_cast<Sum>(kLog2E), product};
   }
 
-  /// `product`: of its values with the gradient of `out`; `steepness`: of a sum's LeakyReLU;
+  /// `product`: of its values with the gradient of `out`; `steepness`: of a sum's LeakyReLU (kSum);
   /// `nonzero`: its number in the layout; `speaks`: this lane is the one that writes of it.
-  template <bool kDot>
+  template <bool kSum>
   __device__ Edge<Sum> Weigh(Sum score, Sum product, const Statistics& statistics, Sum steepness,
                              int64_t nonzero, bool there, bool speaks) const {
     score *= p.scale;
@@ -149,17 +157,17 @@ struct Row : Lane<P, kGroup> {
                       ? Power(score - statistics.logarithm)
                       : Sum(0);
     edge.of_score = edge.weight == 0 ? Sum(0) : edge.weight * (product - statistics.product);
-    if (p.by_nonzero && there && active && speaks) {
+    if (p.by_nonzero && there && active && speaks && P::IsOfFirstSlab()) {
       const int64_t to = position * p.heads.heads + head;
-      if (kDot && p.edges != nullptr) p.edges[to] = edge;
+      if (!kSum && p.edges != nullptr) p.edges[to] = edge;
       if (p.score_gradients != nullptr) p.score_gradients[to] = edge.of_score;
-      if (!kDot && p.sum_gradients != nullptr) p.sum_gradients[to] = steepness * edge.of_score;
+      if (kSum && p.sum_gradients != nullptr) p.sum_gradients[to] = steepness * edge.of_score;
     }
     return edge;
   }
 };
 
-/// Row j of the gradients of `right` and of `values`, of scores that are dot products.
+/// Row j of the gradients of `right` and of `values`, of scores of two rows.
 template <typename P, int kGroup>
 __device__ inline void StoreOfColumn(const Backward<typename P::Element>& p,
                                      const Lane<P, kGroup>& row, const Task& task,
@@ -180,51 +188,71 @@ __device__ inline void StoreOfColumn(const Backward<typename P::Element>& p,
   }
 }
 
-/// Row i of S: the gradient of row i of `left`, of scores that are dot products, and what row j of
-/// S^T needs of the row's nonzeros. Four at a time, each quarter of a head's lanes sees to one.
+/// Leaves the sum of what the warp's groups have, `warp` being its number in the grid.
 template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
+__device__ inline void StoreOfAtt(const Backward<typename P::Element>& p,
+                                  const Lane<P, kGroup>& row, Sums<P> sums) {
+#pragma unroll
+  for (int other = kGroup; other < 32; other *= 2) {
+#pragma unroll
+    for (int j = 0; j < P::kWidth; ++j) sums.at[j] += __shfl_xor_sync(kWarp, sums.at[j], other);
+  }
+  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  if (row.active && threadIdx.x % 32 < kGroup) {
+    sums.Store(p.att_sums + warp * p.att_stride, row.at, typename P::Sum(1));
+  }
+}
+
+/// Row i of S: the gradient of row i of `left`, of scores of two rows, and what row j of S^T needs
+/// of the row's nonzeros. Four at a time, each quarter of a head's lanes sees to one.
+template <typename P, int kGroup, bool kGatv2>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(kGatv2 ? 2 : 0))
     OfRows(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   MergingMayGetReady();
   const int lane = threadIdx.x % kGroup;
   const Task task = TaskOf<kGroup>(p.s, lane);
-  if (__all_sync(kWarp, task.row < 0)) return;
+  // Each warp leaves a sum of GATv2's, and be it of nothing.
+  if (!kGatv2 && __all_sync(kWarp, task.row < 0)) return;
   auto columns = ColumnsOf<kGroup>(p.s, task, lane);
   const Row<P, kGroup> row(p, lane);
   const int number = row.quarters.quarter;
-  P query, gradient;
+  P query, gradient, att;
   query.Load(p.left.At(task.existing_row()), row.at);
+  if constexpr (kGatv2) att.Load(p.att, row.at);
   gradient.Load(p.out_gradient.At(task.existing_row()), row.values_at);
   const RowStatistics<Sum> statistics = row.StatisticsOf(task.existing_row(), gradient);
-  Sums<P> sums;
+  Sums<P> sums, att_sums;
   ForEachFour(task, [&](int done, auto all) {
     const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
     P keys[4], values[4];
     Sum scores[4], products[4];
     columns.MoveTo(done);
+    p.template LoadFour<kGatv2>(columns, there, row, keys, values);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t column = columns.Of(i);
-      if (!there(i)) continue;
-      keys[i].Load(p.right.At(column), row.at);
-      values[i].Load(p.values.At(column), row.values_at);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      scores[i] = query.Dot(keys[i], row.at);
+      scores[i] = p.template Share<kGatv2>(query, keys[i], att, row.at);
       products[i] = gradient.Dot(values[i], row.values_at);
     }
     const auto edge =
-        row.template Weigh<true>(row.quarters.SumOf(scores), row.quarters.SumOf(products),
-                                 statistics, 1, task.begin + done + number, there(number),
-                                 row.quarters.within == number * row.quarters.fourth);
+        row.template Weigh<false>(row.quarters.SumOf(scores), row.quarters.SumOf(products),
+                                  statistics, 1, task.begin + done + number, there(number),
+                                  row.quarters.within == number * row.quarters.fourth);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Sum of_score = row.quarters.Of(edge.of_score, i);
-      if (there(i)) sums.Add(of_score, keys[i]);
+      if (!there(i)) continue;
+      if constexpr (kGatv2) {
+        sums.AddSlopes(of_score, query, keys[i], p.slope, &att_sums);
+      } else {
+        sums.Add(of_score, keys[i]);
+      }
     }
   });
+  if constexpr (kGatv2) {
+    if (p.att_sums != nullptr) StoreOfAtt<P, kGroup>(p, row, att_sums);
+    sums.Multiply(att);
+  }
   if (task.row < 0 || !row.active || p.left_gradient.data == nullptr) return;
   if (task.chunk >= 0) {
     sums.Store(p.partials.data + task.chunk * p.partials.stride, row.at, Sum(1));
@@ -233,10 +261,10 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>())
   }
 }
 
-/// Row j of S^T: the gradients of row j of `right` and of `values`, of scores that are dot
-/// products, from what is known of the row's nonzeros.
-template <typename P, int kGroup>
-__global__ void __launch_bounds__(kThreads, BlocksFor<P>())
+/// Row j of S^T: the gradients of row j of `right` and of `values`, of scores of two rows, from
+/// what is known of the row's nonzeros.
+template <typename P, int kGroup, bool kGatv2>
+__global__ void __launch_bounds__(kThreads, BlocksFor<P>(kGatv2 ? 1 : 0))
     OfEdges(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   MergingMayGetReady();
@@ -247,6 +275,8 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>())
   const auto read = [&](int i) { return static_cast<uint32_t>(p.s.position[task.begin + i]); };
   Ahead<kGroup, decltype(read)> positions(read, task.count, lane);
   const Lane<P, kGroup> row(p, lane);
+  P key;
+  if constexpr (kGatv2) key.Load(p.right.At(task.existing_row()), row.at);
   Sums<P> key_sums, value_sums;
   ForEachFour(task, [&](int done, auto all) {
     const auto there = [&](int i) { return decltype(all)::value || done + i < task.count; };
@@ -267,14 +297,23 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>())
     for (int i = 0; i < 4; ++i) {
       if (!there(i)) continue;
       value_sums.Add(edges[i].weight, gradients[i]);
-      key_sums.Add(edges[i].of_score, queries[i]);
+      if constexpr (kGatv2) {
+        key_sums.AddSlopes(edges[i].of_score, queries[i], key, p.slope, nullptr);
+      } else {
+        key_sums.Add(edges[i].of_score, queries[i]);
+      }
     }
   });
+  if constexpr (kGatv2) {
+    P att;
+    att.Load(p.att, row.at);
+    key_sums.Multiply(att);
+  }
   StoreOfColumn<P, kGroup>(p, row, task, key_sums, value_sums);
 }
 
 /// Row j of S^T: the same, all computed again, which takes more registers.
-template <typename P, int kGroup>
+template <typename P, int kGroup, bool kGatv2>
 __global__ void __launch_bounds__(kThreads, 8) OfColumns(const Backward<typename P::Element> p) {
   using Sum = typename P::Sum;
   MergingMayGetReady();
@@ -284,7 +323,8 @@ __global__ void __launch_bounds__(kThreads, 8) OfColumns(const Backward<typename
   auto columns = ColumnsOf<kGroup>(p.s, task, lane);
   const Row<P, kGroup> row(p, lane);
   const int number = row.quarters.quarter;
-  P key, value;
+  P key, value, att;
+  if constexpr (kGatv2) att.Load(p.att, row.at);
   key.Load(p.right.At(task.existing_row()), row.at);
   value.Load(p.values.At(task.existing_row()), row.values_at);
   Sums<P> key_sums, value_sums;
@@ -303,22 +343,27 @@ __global__ void __launch_bounds__(kThreads, 8) OfColumns(const Backward<typename
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scores[i] = key.Dot(queries[i], row.at);
+      scores[i] = p.template Share<kGatv2>(queries[i], key, att, row.at);
       products[i] = value.Dot(gradients[i], row.values_at);
     }
     const auto edge =
-        row.template Weigh<true>(row.quarters.SumOf(scores), row.quarters.SumOf(products),
-                                 statistics, 1, task.begin + done + number, there(number),
-                                 row.quarters.within == number * row.quarters.fourth);
+        row.template Weigh<false>(row.quarters.SumOf(scores), row.quarters.SumOf(products),
+                                  statistics, 1, task.begin + done + number, there(number),
+                                  row.quarters.within == number * row.quarters.fourth);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Sum weight = row.quarters.Of(edge.weight, i);
       const Sum of_score = row.quarters.Of(edge.of_score, i);
       if (!there(i)) continue;
       value_sums.Add(weight, gradients[i]);
-      key_sums.Add(of_score, queries[i]);
+      if constexpr (kGatv2) {
+        key_sums.AddSlopes(of_score, queries[i], key, p.slope, nullptr);
+      } else {
+        key_sums.Add(of_score, queries[i]);
+      }
     }
   });
+  if constexpr (kGatv2) key_sums.Multiply(att);
   StoreOfColumn<P, kGroup>(p, row, task, key_sums, value_sums);
 }
 
@@ -356,9 +401,9 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>())
     for (int i = 0; i < 4; ++i) dots[i] = value.Dot(gradients[i], row.values_at);
     const Sum steepness = sum > 0 ? Sum(1) : p.slope;
     const auto edge =
-        row.template Weigh<false>(steepness * sum, row.quarters.SumOf(dots), statistics, steepness,
-                                  task.begin + done + number, there(number),
-                                  row.quarters.within == number * row.quarters.fourth);
+        row.template Weigh<true>(steepness * sum, row.quarters.SumOf(dots), statistics, steepness,
+                                 task.begin + done + number, there(number),
+                                 row.quarters.within == number * row.quarters.fourth);
     right_sum += steepness * edge.of_score;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -368,7 +413,7 @@ __global__ void __launch_bounds__(kThreads, BlocksFor<P>())
   });
   right_sum = row.quarters.Total(right_sum);
   if (task.row < 0 || !row.active) return;
-  const bool speaks = row.quarters.within == 0;
+  const bool speaks = row.quarters.within == 0 && P::IsOfFirstSlab();
   if (task.chunk >= 0) {
     Sum* const to = p.partials.data + task.chunk * p.partials.stride;
     if (speaks) to[row.head] = right_sum;
@@ -416,6 +461,31 @@ __global__ void __launch_bounds__(32 * kMergers) AddChunks(const Backward<T> bac
       }
     }
   });
+}
+
+/// Row b of `to` is the sum of rows b, b + gridDim.x, ... of `from`, of `columns` numbers each. So
+/// many columns and rows a block sees to at once:
+constexpr int kColumnsOfSums = 32, kRowsOfSums = 8;
+/// ... and so many rows are left for a second round, of one block.
+constexpr int64_t kSumsOfRows = 256;
+template <typename W, typename Out>
+__global__ void __launch_bounds__(kColumnsOfSums* kRowsOfSums)
+    SumRows(const W* from, int64_t rows, int64_t stride, int columns, Out* to, int64_t to_stride) {
+  __shared__ W shared[kRowsOfSums][kColumnsOfSums];
+  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
+  const int column = static_cast<int>(blockIdx.y) * kColumnsOfSums + x;
+  W sum = 0;
+  if (column < columns) {
+    const int64_t step = static_cast<int64_t>(gridDim.x) * kRowsOfSums;
+    for (int64_t row = blockIdx.x + static_cast<int64_t>(y) * gridDim.x; row < rows; row += step) {
+      sum += from[row * stride + column];
+    }
+  }
+  shared[y][x] = sum;
+  __syncthreads();
+  if (y != 0 || column >= columns) return;
+  for (int i = 1; i < kRowsOfSums; ++i) sum += shared[i][x];
+  to[blockIdx.x * to_stride + column] = Narrow<Out>(sum);
 }
 
 /// The gradient of `left`, of scores that are sums: of each row's nonzeros'.

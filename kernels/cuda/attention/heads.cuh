@@ -73,12 +73,23 @@ struct Heads {
   __device__ int Within(int lane) const { return lane & (lanes() - 1); }
 };
 
+/// The row that a part is of, where a head has more columns than a group has room for.
+template <typename T, bool kWide>
+struct WholeRow {};
+template <typename T>
+struct WholeRow<T, true> {
+  const T* row = nullptr;  ///< none was loaded
+};
+
 /// A lane's elements of a head's part of a row, as they are stored. Aligned ones are kPieces times
-/// 16 bytes; of the others, neighbouring lanes have neighbouring elements.
-template <typename T, bool kAligned, int kPieces>
-struct Part {
+/// 16 bytes; of the others, neighbouring lanes have neighbouring elements. Of wide heads they are
+/// those of a slab of the head's columns, blockIdx.z: sums over columns go over the whole row, sums
+/// of rows over the slab.
+template <typename T, bool kAligned, int kPieces, bool kWideHeads = false>
+struct Part : WholeRow<T, kWideHeads> {
   using Element = T;
   using Sum = SumOf<T>;
+  static constexpr bool kWide = kWideHeads;
   static constexpr int kPiece = kAligned ? kWidest<T> : 1;
   static constexpr int kCount = kAligned ? kPieces : 8;
   static constexpr int kWidth = kPiece * kCount;
@@ -87,22 +98,33 @@ struct Part {
 
   /// Where the lane's pieces are.
   struct Place {
-    int first;  // column of the first piece, from the row's beginning
-    int step;   // from one piece to the next
-    int count;  // pieces
+    int first;       // column of the first piece, from the row's beginning
+    int step;        // from one piece to the next
+    int count;       // pieces
+    int begin, end;  // of wide heads: the lane's columns are every step-th from begin on
 
     /// `width`: columns of a head; `active`: whether the lane has a head.
     __device__ Place(const Heads& heads, int head, int within, int width, bool active)
-        : first(head * width + within * kPiece), step(kPiece << heads.shift), count(0) {
+        : first(head * width + within * kPiece),
+          step(kPiece << heads.shift),
+          count(0),
+          begin(first),
+          end(active ? (head + 1) * width : first) {
+      const int before = kWide ? static_cast<int>(blockIdx.z) * kCount * step : 0;
+      first += before;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        count += active && within * kPiece + i * step < width ? 1 : 0;
+        count += active && within * kPiece + before + i * step < width ? 1 : 0;
       }
       if (count == 0) first = 0;
     }
   };
 
+  /// Of several slabs one says what all of them know.
+  __device__ static bool IsOfFirstSlab() { return !kWide || blockIdx.z == 0; }
+
   __device__ void Load(const T* row, const Place& place) {
+    if constexpr (kWide) this->row = row;
     const T* const from = row + place.first;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -118,18 +140,41 @@ struct Part {
       }
     }
   }
-  __device__ Sum Dot(const Part& other, const Place& place) const {
+  /// The lane's share of the sum over the head's columns of `term` of the parts' elements.
+  template <typename Term, typename... Parts>
+  __device__ static Sum SumOver(const Place& place, const Term& term, const Parts&... parts) {
     Sum sum = 0;
+    if constexpr (kWide) {
+      if (((parts.row == nullptr) || ...)) return 0;
+      for (int k = place.begin; k < place.end; k += place.step) {
+        term(sum, Widen(ReadOnly(parts.row + k))...);
+      }
+      return sum;
+    } else {
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) sum += Widen(at[j]) * Widen(other.at[j]);
-    return place.count == 0 ? Sum(0) : sum;
+      for (int j = 0; j < kWidth; ++j) term(sum, Widen(parts.at[j])...);
+      return place.count == 0 ? Sum(0) : sum;
+    }
+  }
+  __device__ Sum Dot(const Part& other, const Place& place) const {
+    return SumOver(
+        place, [](Sum& sum, Sum a, Sum b) { sum += a * b; }, *this, other);
+  }
+  /// Of att * LeakyReLU(this + other).
+  __device__ Sum Gatv2(const Part& other, const Part& att, Sum slope, const Place& place) const {
+    const auto term = [slope](Sum& sum, Sum a, Sum b, Sum of_att) {
+      const Sum z = a + b;
+      sum += of_att * (z > 0 ? z : slope * z);
+    };
+    return SumOver(place, term, *this, other, att);
   }
 };
 
-/// Blocks that are to run on a multiprocessor at once, that its registers suffice for.
+/// Blocks that are to run on a multiprocessor at once, that its registers suffice for. `parts`:
+/// that a lane keeps besides those of a pass of dot products.
 template <typename P>
-constexpr int BlocksFor() {
-  return P::kWidth > 8 || P::kCount > 1 ? 8 : P::kWidth > 4 ? 12 : 14;
+constexpr int BlocksFor(int parts = 0) {
+  return (P::kWidth > 8 || P::kCount > 1 ? 8 : P::kWidth > 4 ? 12 : 14) - 2 * parts;
 }
 
 /// A lane's sums of as many columns.
@@ -147,6 +192,21 @@ struct Sums {
   __device__ void Add(Sum factor, const P& part) {
 #pragma unroll
     for (int j = 0; j < P::kWidth; ++j) at[j] += factor * Widen(part.at[j]);
+  }
+  /// Adds factor times the slopes of LeakyReLU(a + b); and to `of_att` (null: nothing) the same
+  /// times a + b.
+  __device__ void AddSlopes(Sum factor, const P& a, const P& b, Sum slope, Sums* of_att) {
+#pragma unroll
+    for (int j = 0; j < P::kWidth; ++j) {
+      const Sum z = Widen(a.at[j]) + Widen(b.at[j]);
+      const Sum share = z > 0 ? factor : factor * slope;
+      at[j] += share;
+      if (of_att != nullptr) of_att->at[j] += share * z;
+    }
+  }
+  __device__ void Multiply(const P& part) {
+#pragma unroll
+    for (int j = 0; j < P::kWidth; ++j) at[j] *= Widen(part.at[j]);
   }
   /// Out: T or Sum, aligned like parts.
   template <typename Out>
@@ -279,7 +339,7 @@ __device__ inline Task TaskOf(const Nonzeros& s, int lane) {
   if (team < s.chunks) {
     int64_t first_of, row;
     const Span span = ChunkOf<kGroup>(s, team, lane, &first_of, &row);
-    if (lane == 0 && blockIdx.y == 0) s.first_of[team] = first_of;
+    if (lane == 0 && blockIdx.y == 0 && blockIdx.z == 0) s.first_of[team] = first_of;
     if (span.begin == span.end) return task;
     task = {row, span.begin, static_cast<int>(span.end - span.begin), team};
   } else if (team - s.chunks < s.rows) {
@@ -346,6 +406,7 @@ struct Shape {
   bool aligned = false;
   int pieces = 1;
   int group = 32;
+  int64_t slabs_of_head = 1;  ///< more than one: its columns do not fit a group
   Heads heads;
 
   int64_t slabs() const {
@@ -356,22 +417,30 @@ struct Shape {
   dim3 Grid(const Nonzeros& s) const {
     const int64_t teams = kThreads / group;
     return {static_cast<unsigned>((s.chunks + s.rows + teams - 1) / teams),
-            static_cast<unsigned>(slabs())};
+            static_cast<unsigned>(slabs()), static_cast<unsigned>(slabs_of_head)};
   }
 };
 
 /// `widest`: columns of a head, the most of any operand. `aligned`: all rows and heads begin at 16
-/// bytes. UNIMPLEMENTED of heads that are wider than a group's lanes.
+/// bytes. UNIMPLEMENTED of more than a grid has room for.
 template <typename T>
 absl::StatusOr<Shape> ShapeOf(int64_t heads, int64_t widest, bool aligned) {
+  constexpr int64_t kMost = 65535;
   Shape shape;
   shape.aligned = aligned && sizeof(T) <= 4;
-  const int64_t lane = shape.aligned ? kWidest<T> : 8;
+  int64_t lane = shape.aligned ? kWidest<T> : 8;
   if (shape.aligned && widest > 32 * lane) shape.pieces = 2;
-  const int64_t wanted = (widest + lane * shape.pieces - 1) / (lane * shape.pieces);
-  if (wanted > 32 || heads > 65535) {
+  if (widest > 32 * lane * shape.pieces) {
+    shape.aligned = false;
+    shape.pieces = 1;
+    lane = 8;
+    shape.slabs_of_head = (widest + 32 * lane - 1) / (32 * lane);
+  }
+  if (heads > kMost || shape.slabs_of_head > kMost) {
     return absl::UnimplementedError("the heads are too wide for the GPU's kernel");
   }
+  const int64_t wanted =
+      std::min<int64_t>(32, (widest + lane * shape.pieces - 1) / (lane * shape.pieces));
   shape.heads.heads = static_cast<int>(heads);
   while (shape.heads.lanes() < wanted) ++shape.heads.shift;
   const int64_t all = heads * shape.heads.lanes();
@@ -396,6 +465,7 @@ void WithShape(const Shape& shape, Visit visit) {
       return visit(Part<T, true, 1>(), Warp());
     }
   }
+  if (shape.slabs_of_head > 1) return visit(Part<T, false, 1, true>(), Warp());
   if (shape.group == 8) return visit(Part<T, false, 1>(), Eight());
   return visit(Part<T, false, 1>(), Warp());
 }
@@ -419,9 +489,11 @@ struct Operands {
   Sum scale = 1;  ///< of scores, times log2(e)
   Sum slope = 0;
   Rows<const T> left, right, values, bias;  ///< no bias: null
-  int bias_step = 0;                        ///< 0: one for all heads
-  int width = 0;                            ///< columns of a head of `left` and `right`; of sums 1
-  int values_width = 0;                     ///< of `values`
+  const T* att = nullptr;
+  bool values_are_right = false;  ///< kGatv2: rows of both are the same
+  int bias_step = 0;              ///< 0: one for all heads
+  int width = 0;                  ///< columns of a head of `left` and `right`; of sums 1
+  int values_width = 0;           ///< of `values`
 
   Operands(const EdgeScores& scores, const ConstDense& of, const Heads& heads)
       : heads(heads),
@@ -430,11 +502,42 @@ struct Operands {
         right(RowsOf<const T>(scores.right)),
         values(RowsOf<const T>(of)),
         bias(RowsOf<const T>(scores.bias)),
+        att(static_cast<const T*>(scores.att.data)),
+        values_are_right(of.data == scores.right.data && of.cols == scores.right.cols &&
+                         of.leading_dimension == scores.right.leading_dimension),
         bias_step(scores.bias.cols > 1 ? 1 : 0),
         width(static_cast<int>(scores.left.cols / scores.heads)),
         values_width(static_cast<int>(of.cols / scores.heads)) {
     const bool dot = scores.kind == EdgeScores::Kind::kDot;
     scale = static_cast<Sum>((dot ? scores.scale : 1) * kLog2E);
+  }
+
+  /// A lane's share of what is scaled to a score: of a dot product, or of GATv2's sum with
+  /// `att_of`, its part of att.
+  template <bool kGatv2, typename P>
+  __device__ Sum Share(const P& a, const P& b, const P& att_of,
+                       const typename P::Place& place) const {
+    if constexpr (kGatv2) return a.Gatv2(b, att_of, slope, place);
+    return a.Dot(b, place);
+  }
+  /// Rows of `right` and of `values`, of those of four columns that are there. Where the two are
+  /// the same, copies, made when all loads are on their way: a copy waits for what it is of.
+  template <bool kGatv2, typename Columns, typename There, typename Places, typename P>
+  __device__ void LoadFour(const Columns& columns, const There& there, const Places& lane,
+                           P (&of_right)[4], P (&of_values)[4]) const {
+    const bool copies = kGatv2 && values_are_right;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t column = columns.Of(i);
+      if (!there(i)) continue;
+      of_right[i].Load(right.At(column), lane.at);
+      if (!copies) of_values[i].Load(values.At(column), lane.values_at);
+    }
+    if constexpr (kGatv2) {
+      if (!copies) return;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of_values[i] = of_right[i];
+    }
   }
 
   /// Of a nonzero of S's CSR, as it is added to scores. There is one.
@@ -457,10 +560,10 @@ absl::StatusOr<Shape> ShapeOf(const EdgeScores& scores, const ConstDense& values
   const auto wide = [&](const ConstDense& operand) {
     return HeadsAreWide<T>(operand, scores.heads);
   };
-  const bool dot = scores.kind == EdgeScores::Kind::kDot;
-  const bool aligned =
-      wide(values) && std::ranges::all_of(of_values, wide) &&
-      (!dot || (wide(scores.left) && wide(scores.right) && std::ranges::all_of(of_scores, wide)));
+  const bool sums = scores.kind == EdgeScores::Kind::kSum;
+  const bool aligned = wide(values) && std::ranges::all_of(of_values, wide) &&
+                       (sums || (wide(scores.left) && wide(scores.right) && wide(scores.att) &&
+                                 std::ranges::all_of(of_scores, wide)));
   return ShapeOf<T>(scores.heads, std::max(scores.left.cols, values.cols) / scores.heads, aligned);
 }
 

@@ -864,7 +864,7 @@ function buffers() {
        cell: (row) => seconds(row.idle_seconds)},
       {title: 'Stays unused for', right: true, class: 'wide', cell: (row) =>
         row.time_to_live_seconds > 0 ? seconds(row.time_to_live_seconds) : 'ever'},
-      {title: 'Where', class: 'wide', cell: (row) => [row.resident ? 'memory' : '',
+      {title: 'Where', class: 'wide', cell: (row) => [row.parts ? `columns over ${row.parts} GPUs` : '', row.resident ? 'memory' : '',
         row.durable ? 'disk' : ''].filter(Boolean).join(', ')},
     ],
   });

@@ -147,6 +147,21 @@ class MatrixRun {
     gat_gradient.right = MutableView(d_right, cols_, h);
     Report("gat backward", "fused", [&] { Compute(gat_gradient); });
 
+    // GATv2, of which `right` is what is summed up, too. No kernels but these make its scores: the
+    // chain of dot products above gathers the same rows for less arithmetic.
+    Buffer att = Random(l, 8), d_att = New(l);
+    if (!failed_.ok()) return failed_;
+    EdgeAttention gatv2 = attention;
+    gatv2.scores.kind = EdgeScores::Kind::kGatv2;
+    gatv2.scores.att = View(att, 1, l);
+    gatv2.values = gatv2.scores.right;
+    Report("gatv2 forward", "fused", [&] { Compute(gatv2); });
+    EdgeAttentionGradient gatv2_gradient = gradient;
+    gatv2_gradient.scores = gatv2.scores;
+    gatv2_gradient.values = gatv2.values;
+    gatv2_gradient.att = MutableView(d_att, 1, l);
+    Report("gatv2 backward", "fused", [&] { Compute(gatv2_gradient); });
+
     if (one)
       Reductions(View(v, cols_, l), MutableView(other, rows_, l), View(ones, nnz_, 1), slots);
     return failed_;

@@ -219,6 +219,11 @@ def test_forward_and_backward_are_one_call_each(square, monkeypatch):
         y.sum().backward()
         assert calls == ["attention", "attention_gradient"]
         calls.clear()
+    st.gatv2(square.g, *gatv2_operands(square, 2)).sum().backward()
+    conv = st.nn.GATv2Conv(4, 3, heads=2, dropout=0.5).double()
+    with torch.no_grad():
+        conv.eval()(square.random(6, 4), square.g)
+    assert calls == ["attention", "attention_gradient", "attention"]
 
 
 def test_opcheck(square):
@@ -227,21 +232,33 @@ def test_opcheck(square):
     plain, sums = x.detach(), torch.zeros(n, 2, dtype=torch.float64)
     ops = torch.ops.sparsed
     dot, add = (_native.DOT, 2, 0.5), (_native.ADD, 2, 0.2)
-    forward = _attention.attention(graph, plain, plain, plain, None, *dot)
+    gatv2, att = (_native.GATV2, 2, 0.2), square.random(1, 4)
+    forward = _attention.attention(graph, plain, plain, plain, None, None, *dot)
     cases = [
-        (ops.attention, (x, x, x, None, *dot)),
-        (ops.attention, (x, x, x, bias, *dot)),
-        (ops.attention, (s, s, x, None, *add)),
-        (ops.attention, (s, s, x, square.random(nnz, 1), *add)),
+        (ops.attention, (x, x, x, None, None, *dot)),
+        (ops.attention, (x, x, x, bias, None, *dot)),
+        (ops.attention, (s, s, x, None, None, *add)),
+        (ops.attention, (s, s, x, square.random(nnz, 1), None, *add)),
+        (ops.attention, (x, x, square.random(n, 6), bias, att, *gatv2)),
         (
             ops.attention_gradient,
-            (plain, plain, plain, plain, None, *forward, *dot, [True, True, True, False]),
+            (
+                plain, plain, plain, plain, None, None, *forward, *dot,
+                [True, True, True, False, False],
+            ),
         ),
         (
             ops.attention_gradient,
             (
-                plain, s.detach(), s.detach(), plain, bias.detach(), plain, sums, *add,
-                [False, True, False, True],
+                plain, s.detach(), s.detach(), plain, bias.detach(), None, plain, sums, *add,
+                [False, True, False, True, False],
+            ),
+        ),
+        (
+            ops.attention_gradient,
+            (
+                plain, plain, plain, plain, None, att.detach(), plain, sums, *gatv2,
+                [True, False, True, False, True],
             ),
         ),
     ]  # fmt: skip
@@ -355,6 +372,154 @@ def test_bad_input_is_an_exception_with_a_sentence(small, call, sentence):
 
     with pytest.raises(sparsed.InvalidArgument, match=sentence):
         call(small.g, random, random(5, 3))
+
+
+def gatv2_operands(small, heads, like=torch.float64):
+    """left, right, att, and what is summed up."""
+    m, n = small.shape
+    shapes = ((m, 2 * heads), (n, 2 * heads), (heads, 2), (n, 3 * heads))
+    return tuple(small.random(*shape).detach().to(like).requires_grad_() for shape in shapes)
+
+
+def gatv2_by_hand(small, left, right, att, x=None, slope=0.2, bias=None):
+    z = torch.nn.functional.leaky_relu(left[small.rows] + right[small.cols], slope)
+    scores = (z.view(small.nnz, *att.shape) * att).sum(2)
+    if bias is not None:
+        scores = scores + (bias.unsqueeze(1) if bias.dim() == 1 else bias)
+    return weighted(small, scores, right if x is None else x)
+
+
+@pytest.mark.parametrize("bias", [None, "shared", "heads"])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("of_right", [False, True])
+def test_gatv2(small, of_right, heads, bias):
+    *inputs, x = gatv2_operands(small, heads)
+    if not of_right:
+        inputs.append(x)
+    b = ()
+    if bias is not None:
+        b = (small.random(small.nnz) if bias == "shared" else small.random(small.nnz, heads),)
+
+    def with_bias(function, *all_of_them):
+        mine = all_of_them[: len(inputs)]
+        options = {"bias": all_of_them[-1]} if b else {}
+        return function(*mine, slope=0.3, **options)
+
+    close(
+        with_bias(lambda *a, **o: st.gatv2(small.g, *a, **o), *inputs, *b),
+        with_bias(lambda *a, **o: gatv2_by_hand(small, *a, **o), *inputs, *b),
+    )
+    assert torch.autograd.gradcheck(
+        lambda *all_of_them: with_bias(
+            lambda *a, **o: st.gatv2(small.g, *a, **o), *all_of_them
+        ),
+        (*inputs, *b),
+    )
+
+
+@pytest.mark.parametrize("wanted", range(4))
+def test_gatv2_gradient_of_one_operand_alone(small, wanted):
+    inputs = [one.detach() for one in gatv2_operands(small, 2)]
+    inputs[wanted].requires_grad_()
+    expected = gatv2_by_hand(small, *inputs)
+    dy = small.random(*expected.shape, grad=False)
+    found = torch.autograd.grad(st.gatv2(small.g, *inputs), inputs[wanted], dy)
+    close(found, torch.autograd.grad(expected, inputs[wanted], dy))
+
+
+def test_gatv2_heads_apart(small):
+    m, n = small.shape
+    left, right, att = small.random(m, 2, 3), small.random(n, 2, 3), small.random(2, 3)
+    expected = gatv2_by_hand(small, left.flatten(1), right.flatten(1), att)
+    close(st.gatv2(small.g, left, right, att), expected.view(m, 2, 3))
+    one = st.gatv2(small.g, left[:, 0], right[:, 0], att[0])
+    close(one, st.gatv2(small.g, left, right, att)[:, 0])
+
+
+@pytest.mark.parametrize("type_", ["f32", "f16", "bf16"])
+def test_gatv2_types(client, name, type_):
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[type_]
+    tolerance = {"f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}[type_]
+    torch.manual_seed(0)
+    from conftest import Small
+
+    small = Small(client, name, 30, 20, type_, seed=2)
+    try:
+        inputs = gatv2_operands(small, 2, dtype)
+        wide = [one.detach().double().requires_grad_() for one in inputs]
+        y, expected = st.gatv2(small.g, *inputs), gatv2_by_hand(small, *wide)
+        rows = sorted(set(small.rows))
+        assert y.dtype == dtype
+        close(y.double()[rows], expected[rows], rtol=tolerance, atol=tolerance)
+        found = torch.autograd.grad(y[rows].sum(), inputs)
+        for one, other in zip(found, torch.autograd.grad(expected[rows].sum(), wide)):
+            assert one.dtype == dtype
+            close(one.double(), other, rtol=8 * tolerance, atol=8 * tolerance)
+    finally:
+        small.g.delete()
+
+
+def test_gatv2_compiled(square):
+    def program(g, left, right, att):
+        return st.gatv2(g, left.tanh(), right, att).relu()
+
+    compiled = torch.compile(program, fullgraph=True, backend="aot_eager")
+    inputs = gatv2_operands(square, 2)[:3]
+    expected, found = program(square.g, *inputs), compiled(square.g, *inputs)
+    close(found, expected)
+    close(
+        torch.autograd.grad(found.sum(), inputs),
+        torch.autograd.grad(expected.sum(), inputs),
+    )
+
+
+def test_gatv2_has_a_first_gradient_only(small):
+    left, right, att, x = gatv2_operands(small, 2)
+    y = st.gatv2(small.g, left, right, att, x)
+    (first,) = torch.autograd.grad(y.square().sum(), left, create_graph=True)
+    with pytest.raises(sparsed.Unimplemented, match="first gradient only"):
+        first.square().sum().backward()
+
+
+def test_gatv2_of_no_nonzeros(client, name):
+    with client.temporary(np.zeros((4, 3)), dtype="f64") as g:
+        left, right = (torch.randn(n, 2, dtype=torch.float64) for n in (4, 3))
+        att = torch.randn(1, 2, dtype=torch.float64, requires_grad=True)
+        y = st.gatv2(g, left, right, att)
+        y.sum().backward()
+        assert (y == 0).all() and (att.grad == 0).all()
+
+
+@pytest.mark.parametrize(
+    "call, sentence",
+    [
+        (lambda g, s: st.gatv2(g, s(5, 4), s(5, 4), s(2, 2)), "left is 5 x 4, expected 7 x K"),
+        (lambda g, s: st.gatv2(g, s(7, 4), s(7, 4), s(2, 2)), "right is 7 x 4, expected 5 x K"),
+        (lambda g, s: st.gatv2(g, s(7, 4), s(5, 6), s(2, 2)), "left has 4 columns and right 6"),
+        (
+            lambda g, s: st.gatv2(g, s(7, 4), s(5, 4), s(2, 3)),
+            r"att is \(2, 3\) of torch.float64, expected H x d of torch.float64 with H d = 4",
+        ),
+        (lambda g, s: st.gatv2(g, s(7, 4), s(5, 4), s(3, 2)), "cannot be shared out among 3"),
+        (lambda g, s: st.gatv2(g, s(7, 4), s(5, 4), s(2, 2).float()), "of torch.float32"),
+        (lambda g, s: st.gatv2(g, s(7, 4), s(5, 4), s(1, 2, 2)), "expected H x d"),
+        (lambda g, s: st.gatv2(g, s(7, 4), s(5, 4), None), "att is a NoneType"),
+        (
+            lambda g, s: st.gatv2(g, s(7, 4), s(5, 4), s(2, 2), s(5, 4, 3)),
+            "x has 4 heads, expected 2, as att has",
+        ),
+        (
+            lambda g, s: st.gatv2(g, s(7, 4), s(5, 4), s(2, 2), bias=s(3)),
+            "bias is 3 x 1, expected",
+        ),
+    ],
+)
+def test_bad_input_of_gatv2(small, call, sentence):
+    def random(*shape):
+        return small.random(*shape, grad=False)
+
+    with pytest.raises(sparsed.InvalidArgument, match=sentence):
+        call(small.g, random)
 
 
 def test_a_bias_of_other_heads(small):

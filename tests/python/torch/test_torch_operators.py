@@ -374,7 +374,7 @@ def test_opcheck(square):
         (ops.total, (heads, True)),
         (ops.edge_add, (x, x)),
         (ops.propagate, (x, [0.9, 0.9], [0.1, 0.1], False)),
-        (ops.gatv2, (x, x, att, 0.2)),
+        (ops.gatv2_scores, (x, x, att, 0.2)),
         (ops.end_of, (torch.zeros(3, dtype=torch.int64), True)),
         (ops.inverse_counts, (x.detach(), False)),
         (ops.edge_index, (x.detach(),)),
@@ -488,7 +488,7 @@ def test_a_closed_client(server, name):
 
 def test_first_gradients_only_are_said_to_be_that(square):
     x, att = square.random(6, 4), square.random(2, 2)
-    s = _attention.gatv2(number_of(square.g), x, x, att, 0.2)
+    s = _attention.gatv2_scores(number_of(square.g), x, x, att, 0.2)
     (dx,) = torch.autograd.grad(s.sum(), x, create_graph=True)
     with pytest.raises(sparsed.Unimplemented, match="first gradient only"):
         dx.sum().backward()
@@ -502,9 +502,9 @@ def test_gatv2_scores(square, monkeypatch):
     z = torch.nn.functional.leaky_relu(left[square.rows] + right[square.cols], 0.2)
     expected = (z.view(-1, 2, 2) * att).sum(2)
     number = number_of(square.g)
-    close(_attention.gatv2(number, left, right, att, 0.2), expected)
+    close(_attention.gatv2_scores(number, left, right, att, 0.2), expected)
     assert torch.autograd.gradcheck(
-        lambda a, b, c: _attention.gatv2(number, a, b, c, 0.2), (left, right, att)
+        lambda a, b, c: _attention.gatv2_scores(number, a, b, c, 0.2), (left, right, att)
     )
 
 

@@ -11,10 +11,14 @@ typedef struct Attention {
   const Sparse* s;
   int scores, width; /* columns of left and right */
   float left[kRows * kK], right[kCols * kK], values[kCols * kK], bias[kMost * kHeads];
-  float gradient[kRows * kK];
+  float gradient[kRows * kK], att[kK];
   double out[kRows * kK], log_sums[kRows * kHeads];
   double d_left[kRows * kK], d_right[kCols * kK], d_values[kCols * kK], d_bias[kMost * kHeads];
+  double d_att[kK];
 } Attention;
+
+/* What LeakyReLU multiplies by. */
+static double Leaky(double x) { return x > 0 ? 1 : kSlope; }
 
 static double Raw(const Attention* a, int64_t i, int64_t j, int h) {
   const int part = a->width / kHeads;
@@ -22,14 +26,16 @@ static double Raw(const Attention* a, int64_t i, int64_t j, int h) {
   int k;
   if (a->scores == SPARSED_ADD) return a->left[i * a->width + h] + a->right[j * a->width + h];
   for (k = h * part; k < (h + 1) * part; ++k) {
-    sum += (double)a->left[i * a->width + k] * a->right[j * a->width + k];
+    const double left = a->left[i * a->width + k], right = a->right[j * a->width + k];
+    sum +=
+        a->scores == SPARSED_DOT ? left * right : a->att[k] * Leaky(left + right) * (left + right);
   }
   return sum;
 }
 
 static double Factor(const Attention* a, double raw) {
   if (a->scores == SPARSED_DOT) return kScale;
-  return raw > 0 ? 1 : kSlope;
+  return a->scores == SPARSED_GATV2 ? 1 : Leaky(raw);
 }
 
 static double Score(const Attention* a, int64_t p, int64_t i, int h) {
@@ -70,9 +76,12 @@ static void AddGradient(Attention* a, int64_t p, int64_t i, int64_t j, int h) {
   a->d_bias[p * kHeads + h] = d_score;
   d_raw = d_score * Factor(a, Raw(a, i, j, h));
   for (k = h * part; k < (h + 1) * part; ++k) {
-    const int dot = a->scores == SPARSED_DOT;
-    a->d_left[i * a->width + k] += d_raw * (dot ? a->right[j * a->width + k] : 1);
-    a->d_right[j * a->width + k] += d_raw * (dot ? a->left[i * a->width + k] : 1);
+    const double left = a->left[i * a->width + k], right = a->right[j * a->width + k];
+    const int dot = a->scores == SPARSED_DOT, gatv2 = a->scores == SPARSED_GATV2;
+    const double of_sum = gatv2 ? a->att[k] * Leaky(left + right) : 1;
+    a->d_left[i * a->width + k] += d_raw * (dot ? right : of_sum);
+    a->d_right[j * a->width + k] += d_raw * (dot ? left : of_sum);
+    if (gatv2) a->d_att[k] += d_raw * Leaky(left + right) * (left + right);
   }
 }
 
@@ -83,6 +92,7 @@ static void Expect(Attention* a) {
   memset(a->d_left, 0, sizeof(a->d_left));
   memset(a->d_right, 0, sizeof(a->d_right));
   memset(a->d_values, 0, sizeof(a->d_values));
+  memset(a->d_att, 0, sizeof(a->d_att));
   for (i = 0; i < kRows; ++i) {
     for (p = a->s->row_offsets[i]; p < a->s->row_offsets[i + 1]; ++p) {
       for (h = 0; h < kHeads; ++h) AddGradient(a, p, i, a->s->column_indices[p], h);
@@ -102,6 +112,7 @@ static int Close(const float* got, const double* expected, int64_t count) {
 
 static float out[kRows * kK], log_sums[kRows * kHeads];
 static float d_left[kRows * kK], d_right[kCols * kK], d_values[kCols * kK], d_bias[kMost * kHeads];
+static float d_att[kK];
 
 static void CheckMade(const Attention* a, int biased) {
   CHECK(Close(out, a->out, kRows * kK));
@@ -110,6 +121,8 @@ static void CheckMade(const Attention* a, int biased) {
   CHECK(Close(d_right, a->d_right, kCols * a->width));
   CHECK(Close(d_values, a->d_values, kCols * kK));
   if (biased) CHECK(Close(d_bias, a->d_bias, a->s->nnz * kHeads));
+  if (a->scores == SPARSED_GATV2) CHECK(Close(d_att, a->d_att, kK));
+  memset(d_att, 0, sizeof(d_att));
   memset(out, 0, sizeof(out));
   memset(log_sums, 0, sizeof(log_sums));
   memset(d_left, 0, sizeof(d_left));
@@ -128,16 +141,20 @@ static void CheckOne(sparsed_client* client, sparsed_matrix* matrix, Attention* 
   const sparsed_dense to_right = Dense(d_right, kCols, a->width);
   const sparsed_dense to_values = Dense(d_values, kCols, kK);
   const sparsed_dense to_bias = Dense(d_bias, a->s->nnz, kHeads);
+  const sparsed_dense att = Dense(a->att, 1, kK), to_att = Dense(d_att, 1, kK);
+  const int gatv2 = a->scores == SPARSED_GATV2;
   sparsed_attention_options options = SPARSED_ATTENTION_OPTIONS_INIT;
   sparsed_result result;
   sparsed_call* call = NULL;
   sparsed_chain* chain = NULL;
-  sparsed_value in[5], made, of_sums, d[4];
+  sparsed_value in[6], made, of_sums, d[5];
   options.scores = a->scores;
   options.heads = kHeads;
   options.scale = kScale;
   options.slope = kSlope;
   if (biased) options.bias = &bias;
+  if (gatv2) options.att = &att;
+  if (gatv2) options.d_att = &to_att;
   CHECK_OK(
       sparsed_attention(matrix, &left, &right, &values, &y, &sums, &options, NULL, &result, NULL));
   CHECK(strstr(result.plan, "csr.attention") != NULL);
@@ -160,17 +177,27 @@ static void CheckOne(sparsed_client* client, sparsed_matrix* matrix, Attention* 
   CHECK_OK(sparsed_chain_input(chain, &dy, &in[3]));
   in[4] = SPARSED_NO_VALUE;
   if (biased) CHECK_OK(sparsed_chain_input(chain, &bias, &in[4]));
-  CHECK_OK(sparsed_chain_attention(chain, matrix, in[0], in[1], in[2], in[4], a->scores, kHeads,
-                                   kScale, kSlope, &made, &of_sums));
-  CHECK_OK(sparsed_chain_attention_gradient(chain, matrix, in[0], in[1], in[2], in[4], a->scores,
-                                            kHeads, kScale, kSlope, made, of_sums, in[3], &d[0],
-                                            &d[1], &d[2], biased ? &d[3] : NULL));
+  if (gatv2) {
+    CHECK_OK(sparsed_chain_input(chain, &att, &in[5]));
+    CHECK_OK(sparsed_chain_gatv2(chain, matrix, in[0], in[1], in[5], in[2], in[4], kHeads, kSlope,
+                                 &made, &of_sums));
+    CHECK_OK(sparsed_chain_gatv2_gradient(chain, matrix, in[0], in[1], in[5], in[2], in[4], kHeads,
+                                          kSlope, made, of_sums, in[3], &d[0], &d[1], &d[4], &d[2],
+                                          biased ? &d[3] : NULL));
+  } else {
+    CHECK_OK(sparsed_chain_attention(chain, matrix, in[0], in[1], in[2], in[4], a->scores, kHeads,
+                                     kScale, kSlope, &made, &of_sums));
+    CHECK_OK(sparsed_chain_attention_gradient(chain, matrix, in[0], in[1], in[2], in[4], a->scores,
+                                              kHeads, kScale, kSlope, made, of_sums, in[3], &d[0],
+                                              &d[1], &d[2], biased ? &d[3] : NULL));
+  }
   CHECK_OK(sparsed_chain_output(chain, made, &y));
   CHECK_OK(sparsed_chain_output(chain, of_sums, &sums));
   CHECK_OK(sparsed_chain_output(chain, d[0], &to_left));
   CHECK_OK(sparsed_chain_output(chain, d[1], &to_right));
   CHECK_OK(sparsed_chain_output(chain, d[2], &to_values));
   if (biased) CHECK_OK(sparsed_chain_output(chain, d[3], &to_bias));
+  if (gatv2) CHECK_OK(sparsed_chain_output(chain, d[4], &to_att));
   CHECK_OK(sparsed_chain_run(chain, NULL, &result, NULL));
   CheckMade(a, biased);
   sparsed_chain_free(chain);
@@ -187,9 +214,12 @@ static void TestWrong(sparsed_client* client, sparsed_matrix* matrix) {
              SPARSED_INVALID_ARGUMENT, "matrix");
   CHECK_ENDS(sparsed_attention(matrix, &left, NULL, &right, &y, NULL, NULL, NULL, NULL, NULL),
              SPARSED_INVALID_ARGUMENT, "right is a null pointer");
-  options.scores = 3;
+  options.scores = 4;
   CHECK_ENDS(sparsed_attention(matrix, &left, &right, &right, &y, NULL, &options, NULL, NULL, NULL),
-             SPARSED_INVALID_ARGUMENT, "scores is 3");
+             SPARSED_INVALID_ARGUMENT, "scores is 4");
+  options.scores = SPARSED_GATV2;
+  CHECK_ENDS(sparsed_attention(matrix, &left, &right, &right, &y, NULL, &options, NULL, NULL, NULL),
+             SPARSED_INVALID_ARGUMENT, "which needs an att");
   options.scores = SPARSED_DOT;
   options.heads = 3;
   CHECK_ENDS(sparsed_attention(matrix, &left, &right, &right, &y, NULL, &options, NULL, NULL, NULL),
@@ -209,6 +239,9 @@ static void TestWrong(sparsed_client* client, sparsed_matrix* matrix) {
                                               SPARSED_DOT, 1, 1, 0, value, value, value, NULL, NULL,
                                               NULL, NULL),
              SPARSED_INVALID_ARGUMENT, "no gradient is wanted");
+  CHECK_ENDS(sparsed_chain_gatv2(chain, matrix, value, value, SPARSED_NO_VALUE, value,
+                                 SPARSED_NO_VALUE, 1, 0, &made, NULL),
+             SPARSED_INVALID_ARGUMENT, "att is no value");
   CHECK(made == 7);
   sparsed_chain_free(chain);
 }
@@ -218,13 +251,14 @@ void TestAttention(sparsed_client* client, const Sparse* s) {
   sparsed_matrix* const matrix = Upload(client, "attention", s);
   int biased;
   a.s = s;
-  for (a.scores = SPARSED_DOT; a.scores <= SPARSED_ADD; ++a.scores) {
+  for (a.scores = SPARSED_DOT; a.scores <= SPARSED_GATV2; ++a.scores) {
     for (biased = 0; biased < 2; ++biased) {
-      a.width = a.scores == SPARSED_DOT ? kK : kHeads;
+      a.width = a.scores == SPARSED_ADD ? kHeads : kK;
       Fill(a.left, kRows * kK, 91);
       Fill(a.right, kCols * kK, 92);
       Fill(a.values, kCols * kK, 93);
       Fill(a.gradient, kRows * kK, 94);
+      Fill(a.att, kK, 96);
       memset(a.bias, 0, sizeof(a.bias));
       if (biased) Fill(a.bias, s->nnz * kHeads, 95);
       Expect(&a);

@@ -225,6 +225,7 @@ void TestHeld(sparsed_client* client, const Sparse* s) {
   Multiply(s, s->values, 0, b, expected);
   put.owner = "a.test";
   put.time_to_live_ns = INT64_C(3600) * 1000 * 1000 * 1000;
+  put.columns_over_gpus = 1; /* without several of them it is whole */
   CHECK_OK(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL));
   zeros.data = NULL;
   CHECK_OK(sparsed_dense_put(client, "held.c", &zeros, NULL, NULL, NULL));

@@ -30,6 +30,7 @@ struct Attention {
   Scores scores;
   int64_t heads;
   Model left, right, values, bias;  ///< no columns of bias: none
+  Model att = {};                   ///< of GATv2
 
   template <typename Visit>
   void ForEachNonzero(int64_t row, const Visit& visit) const {
@@ -42,14 +43,17 @@ struct Attention {
     }
     double sum = 0;
     for (int64_t j = head * width; j < (head + 1) * width; ++j) {
-      sum += left.at[row * left.cols + j] * right.at[col * left.cols + j];
+      const double a = left.at[row * left.cols + j], b = right.at[col * left.cols + j];
+      sum += scores == Scores::kDot ? a * b : att.at[j] * Leaky(a + b) * (a + b);
     }
     return sum;
   }
+  /// What LeakyReLU multiplies by.
+  static double Leaky(double x) { return x > 0 ? 1 : kSlope; }
   /// What its score changes by with Raw.
   double Factor(int64_t row, int64_t col, int64_t head) const {
     if (scores == Scores::kDot) return kScale;
-    return Raw(row, col, head) > 0 ? 1 : kSlope;
+    return scores == Scores::kGatv2 ? 1 : Leaky(Raw(row, col, head));
   }
   size_t BiasAt(int64_t i, int64_t head) const {
     return static_cast<size_t>(i * bias.cols + (bias.cols == 1 ? 0 : head));
@@ -92,11 +96,11 @@ struct Attention {
     return out;
   }
   struct Gradients {
-    Model left, right, values, bias;
+    Model left, right, values, bias, att;
   };
   Gradients Backward(const Model& sums, const Model& out, const Model& d_out) const {
-    Gradients d = {left, right, values, bias};
-    for (Model* of : {&d.left, &d.right, &d.values, &d.bias}) std::ranges::fill(of->at, 0);
+    Gradients d = {left, right, values, bias, att};
+    for (Model* of : {&d.left, &d.right, &d.values, &d.bias, &d.att}) std::ranges::fill(of->at, 0);
     const int64_t width = values.cols / heads;
     for (int64_t row = 0; row < s.rows; ++row) {
       ForEachNonzero(row, [&](int64_t i, int64_t col) {
@@ -121,9 +125,11 @@ struct Attention {
   void AddToOperands(int64_t row, int64_t col, int64_t head, double d_raw, Gradients& d) const {
     const int64_t width = left.cols / heads;
     for (int64_t j = head * width; j < (head + 1) * width; ++j) {
-      const bool dot = scores == Scores::kDot;
-      d.left.at[row * left.cols + j] += d_raw * (dot ? right.at[col * left.cols + j] : 1);
-      d.right.at[col * left.cols + j] += d_raw * (dot ? left.at[row * left.cols + j] : 1);
+      const double a = left.at[row * left.cols + j], b = right.at[col * left.cols + j];
+      const double of_sum = scores == Scores::kGatv2 ? att.at[j] * Leaky(a + b) : 1;
+      d.left.at[row * left.cols + j] += d_raw * (scores == Scores::kDot ? b : of_sum);
+      d.right.at[col * left.cols + j] += d_raw * (scores == Scores::kDot ? a : of_sum);
+      if (scores == Scores::kGatv2) d.att.at[j] += d_raw * Leaky(a + b) * (a + b);
     }
   }
 };
@@ -213,10 +219,12 @@ void CheckAttention(ChainRunner& runner, const Matrix& matrix, const Attention& 
   Chain chain;
   const auto left = places.Input(chain, of.left), right = places.Input(chain, of.right);
   const auto values = places.Input(chain, of.values), dy = places.Input(chain, d_out);
+  const bool gatv2 = of.scores == Scores::kGatv2;
   if (biased) options.bias = places.Input(chain, of.bias);
+  if (gatv2) options.att = places.Input(chain, of.att);
   const Chain::Attended made = chain.Attention(matrix, left, right, values, options);
-  const Chain::AttentionGradients gradients =
-      chain.AttentionGradient(matrix, left, right, values, options, made, dy, {.bias = biased});
+  const Chain::AttentionGradients gradients = chain.AttentionGradient(
+      matrix, left, right, values, options, made, dy, {.bias = biased, .att = gatv2});
   places.Output(chain, made.value, out);
   places.OutputSums(chain, made.log_sums, sums);
   places.Output(chain, *gradients.left, d.left);
@@ -224,6 +232,8 @@ void CheckAttention(ChainRunner& runner, const Matrix& matrix, const Attention& 
   places.Output(chain, *gradients.values, d.values);
   ASSERT_EQ(gradients.bias.has_value(), biased);
   if (biased) places.Output(chain, *gradients.bias, d.bias);
+  ASSERT_EQ(gradients.att.has_value(), gatv2);
+  if (gatv2) places.Output(chain, *gradients.att, d.att);
   const auto done = runner.Run({matrix}, chain);
   ASSERT_TRUE(done.ok()) << done.status();
   ASSERT_EQ(done->steps.size(), 2U);
@@ -238,16 +248,18 @@ void CheckAttention(ChainRunner& runner, const Matrix& matrix, const Attention& 
   const auto l = later.Input(backward, of.left), r = later.Input(backward, of.right);
   const auto v = later.Input(backward, of.values);
   if (biased) options.bias = later.Input(backward, of.bias);
+  if (gatv2) options.att = later.Input(backward, of.att);
   const Chain::Attended before = {later.Input(backward, out), later.InputSums(backward, sums)};
   const Chain::AttentionGradients some = backward.AttentionGradient(
       matrix, l, r, v, options, before, later.Input(backward, d_out),
-      {.left = biased, .right = !biased, .values = false, .bias = biased});
+      {.left = biased, .right = !biased, .values = false, .bias = biased, .att = gatv2});
   if (biased) {
     later.Output(backward, *some.left, d.left);
     later.Output(backward, *some.bias, d.bias);
   } else {
     later.Output(backward, *some.right, d.right);
   }
+  if (gatv2) later.Output(backward, *some.att, d.att);
   const auto again = runner.Run({matrix}, backward);
   ASSERT_TRUE(again.ok()) << again.status();
   later.Expect(relative);
@@ -263,12 +275,13 @@ void CheckType(ChainRunner& runner, unsigned seed, double relative) {
   };
   const std::vector<Shape> shapes = {{Scores::kDot, 1, 16, 16, 0}, {Scores::kDot, 3, 5, 4, 3},
                                      {Scores::kDot, 4, 8, 8, 1},   {Scores::kSum, 1, 1, 7, 0},
-                                     {Scores::kSum, 8, 1, 8, 8},   {Scores::kSum, 3, 1, 5, 1}};
+                                     {Scores::kSum, 8, 1, 8, 8},   {Scores::kSum, 3, 1, 5, 1},
+                                     {Scores::kGatv2, 2, 8, 8, 0}, {Scores::kGatv2, 3, 5, 4, 3}};
   const std::vector<Sparse> matrices = {WithLongRow(random), RandomSparse(45, 31, true, random)};
   for (const Sparse& s : matrices) {
     const Matrix matrix = Send<T>(runner.client(), "attended", s);
     for (const Shape& shape : shapes) {
-      SCOPED_TRACE(testing::Message() << (shape.scores == Scores::kDot ? "dot" : "sum") << ", "
+      SCOPED_TRACE(testing::Message() << "scores " << static_cast<int>(shape.scores) << ", "
                                       << shape.heads << " heads, bias of " << shape.bias << ", "
                                       << Name(kTypeOf<T>) << ", " << s.rows << " x " << s.cols);
       Attention of = {s, shape.scores, shape.heads, {}, {}, {}, {}};
@@ -276,6 +289,7 @@ void CheckType(ChainRunner& runner, unsigned seed, double relative) {
       of.right = Random(s.cols, shape.heads * shape.width, random);
       of.values = Random(s.cols, shape.heads * shape.of_values, random);
       of.bias = Random(s.nnz(), shape.bias, random);
+      if (shape.scores == Scores::kGatv2) of.att = Random(1, of.left.cols, random);
       // Some are masked, and all of one row.
       for (int64_t i = 0; i < s.nnz() * shape.bias; ++i) {
         const bool of_first_row = i < s.offsets[1] * shape.bias;
@@ -305,7 +319,7 @@ void CheckAttentionRefusals(ChainRunner& runner) {
   std::vector<double> wide(45 * 3);
   struct Inputs {
     Chain chain;
-    Chain::Value q, k, v, left, right, bias, out, sums, wide_sums;
+    Chain::Value q, k, v, left, right, bias, out, sums, wide_sums, att;
   };
   const auto inputs = [&] {
     Chain chain;
@@ -316,7 +330,8 @@ void CheckAttentionRefusals(ChainRunner& runner) {
     const auto left = input(45, 2), right = input(31, 2), bias = input(s.nnz(), 3);
     const auto out = input(45, 4), sums = input(45, 2);
     const auto wide_sums = chain.Input(DenseView(wide.data(), 45, 2));
-    return Inputs{chain, q, k, v, left, right, bias, out, sums, wide_sums};
+    const auto att = input(1, 6);
+    return Inputs{chain, q, k, v, left, right, bias, out, sums, wide_sums, att};
   };
   const auto run = [&](Chain& chain, Chain::Value value, int64_t rows, int64_t cols,
                        std::string_view sentence) {
@@ -334,9 +349,11 @@ void CheckAttentionRefusals(ChainRunner& runner) {
     Chain::AttentionOptions options;
     bool biased;
     std::string_view sentence;
+    Chain::Value Inputs::*att = nullptr;
   };
   using In = Inputs;
-  const Chain::AttentionOptions dot = {.heads = 2}, sum = {.scores = Scores::kSum, .heads = 2};
+  const Chain::AttentionOptions dot = {.heads = 2}, sum = {.scores = Scores::kSum, .heads = 2},
+                                gatv2 = {.scores = Scores::kGatv2, .heads = 2};
   const std::vector<Forward> forward = {
       {&In::k, &In::k, &In::v, dot, false,
        "step 0: its left, value 1, is 31 x 6 f32, expected 45 x K f32"},
@@ -370,11 +387,26 @@ void CheckAttentionRefusals(ChainRunner& runner) {
       {&In::left, &In::right, &In::v, sum, true, "step 0: its bias, value 5, is "},
       {&In::wide_sums, &In::right, &In::v, sum, false,
        "step 0: its left, value 8, is 45 x 2 f64, expected 45 x 2 f32"},
+      {&In::q, &In::k, &In::v, gatv2, false, "step 0: its scores are of GATv2, which needs an att"},
+      {&In::q, &In::k, &In::v, dot, false, "step 0: its scores have an att, which only GATv2's do",
+       &In::att},
+      {&In::q, &In::right, &In::v, gatv2, false,
+       "step 0: its right, value 4, is 31 x 2 f32, expected 31 x 6 f32", &In::att},
+      {&In::q, &In::k, &In::v, gatv2, false,
+       "step 0: its att, value 6, is 45 x 4 f32, expected 1 x 6 f32", &In::out},
+      {&In::q,
+       &In::k,
+       &In::v,
+       {.scores = Scores::kGatv2, .heads = 4},
+       false,
+       "step 0: its left has 6 columns, which 4 heads do not divide",
+       &In::att},
   };
   for (const Forward& bad : forward) {
     Inputs in = inputs();
     Chain::AttentionOptions options = bad.options;
     if (bad.biased) options.bias = in.bias;
+    if (bad.att != nullptr) options.att = in.*bad.att;
     const auto made =
         in.chain.Attention(matrix, in.*bad.left, in.*bad.right, in.*bad.values, options);
     run(in.chain, made.value, 45, 4, bad.sentence);
@@ -417,6 +449,11 @@ void CheckAttentionRefusals(ChainRunner& runner) {
        &In::out,
        {.left = false, .right = false, .values = false},
        "step 0: no gradient is wanted"},
+      {&In::out,
+       &In::sums,
+       &In::out,
+       {.att = true},
+       "step 0: the gradient of its att is wanted, but it has none"},
   };
   for (const Backward& bad : backward) {
     Inputs in = inputs();

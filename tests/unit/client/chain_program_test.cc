@@ -132,14 +132,14 @@ TEST(ChainProgram, GradientsOfOneStepLieApart) {
   backward.attention.log_sums = sums;
   std::set<size_t> offsets;
   for (size_t& gradient : backward.attention.gradients) gradient = AddTemporary(program, 64, 4);
-  const std::array<size_t, 4> gradients = backward.attention.gradients;
+  const std::array<size_t, 5> gradients = backward.attention.gradients;
   ASSERT_TRUE(program.LayOut());
   // With what they are made of.
   for (const size_t value :
-       {result, sums, gradients[0], gradients[1], gradients[2], gradients[3]}) {
+       {result, sums, gradients[0], gradients[1], gradients[2], gradients[3], gradients[4]}) {
     EXPECT_TRUE(offsets.insert(program.values[value].offset).second) << value;
   }
-  EXPECT_EQ(program.temporary_bytes, 6 * kBytes);
+  EXPECT_EQ(program.temporary_bytes, 7 * kBytes);
 }
 
 TEST(ChainProgram, WhatNoMemoryHoldsIsSaid) {

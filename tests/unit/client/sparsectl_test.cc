@@ -86,6 +86,9 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put W W.npy --owner=train-17 --time-to-live=90m", 0,
              "put W: 20 x 4 f32, time to live 1 h 30 min\n");
   ExpectSays("buffers put V W.npy --type=f64", 0, "put V: 20 x 4 f64, time to live 1 d\n");
+  ExpectSays("buffers put P W.npy --columns-over-gpus", 0, "put P: 20 x 4 f32, time to live 1 d\n");
+  ExpectSays("--json buffers --prefix=P", 0, R"("distribution":"whole")");
+  ExpectSays("buffers delete P", 0, "deleted P\n");
   ExpectSays("buffers renew W", 0, "renewed W: 20 x 4 f32, time to live 1 h 30 min\n");
   const Said list = Run("buffers");
   EXPECT_EQ(list.exit_code, 0);

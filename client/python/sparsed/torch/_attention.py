@@ -20,6 +20,7 @@ def _graph(
     right: Tensor,
     values: Tensor,
     bias: Tensor | None,
+    att: Tensor | None,
     scores: int,
     heads: int,
 ) -> Graph:
@@ -42,11 +43,27 @@ def _graph(
             raise InvalidArgument(
                 f"bias has {bias.shape[1]} columns, expected 1 or one for each of {heads} heads"
             )
+    if att is not None:
+        _att(att.view(heads, -1) if att.numel() % heads == 0 else att, left)
     return known
 
 
+def _att(att: Tensor, left: Tensor) -> None:
+    """att is H x d of GATv2's scores, left M x (H d)."""
+    if att.dim() != 2 or att.numel() != left.shape[1] or att.dtype != left.dtype:
+        raise InvalidArgument(
+            f"att is {tuple(att.shape)} of {att.dtype}, expected H x d of {left.dtype} with "
+            f"H d = {left.shape[1]}"
+        )
+    _checks.on_one_device("att", att, "left", left)
+
+
 # What people call the operands, by the kind of scores.
-_NAMES = {_native.DOT: ("q", "k", "v"), _native.ADD: ("left", "right", "x")}
+_NAMES = {
+    _native.DOT: ("q", "k", "v"),
+    _native.ADD: ("left", "right", "x"),
+    _native.GATV2: ("left", "right", "x"),
+}
 
 
 def _fake(
@@ -55,40 +72,40 @@ def _fake(
     right: Tensor,
     values: Tensor,
     bias: Tensor | None,
+    att: Tensor | None,
     scores: int,
     heads: int,
     factor: float,
 ) -> tuple[Tensor, Tensor]:
-    rows = _graph(graph, left, right, values, bias, scores, heads).rows
+    rows = _graph(graph, left, right, values, bias, att, scores, heads).rows
     log_sums = values.new_empty((rows, heads), dtype=_calls.sum_type(values.dtype))
     return values.new_empty((rows, values.shape[1])), log_sums
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.graph, left, right, values, bias, *ctx.how = inputs
+    ctx.graph, left, right, values, bias, att, *ctx.how = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(left, right, values, bias, *output)
+    ctx.save_for_backward(left, right, values, bias, att, *output)
 
 
 def _gradient(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Any, ...]:
     if dy is None:
-        return (None,) * 8
-    wanted = list(ctx.needs_input_grad[1:5])
+        return (None,) * 9
+    wanted = list(ctx.needs_input_grad[1:6])
     made = attention_gradient(ctx.graph, dy, *ctx.saved_tensors, *ctx.how, wanted)
-    left, right, values, bias = (
-        one if want else None for one, want in zip(made, wanted, strict=True)
-    )
-    return None, left, right, values, bias, None, None, None
+    gradients = (one if want else None for one, want in zip(made, wanted, strict=True))
+    return None, *gradients, None, None, None
 
 
 # Row i of the result, part h: the sum over row i's nonzeros (i, j) of softmax_j(score) times part h
 # of row j of `values`. Scores are factor * left_i . right_j (DOT), or LeakyReLU(left_i + right_j)
-# with that slope (ADD), plus the bias, nnz x 1 or nnz x H. The second result, M x H, is what the
+# with that slope (ADD), or the sum over part h of att, 1 x (H d), times LeakyReLU(left_i + right_j)
+# (GATV2), plus the bias, nnz x 1 or nnz x H. The second result, M x H, is what the
 # gradient needs of the forward: nothing of nnz x H is kept.
 attention = Operator(
-    "attention(int graph, Tensor left, Tensor right, Tensor values, Tensor? bias, int scores,"
-    " int heads, float factor) -> (Tensor, Tensor)",
+    "attention(int graph, Tensor left, Tensor right, Tensor values, Tensor? bias, Tensor? att,"
+    " int scores, int heads, float factor) -> (Tensor, Tensor)",
     lambda graph, *rest: _calls.attention(_graph(graph, *rest[:-1]), *rest),
     _fake,
     _save,
@@ -97,7 +114,7 @@ attention = Operator(
 
 
 def _gradient_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.graph, dy, left, right, values, bias, _, _, *ctx.how, ctx.wanted = inputs
+    ctx.graph, dy, left, right, values, bias, _, _, _, *ctx.how, ctx.wanted = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(dy, left, right, values, bias)
 
@@ -138,7 +155,9 @@ def _unfused_gradient(
 
 def _gradient_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
     if all(one is None for one in gradients):
-        return (None,) * 12
+        return (None,) * 13
+    if ctx.how[0] == _native.GATV2:
+        raise Unimplemented(_FIRST_ONLY)
     with torch.enable_grad():
         inputs: list[Any] = [
             None if one is None else one.detach().requires_grad_() for one in ctx.saved_tensors
@@ -146,7 +165,7 @@ def _gradient_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         made = _unfused_gradient(ctx.graph, *inputs, *ctx.how)
     pairs = [
         (one, of)
-        for one, of, want in zip(made, gradients, ctx.wanted, strict=True)
+        for one, of, want in zip(made, gradients[:4], ctx.wanted[:4], strict=True)
         if want and of is not None
     ]
     given = [one for one in inputs if one is not None]
@@ -158,9 +177,8 @@ def _gradient_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
     second = [None if one is None else next(found) for one in inputs]
     if torch.is_grad_enabled():  # somebody means to differentiate these
         second = _last_derivatives(second, [*ctx.saved_tensors, *gradients])
-    dy, left, right, values, bias = second
     # Of the forward's results, none: they are functions of the others.
-    return None, dy, left, right, values, bias, None, None, None, None, None, None
+    return None, *second, None, None, None, None, None, None, None
 
 
 class _Last(torch.autograd.Function):
@@ -185,17 +203,20 @@ def _last_derivatives(
     return [None if one is None else next(made) for one in results]
 
 
+def _gradient_fake(graph: int, dy: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    left, right, values, bias, att, *_, wanted = rest
+    return tuple(
+        dy.new_empty(one.shape if want else (0, 0))
+        for one, want in zip((left, right, values, bias, att), wanted, strict=True)
+    )
+
+
 attention_gradient = Operator(
     "attention_gradient(int graph, Tensor dy, Tensor left, Tensor right, Tensor values,"
-    " Tensor? bias, Tensor result, Tensor log_sums, int scores, int heads, float factor,"
-    " bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    " Tensor? bias, Tensor? att, Tensor result, Tensor log_sums, int scores, int heads,"
+    " float factor, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     lambda graph, *rest: _calls.attention_gradient(find(graph), *rest),
-    lambda graph, dy, left, right, values, bias, result, log_sums, scores, heads, factor, wanted: (
-        tuple(
-            dy.new_empty(one.shape if want else (0, 0))
-            for one, want in zip((left, right, values, bias), wanted, strict=True)
-        )
-    ),
+    _gradient_fake,
     _gradient_save,
     _gradient_gradient,
 )
@@ -203,12 +224,7 @@ attention_gradient = Operator(
 
 def _gatv2_graph(graph: int, left: Tensor, right: Tensor, att: Tensor) -> Graph:
     known = _operators.edge_add_graph(graph, left, right)
-    if att.dim() != 2 or att.numel() != left.shape[1] or att.dtype != left.dtype:
-        raise InvalidArgument(
-            f"att is {tuple(att.shape)} of {att.dtype}, expected H x d of {left.dtype} with "
-            f"H d = {left.shape[1]}"
-        )
-    _checks.on_one_device("att", att, "left", left)
+    _att(att, left)
     return known
 
 
@@ -218,12 +234,13 @@ def _gatv2_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gatv2_gradient(ctx: Any, ds: Tensor) -> tuple[Any, ...]:
-    d_left, d_right, d_att = gatv2_gradient(ctx.graph, ds, *ctx.saved_tensors, ctx.slope)
+    d_left, d_right, d_att = gatv2_scores_gradient(ctx.graph, ds, *ctx.saved_tensors, ctx.slope)
     return None, d_left, d_right, d_att, None
 
 
-gatv2 = Operator(
-    "gatv2(int graph, Tensor left, Tensor right, Tensor att, float slope) -> Tensor",
+# The scores alone, nnz x H, of which attention is made where its weights are kept: see _gatv2.
+gatv2_scores = Operator(
+    "gatv2_scores(int graph, Tensor left, Tensor right, Tensor att, float slope) -> Tensor",
     lambda graph, left, right, att, slope: _gatv2.scores(
         _gatv2_graph(graph, left, right, att), left, right, att, slope
     ),
@@ -235,12 +252,15 @@ gatv2 = Operator(
 )
 
 
+_FIRST_ONLY = "GATv2's scores have a first gradient only"
+
+
 def _gatv2_gradient_gradient(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
-    raise Unimplemented("GATv2's scores have a first gradient only")
+    raise Unimplemented(_FIRST_ONLY)
 
 
-gatv2_gradient = Operator(
-    "gatv2_gradient(int graph, Tensor ds, Tensor left, Tensor right, Tensor att, float slope)"
+gatv2_scores_gradient = Operator(
+    "gatv2_scores_gradient(int graph, Tensor ds, Tensor left, Tensor right, Tensor att, float slope)"
     " -> (Tensor, Tensor, Tensor)",
     lambda graph, *rest: _gatv2.scores_gradient(find(graph), *rest),
     lambda graph, ds, left, right, att, slope: (

@@ -225,19 +225,21 @@ def attention(
     right: Tensor,
     values: Tensor,
     bias: Tensor | None,
+    att: Tensor | None,
     scores: int,
     heads: int,
     factor: float,
 ) -> tuple[Tensor, Tensor]:
-    """The result, and its log_sums, M x heads. factor: the scale of DOT, the slope of ADD."""
+    """The result, and its log_sums, M x heads. factor: the scale of DOT, the slope of the others."""
     out = values.new_empty((graph.rows, values.shape[1]))
     log_sums = values.new_empty((graph.rows, heads), dtype=sum_type(values.dtype))
     left, at_left = _operand(left)
     right, at_right = _operand(right)
     values, at_values = _operand(values)
     bias, at_bias = _optional(bias)
+    att, at_att = _optional(att)
     _run(
-        graph, _native.attention, at_left, at_right, at_values, at_bias, _result(out),
+        graph, _native.attention, at_left, at_right, at_values, at_bias, at_att, _result(out),
         _result(log_sums), scores, heads, factor, 0, _stream(at_values),
     )  # fmt: skip
     return out, log_sums
@@ -250,6 +252,7 @@ def attention_gradient(
     right: Tensor,
     values: Tensor,
     bias: Tensor | None,
+    att: Tensor | None,
     out: Tensor,
     log_sums: Tensor,
     scores: int,
@@ -257,9 +260,9 @@ def attention_gradient(
     factor: float,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, ...]:
-    """Of left, right, values and bias; empty ones of what is not wanted."""
+    """Of left, right, values, bias and att; empty ones of what is not wanted."""
     made, places = [], []
-    for one, want in zip((left, right, values, bias), wanted, strict=True):
+    for one, want in zip((left, right, values, bias, att), wanted, strict=True):
         made.append(dy.new_empty(one.shape if want and one is not None else _NO_GRADIENT))
         places.append(_result(made[-1]) if want else None)
     dy, at_dy = _operand(dy)
@@ -267,11 +270,12 @@ def attention_gradient(
     right, at_right = _operand(right)
     values, at_values = _operand(values)
     bias, at_bias = _optional(bias)
+    att, at_att = _optional(att)
     out, at_out = _operand(out)
     log_sums, at_sums = _operand(log_sums)
     _run(
-        graph, _native.attention_gradient, at_left, at_right, at_values, at_bias, at_out, at_sums,
-        at_dy, tuple(places), scores, heads, factor, 0, _stream(at_dy),
+        graph, _native.attention_gradient, at_left, at_right, at_values, at_bias, at_att, at_out,
+        at_sums, at_dy, tuple(places), scores, heads, factor, 0, _stream(at_dy),
     )  # fmt: skip
     return tuple(made)
 

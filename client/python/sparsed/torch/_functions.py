@@ -264,7 +264,7 @@ def attention(
             raise InvalidArgument(f"{q.shape[-1]} columns of q for {count} heads")
         scale = 1.0 / math.sqrt(q.shape[-1] // count)
     b = None if bias is None else _by_nonzero(number, "bias", bias)[0]
-    y: Tensor = _attention.attention(number, q, k, v, b, _native.DOT, count, scale)[0]
+    y: Tensor = _attention.attention(number, q, k, v, b, None, _native.DOT, count, scale)[0]
     y = _given(y)
     return y if v_heads is None else y.view(y.shape[0], count, -1)
 
@@ -303,7 +303,54 @@ def gat(
     if heads is not None and heads != count:
         raise InvalidArgument(f"x has {heads} heads, expected {count}, as left has")
     b = None if bias is None else _by_nonzero(number, "bias", bias)[0]
-    y: Tensor = _attention.attention(number, left, right, x, b, _native.ADD, count, slope)[0]
+    y: Tensor = _attention.attention(number, left, right, x, b, None, _native.ADD, count, slope)[0]
+    y = _given(y)
+    return y if heads is None else y.view(y.shape[0], heads, -1)
+
+
+def gatv2(
+    g: Matrix,
+    left: Tensor,
+    right: Tensor,
+    att: Tensor,
+    x: Tensor | None = None,
+    slope: float = 0.2,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Graph attention along g's nonzeros with GATv2's scores (Brody et al., ICLR 2022).
+
+    Row i of the result is the sum over its neighbours j of softmax_j(att . LeakyReLU(left_i +
+    right_j) + bias_ij) x_j, for each head by itself; 0 if it has none. One pass over the graph, and
+    one for the gradient: nothing of nnz x heads is stored but the bias.
+
+    Gradients: of left, right, att, x and the bias; they have none themselves.
+
+    Args:
+        left: M x (H d), or M x H x d: the targets.
+        right: N x (H d), or N x H x d: the sources.
+        att: H x d; or d of one head.
+        x: N x (H dv), or N x H x dv; `right` if it is not given, and its rows are read once then.
+        slope: LeakyReLU's, of what is below 0.
+        bias: as attention's.
+
+    Returns:
+        M x (H dv), or M x H x dv, as x is.
+    """
+    number = number_of(g)
+    att = _prepare(number, "att", att)
+    if att.dim() not in (1, 2):
+        raise InvalidArgument(f"att is {tuple(att.shape)}, expected H x d")
+    count = 1 if att.dim() == 1 else att.shape[0]
+    left, _ = _flat("left", _prepare(number, "left", left), None)
+    right = _prepare(number, "right", right)
+    x, heads = _flat("x", right if x is None else _prepare(number, "x", x), None)
+    right, _ = _flat("right", right, None)
+    if heads is not None and heads != count:
+        raise InvalidArgument(f"x has {heads} heads, expected {count}, as att has")
+    b = None if bias is None else _by_nonzero(number, "bias", bias)[0]
+    y: Tensor = _attention.attention(
+        number, left, right, x, b, att.reshape(1, -1), _native.GATV2, count, slope
+    )[0]
     y = _given(y)
     return y if heads is None else y.view(y.shape[0], heads, -1)
 

@@ -1,5 +1,8 @@
 """GATv2's scores: att . LeakyReLU(left_i + right_j) for each nonzero (i, j) and head.
 
+For attention whose weights are kept, nnz x H: dropout changes them, and callers want them.
+Otherwise scores are made and used in one pass by the server, and nothing of this is called.
+
 The sum inside takes d numbers a nonzero and head, which no product of two matrices makes. It is
 made in blocks of nonzeros that fit `BLOCK_BYTES`, and made again for the gradient, so that memory
 does not grow with nnz x H x d. Time does: gathers and scatters are what this costs, as in PyG.

@@ -221,8 +221,8 @@ class GATConv(_Attention):
             and (self.lin_edge is None or edge_attr is None)
         ):
             out = _attention.attention(
-                number, scores_of_targets, scores_of_sources, h, None, _native.ADD, self.heads,
-                self.negative_slope,
+                number, scores_of_targets, scores_of_sources, h, None, None, _native.ADD,
+                self.heads, self.negative_slope,
             )[0]  # fmt: skip
             return self._finish(number, out, None, targets)
         scores = _operators.edge_add(number, scores_of_targets, scores_of_sources)
@@ -287,8 +287,10 @@ class GATv2Conv(_Attention):
     """Graph attention with weights softmax_j a . LeakyReLU(W_l x_j + W_r x_i), as
     torch_geometric.nn.GATv2Conv. The graph's values do not count.
 
-    The LeakyReLU inside takes nnz x heads x out_channels numbers. They are made in blocks, and
-    again for the gradient: memory stays small, time is about PyG's. Its gradient has none itself.
+    One pass over the graph, and one for the gradient, with nothing of nnz x heads in memory. With
+    dropout of weights, and where weights are wanted, they are kept, nnz x heads, and the LeakyReLU
+    inside, which takes nnz x heads x out_channels numbers, is made in blocks, and again for the
+    gradient: time is about PyG's then. Its gradient has none itself.
 
     Args: as GATConv's. share_weights: one W for both ends.
 
@@ -340,8 +342,13 @@ class GATv2Conv(_Attention):
         right = _prepare(number, "x", self.lin_l(sources))
         same = self.share_weights and isinstance(x, Tensor)
         left = right if same else _prepare(number, "x", self.lin_r(targets))
-        scores = _attention.gatv2(
-            number, left, right, self.att[0].to(right.dtype), self.negative_slope
-        )
+        att = self.att[0].to(right.dtype)
+        if not return_attention_weights and not (self.dropout > 0 and self.training):
+            out = _attention.attention(
+                number, left, right, right, None, att.view(1, -1), _native.GATV2, self.heads,
+                self.negative_slope,
+            )[0]  # fmt: skip
+            return self._finish(number, out, None, targets)
+        scores = _attention.gatv2_scores(number, left, right, att, self.negative_slope)
         out, alpha = self._weighted(number, scores, right)
         return self._finish(number, out, alpha if return_attention_weights else None, targets)

@@ -110,7 +110,9 @@ class TransformerConv(torch.nn.Module):
             dropped = functional.dropout(alpha, self.dropout, training=drops)
             out = _operators.spmm(number, v, dropped, False, False, False)
         else:
-            out = _attention.attention(number, q, k, v, None, _native.DOT, self.heads, scale)[0]
+            out = _attention.attention(
+                number, q, k, v, None, None, _native.DOT, self.heads, scale
+            )[0]
         out = _given(out)  # of one type with lin_skip's
         if not self.concat and self.heads > 1:
             out = out.view(-1, self.heads, self.out_channels).mean(dim=1)

@@ -1,0 +1,88 @@
+// Calls whose operands are distributed over GPUs by columns: each GPU computes with its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "engine/execution/dense_result.h"
+#include "engine/execution/executor_impl.h"
+
+namespace sparsed::engine {
+
+/// A call for each block of columns, on a GPU of its own that has all of S, and one end. SpMM,
+/// sums, reductions over rows and steps of several heads have nothing to exchange. SDDMM adds up a
+/// value for each nonzero and GPU, on one of them. The parts are calls as any other: each waits for
+/// its turn, and is its tenant's, on its own GPU.
+class DistributedCall final : public Call, public std::enable_shared_from_this<DistributedCall> {
+ public:
+  // As Executor::Begin. Null where one device is to compute all: no operand is distributed, or the
+  // request has operands or results elsewhere than in buffers, or steps that need whole rows; a
+  // buffer that is distributed is put together for it then, on the host.
+  static absl::StatusOr<std::shared_ptr<Call>> Begin(const std::shared_ptr<Executor::Impl>& impl,
+                                                     const SpmmSpec& spec,
+                                                     const std::shared_ptr<ResultSink>& sink);
+  static absl::StatusOr<std::shared_ptr<Call>> Begin(const std::shared_ptr<Executor::Impl>& impl,
+                                                     const SddmmSpec& spec,
+                                                     const std::shared_ptr<ResultSink>& sink);
+  static absl::StatusOr<std::shared_ptr<Call>> Begin(const std::shared_ptr<Executor::Impl>& impl,
+                                                     const ChainSpec& spec,
+                                                     const std::shared_ptr<ResultSink>& sink);
+  DistributedCall(std::shared_ptr<Executor::Impl> impl, std::shared_ptr<ResultSink> sink)
+      : impl_(std::move(impl)), sink_(std::move(sink)) {}
+
+  /// All operands are held.
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t array, uint64_t offset, uint64_t size) override;
+  bool complete() const override { return true; }
+  void Submit() override;
+  void Cancel() override { Fail(absl::CancelledError("the request was cancelled")); }
+  void Fail(absl::Status status) override;
+  void Release(int64_t /*bytes*/) override {}
+
+ private:
+  class Part;
+  class Last;
+  using Calls = std::vector<std::shared_ptr<Call>>;
+  using BeginCall =
+      std::function<absl::StatusOr<std::shared_ptr<Call>>(std::shared_ptr<ResultSink>)>;
+  using BeginPart =
+      std::function<absl::StatusOr<std::shared_ptr<Call>>(size_t i, std::shared_ptr<ResultSink>)>;
+
+  /// Begins `count` parts. The call; null if one of them says that the request is wrong, which one
+  /// call for all of it says in the right words.
+  static absl::StatusOr<std::shared_ptr<Call>> Begun(std::shared_ptr<DistributedCall> call,
+                                                     size_t count, const BeginPart& begin);
+  /// What it waits for now.
+  Calls Waiting();
+  void PartBegan(const std::string& plan);
+  void PartEnded(CallEnd end);
+  /// After the last part: with its own last call, if all is well, or with the end.
+  void Finish(CallEnd end);
+  void LastEnded(CallEnd end);
+  void End(CallEnd end);
+
+  const std::shared_ptr<Executor::Impl> impl_;
+  const std::shared_ptr<ResultSink> sink_;
+  // Set before it begins; looked at by who ends it.
+  std::vector<HeldDenseLease> used_;                    ///< operands: they do not expire meanwhile
+  std::vector<std::shared_ptr<BlockResults>> results_;  ///< what is published in the end
+  BeginCall
+      begin_last_;   ///< what makes one result of all parts' and sends it; null: nothing is left
+  CallBegin begin_;  ///< but for the plan
+  size_t count_ = 0;
+
+  Mutex mutex_;
+  Calls calls_ ABSL_GUARDED_BY(mutex_);
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  ///< parts
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
+  std::string plan_ ABSL_GUARDED_BY(mutex_);  ///< of one of them
+  CallEnd end_ ABSL_GUARDED_BY(mutex_);       ///< of the slowest, with the first error
+};
+
+}  // namespace sparsed::engine

@@ -1,0 +1,84 @@
+// What becomes of a request that two cards compute when one of them fails, on the stand-in.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/several_devices.h"
+#include "tests/gpu/stand_in.h"
+
+namespace sparsed::engine {
+namespace {
+
+using cuda::stand_in::Fail;
+using cuda::stand_in::Heal;
+using cuda::stand_in::Step;
+
+class DistributedFailures : public SeveralDevices {
+ protected:
+  void TearDown() override { Heal(); }
+  absl::Status Multiply() {
+    SpmmSpec spec;
+    spec.tenant = "t";
+    spec.matrix = "s";
+    spec.b.held = "x";
+    spec.result.held = "y";
+    result_ = std::make_shared<Result>();
+    auto call = engine_->executor().Begin(spec, result_);
+    if (!call.ok()) return call.status();
+    (*call)->Submit();
+    return result_->Wait();
+  }
+  HeldDenseLease Find(const std::string& name) { return engine_->dense().Find("t", name).value(); }
+
+  std::shared_ptr<Result> result_;
+};
+
+TEST_F(DistributedFailures, OfOnePartEndTheWholeAndLeaveTheResultAsItWas) {
+  const std::vector<float> x = Random(1);
+  Hold("x", x, Distribution::kColumns);
+  Hold("y", {});
+  for (int first = 0; first < 2; ++first) {
+    Fail(Step::kKernel, first, 1, absl::InternalError("told to"));
+    const absl::Status ended = Multiply();
+    EXPECT_TRUE(absl::IsInternal(ended)) << ended;
+    EXPECT_FALSE(result_->began);
+    EXPECT_EQ(Find("y")->version, 1U);
+    Heal();
+  }
+  ASSERT_TRUE(Multiply().ok());
+  ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
+  EXPECT_EQ(engine_->executor().in_flight(), 0);
+}
+
+TEST_F(DistributedFailures, OfRoomLeaveAPartToTheProcessor) {
+  const std::vector<float> x = Random(2);
+  Hold("x", x, Distribution::kColumns);
+  Hold("y", {});
+  Fail(Step::kKernel, 0, 1, absl::ResourceExhaustedError("told to"));
+  ASSERT_TRUE(Multiply().ok());
+  Heal();
+  ASSERT_EQ(Find("y")->blocks.size(), 2U);
+  ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
+}
+
+TEST_F(DistributedFailures, OfACopyBetweenCardsGoThroughTheHost) {
+  const std::vector<float> x = Random(3);
+  Hold("x", x);
+  Hold("y", {});
+  ASSERT_TRUE(Multiply().ok());
+  const HeldDenseLease y = Find("y");
+  const std::string computed = observer_.last();
+  for (const auto& gpu : engine_->gpus()) {
+    if (gpu->name() == computed) continue;
+    Fail(Step::kCopy, 0, 1, absl::InternalError("told to"));
+    const auto there = gpu->residency().Place(y->elements);
+    ASSERT_TRUE(there.ok()) << there.status();
+    EXPECT_EQ(cuda::stand_in::Failed(Step::kCopy), 1);
+    EXPECT_TRUE(y->elements->resident());
+  }
+}
+
+}  // namespace
+}  // namespace sparsed::engine

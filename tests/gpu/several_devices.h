@@ -1,0 +1,128 @@
+// An engine with two cards, and products of buffers on it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kernels/reference/reference.h"
+#include "tests/unit/engine/calls.h"
+#include "tests/unit/engine/rooms.h"
+
+namespace sparsed::engine {
+
+inline constexpr int64_t kRows = 500, kK = 24;
+
+class SeveralDevices : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    EngineOptions options;
+    options.host_memory_bytes = options.preparation_memory_bytes = int64_t{512} << 20;
+    options.gpu = DeviceOptions{.memory_bytes = int64_t{1} << 30};
+    options.gpu_ordinals = {0, 1};
+    options.preparation.enabled = false;
+    engine_ = Engine::Open(options, observer_).value();
+    if (engine_->gpus().size() < 2) GTEST_SKIP() << engine_->devices().back().unavailable;
+    ASSERT_TRUE(SendMatrix(engine_->catalog(), "s", pattern_).ok());
+  }
+
+  void Hold(const std::string& name, const std::vector<float>& data,
+            Distribution distribution = Distribution::kWhole, int64_t k = kK) {
+    PutHeader header{"t", name, {kRows, k, k, ElementType::kF32}, /*zeros=*/data.empty()};
+    header.distribution = distribution;
+    auto put = engine_->dense().BeginPut(std::move(header));
+    ASSERT_TRUE(put.ok()) << put.status();
+    ASSERT_TRUE(data.empty() || Feed(**put, 0, data).ok());
+    ASSERT_TRUE((*put)->Finish().ok());
+  }
+  absl::StatusOr<std::shared_ptr<Call>> Begin(const std::string& b, const std::string& c,
+                                              const std::shared_ptr<Result>& sink) {
+    SpmmSpec spec;
+    spec.tenant = std::string("t");
+    spec.matrix = std::string("s");
+    if (b.empty()) {
+      spec.b.shape = DenseShape{kRows, kK, kK, ElementType::kF32};
+    } else {
+      spec.b.held = b;
+    }
+    spec.result.held = c;
+    return engine_->executor().Begin(spec, sink);
+  }
+  static absl::Status Finish(Call& call, const std::vector<float>& b, Result& sink) {
+    if (!b.empty()) {
+      const size_t size = b.size() * sizeof(float);
+      absl::StatusOr<ClaimedBytes> to = call.Claim(0, 0, size);
+      if (!to.ok()) return to.status();
+      std::memcpy(to->data(), b.data(), size);
+      if (absl::Status s = to->Commit(); !s.ok()) return s;
+    }
+    call.Submit();
+    return sink.Wait();
+  }
+  /// The device that a product of buffers ran on.
+  std::string Multiply(const std::string& b, const std::string& c) {
+    const auto sink = std::make_shared<Result>();
+    auto call = Begin(b, c, sink);
+    EXPECT_TRUE(call.ok()) << call.status();
+    if (!call.ok()) return "";
+    const absl::Status ended = Finish(**call, {}, *sink);
+    EXPECT_TRUE(ended.ok()) << ended;
+    return observer_.last();
+  }
+
+  std::vector<double> Product(const std::vector<double>& b) const {
+    const std::vector<float> floats = FloatsOf(pattern_);
+    const std::vector<double> values(floats.begin(), floats.end());
+    std::vector<double> c(kRows * kK);
+    reference::Spmm(pattern_.view(), values.data(), false, b.data(), kK, kK, 1, 0, c.data());
+    return c;
+  }
+  static void ExpectNear(const std::vector<float>& got, const std::vector<double>& expected) {
+    ASSERT_EQ(got.size(), expected.size());
+    double worst = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      worst = std::max(worst, std::abs(got[i] - expected[i]) / (1 + std::abs(expected[i])));
+    }
+    EXPECT_LE(worst, 1e-4);
+  }
+  static std::vector<float> Random(uint64_t seed) {
+    const std::vector<double> values = test::RandomValues(kRows * kK, seed);
+    return {values.begin(), values.end()};
+  }
+
+  class Listener final : public Observer {
+   public:
+    void OnKernelRun(const KernelRun& run) override {
+      std::lock_guard lock(mutex_);
+      last_ = run.device;
+      ++runs_[last_];
+    }
+    std::string last() {
+      std::lock_guard lock(mutex_);
+      return last_;
+    }
+    std::map<std::string, int> runs() {
+      std::lock_guard lock(mutex_);
+      return runs_;
+    }
+
+   private:
+    std::mutex mutex_;
+    std::string last_;
+    std::map<std::string, int> runs_;
+  };
+
+  const test::Pattern pattern_ = test::Uniform(kRows, kRows, 6, 12);
+  Listener observer_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace sparsed::engine
