@@ -90,8 +90,12 @@ TEST(Admin, CalibratesADeviceOrSaysWhyNot) {
   ASSERT_TRUE(server.admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
   ASSERT_GE(info.devices_size(), 1);
   EXPECT_GT(info.devices(0).constants().at("multiplications_per_second"), 0);
-  if (!status.ok()) {  // others compute on this machine
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED) << status.error_message();
+  // Others compute on this machine, or its caches are larger than what this server may measure
+  // with.
+  if (!status.ok()) {
+    EXPECT_TRUE(status.error_code() == grpc::StatusCode::ABORTED ||
+                status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED)
+        << status.error_message();
     EXPECT_EQ(info.devices(0).calibrated_unix_ns(), 0);
     return;
   }
