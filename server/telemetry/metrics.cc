@@ -122,6 +122,7 @@ Metrics::Metrics()
     OnAttached({.tenant = kDefaultTenant, .operation = operation});
   }
   batch_requests_.Add({{"device", "cpu"}}, kBatchBuckets);
+  distributed_requests_.Add({{"gpus", "2"}});
   damages_ =
       &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
            .Add({});
