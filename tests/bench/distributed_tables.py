@@ -13,7 +13,7 @@ OPERATIONS = {"spmm": "SpMM", "chain": "chain of SpMM", "sddmm": "SDDMM"}
 
 INTRO = """# Several GPUs
 
-Two H100 of one host (driver 580, NVLink, 32 cores), a server with both, a client over a Unix socket. Buffers in
+Two and four H100 of a host (driver 580, NVLink), a server with all of them, a client over a Unix socket. Buffers in
 [columns over the GPUs](../../operations.md#several-gpus) in turns with whole ones, f32, operands and results held by the server; each column of a result was computed by
 one card and equals that of the whole product. Medians; the first of each four is left out. Raw results: `distributed.jsonl`.
 
@@ -21,7 +21,7 @@ one card and equals that of the whole product. Medians; the first of each four i
     bench_service distributed --server=unix:/run/two.sock --rows=1000000 --row-nnz=16 --k=128
     bench_service distributed --server=unix:/run/two.sock --matrix=cnr-2000.mtx --k=128
 
-How many times as fast two cards are as one: the kernels (of the slower card, and for SDDMM with the sum on one of them), and the whole request as its caller sees it, which has
+How many times as fast several cards are as one: the kernels (of the slower card, and for SDDMM with the sum on one of them), and the whole request as its caller sees it, which has
 the way through gRPC to it, some 0.3 ms that no card shortens. A chain is one request of so many products.
 """
 
@@ -44,9 +44,9 @@ def page(path):
     for op, name in OPERATIONS.items():
         name = f"{name} ({steps})" if op == "chain" else name
         headers += [f"{name}: kernels", "request"]
-    for k in sorted({line["k"] for line in lines}):
+    for gpus, k in sorted({(line["gpus"], line["k"]) for line in lines}):
         rows, gains = [], {}
-        for line in (line for line in lines if line["k"] == k):
+        for line in (line for line in lines if (line["gpus"], line["k"]) == (gpus, k)):
             row = [line["matrix"], f"{line['rows']:,}", f"{line['nnz']:,}"]
             for op in OPERATIONS:
                 for what in ("kernel_gain", "gain"):
@@ -55,7 +55,7 @@ def page(path):
                     row.append(f"{gain:.2f}")
             rows.append(row)
         rows.append(["geometric mean", "", ""] + [f"**{geomean(of):.2f}**" for of in gains.values()])
-        out += [f"## K = {k}", "", *table(headers, rows)]
+        out += [f"## {gpus} cards, K = {k}", "", *table(headers, rows)]
     return "\n".join(out)
 
 
