@@ -92,7 +92,9 @@ class Buffers(Connection):
         if dense[2] < 1:
             raise InvalidArgument(f"{name!r} has no columns: a buffer has 1 or more")
         if distribution not in ("whole", "columns"):
-            raise InvalidArgument(f"distribution is {distribution!r}, expected 'whole' or 'columns'")
+            raise InvalidArgument(
+                f"distribution is {distribution!r}, expected 'whole' or 'columns'"
+            )
         handle = self._native_handle()
         c_owner = ctypes.create_string_buffer(owner.encode()) if owner else None
         put = _native.PUT_OPTIONS.pack(

@@ -431,7 +431,7 @@ def _attention_frame(
     timeout_ns: int,
     stream: int,
 ) -> tuple[Any, int, list[int], list[int]]:
-    """A frame with five dense matrices and more, the first of which are the bias, att and where att's
+    """A frame with five dense matrices and more, the first of which are the bias, att and where its
     gradient goes; the frame's address, those of the five, and those of the others (0 of None)."""
     frame = _AttentionFrame()
     frame.trace = trace = _trace.current()

@@ -260,8 +260,8 @@ def _gatv2_gradient_gradient(ctx: Any, *_: Tensor) -> tuple[Any, ...]:
 
 
 gatv2_scores_gradient = Operator(
-    "gatv2_scores_gradient(int graph, Tensor ds, Tensor left, Tensor right, Tensor att, float slope)"
-    " -> (Tensor, Tensor, Tensor)",
+    "gatv2_scores_gradient(int graph, Tensor ds, Tensor left, Tensor right, Tensor att, "
+    "float slope) -> (Tensor, Tensor, Tensor)",
     lambda graph, *rest: _gatv2.scores_gradient(find(graph), *rest),
     lambda graph, ds, left, right, att, slope: (
         left.new_empty(left.shape),

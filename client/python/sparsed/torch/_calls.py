@@ -230,7 +230,7 @@ def attention(
     heads: int,
     factor: float,
 ) -> tuple[Tensor, Tensor]:
-    """The result, and its log_sums, M x heads. factor: the scale of DOT, the slope of the others."""
+    """The result, and its log_sums, M x heads. factor: the scale of DOT, others' slope."""
     out = values.new_empty((graph.rows, values.shape[1]))
     log_sums = values.new_empty((graph.rows, heads), dtype=sum_type(values.dtype))
     left, at_left = _operand(left)
