@@ -43,6 +43,16 @@ size_t ColumnBytes(const DenseShape& shape, int64_t columns) {
   return static_cast<size_t>(columns) * SizeOf(shape.type);
 }
 
+/// Rows of so many bytes, which begin `from_pitch` and `to_pitch` bytes apart.
+void CopyRows(const std::byte* from, size_t from_pitch, std::byte* to, size_t to_pitch,
+              size_t bytes, int64_t rows) {
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(to, from, bytes);
+    from += from_pitch;
+    to += to_pitch;
+  }
+}
+
 /// The block's columns of the whole matrix, in memory of their own.
 absl::StatusOr<Array> TakeColumns(const Array& whole, const DenseShape& shape,
                                   const ColumnBlock& block, MemorySource& memory) {
@@ -50,13 +60,9 @@ absl::StatusOr<Array> TakeColumns(const Array& whole, const DenseShape& shape,
       AllocateArray(memory, kElements, shape.type, block.shape.elements());
   if (!taken.ok() || shape.rows == 0) return taken;
   const size_t width = ColumnBytes(shape, block.shape.cols);
-  const std::byte* from = whole.buffer.data() + ColumnBytes(shape, block.first);
-  std::byte* to = taken->buffer.mutable_data();
-  for (int64_t row = 0; row < shape.rows; ++row) {
-    std::memcpy(to, from, width);
-    from += ColumnBytes(shape, shape.leading_dimension);
-    to += width;
-  }
+  CopyRows(whole.buffer.data() + ColumnBytes(shape, block.first),
+           ColumnBytes(shape, shape.leading_dimension), taken->buffer.mutable_data(), width, width,
+           shape.rows);
   return taken;
 }
 
@@ -71,13 +77,8 @@ absl::StatusOr<Array> PutTogether(const DenseShape& shape, const std::vector<Col
     const absl::StatusOr<Array> elements = block.elements->Get(stop);
     if (!elements.ok()) return elements.status();
     const size_t width = ColumnBytes(shape, block.shape.cols);
-    const std::byte* from = elements->buffer.data();
-    std::byte* to = begin + ColumnBytes(shape, block.first);
-    for (int64_t row = 0; row < shape.rows; ++row) {
-      std::memcpy(to, from, width);
-      from += width;
-      to += ColumnBytes(shape, shape.leading_dimension);
-    }
+    CopyRows(elements->buffer.data(), width, begin + ColumnBytes(shape, block.first),
+             ColumnBytes(shape, shape.leading_dimension), width, shape.rows);
   }
   return whole;
 }

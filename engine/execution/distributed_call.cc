@@ -354,9 +354,10 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
     const std::shared_ptr<ResultSink>& sink) {
+  if (impl->gpus.size() < 2) return nullptr;
   const bool all_held = std::ranges::none_of(
       spec.results, [](const ChainSpec::Result& result) { return result.place.held.empty(); });
-  if (impl->gpus.size() < 2 || !all_held || spec.results.empty()) return nullptr;
+  if (!all_held || spec.results.empty()) return nullptr;
   std::vector<HeldDenseLease> held;
   std::vector<int64_t> columns;
   int64_t count = 0;

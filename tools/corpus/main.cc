@@ -21,6 +21,7 @@
 #include "tools/corpus/journal.h"
 #include "tools/corpus/measure.h"
 #include "tools/corpus/records.h"
+#include "tools/exit_codes.h"
 #include "tools/matrix_file.h"
 
 namespace sparsed::corpus {
@@ -29,8 +30,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-/// Exit codes, as those of sparsectl.
-constexpr int kWrongUse = 2, kBadInput = 3;
 /// Times that a pattern may end the program before it is left out.
 constexpr int kMostAttempts = 3;
 
@@ -473,11 +472,10 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kWrongUse;
+    return app.exit(error) == 0 ? 0 : tools::kWrongUse;
   }
   if (status.ok()) return 0;
-  fmt::print(stderr, "sparsed_corpus: {}\n", Sentence(status));
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kBadInput : 1;
+  return tools::ExitWith("sparsed_corpus", status);
 }
 
 }  // namespace

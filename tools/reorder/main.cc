@@ -14,6 +14,7 @@
 
 #include "kernels/data_movement/movement.h"
 #include "kernels/data_movement/product_hypergraph.h"
+#include "tools/exit_codes.h"
 #include "tools/matrix_file.h"
 #include "tools/reorder/dense_product.h"
 #include "tools/reorder/memory_counter.h"
@@ -39,9 +40,6 @@ struct Options {
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   bool json = false;
 };
-
-/// Exit codes, as those of sparsectl.
-constexpr int kWrongUse = 2, kBadInput = 3;
 
 double MiB(double bytes) { return bytes / (1 << 20); }
 
@@ -297,12 +295,7 @@ int Main(int argc, char** argv) {
 
   const Zoltan zoltan;
   const absl::StatusOr<Json> report = Reorder(options);
-  if (!report.ok()) {
-    fmt::print(stderr, "sparsed_reorder: {}\n", std::string(report.status().message()));
-    const bool bad_input =
-        absl::IsInvalidArgument(report.status()) || absl::IsNotFound(report.status());
-    return bad_input ? kBadInput : 1;
-  }
+  if (!report.ok()) return ExitWith("sparsed_reorder", report.status());
   fmt::print("{}", options.json ? report->dump() + "\n" : Text(*report));
   return 0;
 }

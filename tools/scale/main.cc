@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "tools/exit_codes.h"
 #include "tools/matrix_file.h"
 #include "tools/scale/distributions.h"
 #include "tools/scale/partition.h"
@@ -25,8 +26,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Exit codes, as those of sparsectl.
-constexpr int kWrongUse = 2, kBadInput = 3;
 constexpr double kGiga = 1e9, kMilli = 1e-3, kMicro = 1e-6;
 
 const std::map<std::string, int64_t> kTypes = {{"f16", 2}, {"bf16", 2}, {"f32", 4}, {"f64", 8}};
@@ -565,12 +564,7 @@ int Main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
   } catch (const std::length_error&) {
   }
-  if (!report.ok()) {
-    fmt::print(stderr, "sparsed_scale: {}\n", std::string(report.status().message()));
-    const bool bad_input =
-        absl::IsInvalidArgument(report.status()) || absl::IsNotFound(report.status());
-    return bad_input ? kBadInput : 1;
-  }
+  if (!report.ok()) return ExitWith("sparsed_scale", report.status());
   fmt::print("{}", options.json ? report->dump() + "\n" : Text(*report));
   return 0;
 }
