@@ -27,12 +27,12 @@ constexpr std::chrono::duration<double> kScrubAgain = std::chrono::hours(1);
 /// Memory that nobody took for so long, and at most for twice as long, goes back to the system.
 /// Buffers are looked at as often.
 constexpr std::chrono::seconds kKeepTime{2};
-/// How often it is looked for a quiet moment, and for how long a lane that nobody uses is waited
-/// for.
-constexpr std::chrono::minutes kQuietTime{1};
+/// In a quiet moment, for how long a lane that nobody uses is waited for, and for how long the
+/// steps of a calibration are all together: somebody may come after all.
 constexpr std::chrono::milliseconds kQuietWait{500};
-/// For which steps of a calibration wait for idle lanes, all together.
-constexpr std::chrono::seconds kCalibrationWait{10};
+constexpr std::chrono::seconds kCalibrationWait{2};
+/// After which a device that could not be calibrated is tried again, at the latest.
+constexpr std::chrono::milliseconds kCalibrationAgain = std::chrono::hours(24);
 
 bool HasAvx512() {
 #if defined(__x86_64__)
@@ -74,18 +74,20 @@ class SoftLimits {
   std::map<std::pair<std::string, Quota>, int64_t> told_;
 };
 
-/// Until it is told to stop; `when_quiet` is called now and then while no request is under way.
+/// Until it is told to stop; `when_quiet` is called every `quiet_time` while no request is under
+/// way.
 void KeepHouse(const std::stop_token& stop, Budget& budget, Catalog& catalog, DenseCatalog& dense,
-               Executor& executor, Observer& observer, const std::function<void()>& when_quiet) {
+               Executor& executor, Observer& observer, std::chrono::milliseconds quiet_time,
+               const std::function<void()>& when_quiet) {
   using Clock = std::chrono::steady_clock;
   SoftLimits soft_limits;
-  Clock::time_point next_quiet = Clock::now() + kQuietTime;
+  Clock::time_point next_quiet = Clock::now() + quiet_time;
   while (SleepFor(kKeepTime, stop)) {
     if (const auto now = Clock::now(); now >= next_quiet && executor.in_flight() == 0) {
       // That it is too busy after all is no error.
       executor.SettleMemoryRate(nullptr, now + kQuietWait).IgnoreError();
       when_quiet();
-      next_quiet = now + kQuietTime;
+      next_quiet = now + quiet_time;
     }
     budget.TrimKept();
     for (const DenseExpiry& expiry : dense.Expire(stop)) observer.OnDenseExpired(expiry);
@@ -308,7 +310,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   preparation.Restore(*contents);
   engine->housekeeper_ = std::jthread([raw = engine.get(), &observer](const std::stop_token& stop) {
     KeepHouse(stop, *raw->budget_, *raw->catalog_, *raw->dense_, *raw->executor_, observer,
-              [raw, &stop] { raw->CalibrateWhenQuiet(stop); });
+              raw->options_.quiet_time, [raw, &stop] { raw->CalibrateWhenQuiet(stop); });
   });
   if (engine->store_->durable()) {
     engine->store_watcher_ = std::make_unique<StoreWatcher>(
@@ -409,9 +411,18 @@ void Engine::ReadCalibrations() {
   }
 }
 
+std::optional<DeviceId> Engine::FirstOf(DeviceKind kind) const {
+  if (kind == DeviceKind::kCpu) return DeviceId{};
+  for (const std::unique_ptr<Device>& gpu : gpus_) {
+    if (executor_->backend(gpu->id()).status().ok()) return gpu->id();
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<Calibration> Engine::Calibrate(DeviceKind kind, const std::atomic<bool>* stop,
                                               std::chrono::steady_clock::time_point until) {
-  if (!serves(kind)) {
+  const std::optional<DeviceId> first = FirstOf(kind);
+  if (!first) {
     return absl::FailedPreconditionError("there is no GPU that serves: nothing to calibrate");
   }
   if (const int64_t pending = preparation_->pending(); pending > 0) {
@@ -422,12 +433,15 @@ absl::StatusOr<Calibration> Engine::Calibrate(DeviceKind kind, const std::atomic
   if (calibrating_.exchange(true)) {
     return absl::FailedPreconditionError("a calibration is under way already");
   }
-  const DeviceId first = kind == DeviceKind::kCpu ? DeviceId{} : gpus_.front()->id();
   MemorySource& host = budget_->Source(MemoryUse::kPreparation);
-  absl::StatusOr<Calibration> calibration = engine::Calibrate(*executor_, host, first, stop, until);
+  absl::StatusOr<Calibration> calibration =
+      engine::Calibrate(*executor_, host, *first, stop, until);
+  if (calibration.ok() && preparation_->pending() > 0) {
+    calibration = absl::AbortedError("others used the device meanwhile: a preparation began");
+  }
   if (calibration.ok()) {
     if (kind == DeviceKind::kCpu) {
-      executor_->backend(first).Use(*calibration);
+      executor_->backend(*first).Use(*calibration);
     } else {
       for (const std::unique_ptr<Device>& gpu : gpus_) {
         executor_->backend(gpu->id()).Use(*calibration);
@@ -436,7 +450,12 @@ absl::StatusOr<Calibration> Engine::Calibrate(DeviceKind kind, const std::atomic
     observer_.OnCalibrated(Name(kind), fmt::format("in {:.1f} s", calibration->seconds));
     if (!options_.data_dir.empty()) {
       const absl::Status kept = KeepCalibration(PosixFileSystem(), options_.data_dir, *calibration);
-      if (!kept.ok()) calibration = kept;
+      if (!kept.ok()) {
+        calibration = absl::Status(
+            kept.code(), fmt::format("what was measured holds until the server ends, but could not "
+                                     "be kept: {}",
+                                     std::string(kept.message())));
+      }
     }
   }
   calibrating_ = false;
@@ -447,15 +466,23 @@ void Engine::CalibrateWhenQuiet(const std::stop_token& stop) {
   std::atomic<bool> stopped = false;
   const std::stop_callback on_stop(stop, [&stopped] { stopped = true; });
   for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
-    if (!serves(kind)) continue;
-    const DeviceId first = kind == DeviceKind::kCpu ? DeviceId{} : gpus_.front()->id();
-    if (executor_->backend(first).calibration() || preparation_->pending() > 0) continue;
-    const absl::Status status =
-        Calibrate(kind, &stopped, std::chrono::steady_clock::now() + kCalibrationWait).status();
-    if (status.ok() || stopped || std::exchange(told_of_calibration_, true)) continue;
+    const std::optional<DeviceId> first = FirstOf(kind);
+    if (!first || executor_->backend(*first).calibration()) continue;
+    // Somebody else's calibration, or a preparation, is no failure.
+    if (calibrating_ || preparation_->pending() > 0) continue;
+    Uncalibrated& before = uncalibrated_[kind];
+    const auto now = std::chrono::steady_clock::now();
+    if (now < before.next) continue;
+    const absl::Status status = Calibrate(kind, &stopped, now + kCalibrationWait).status();
+    if (status.ok() || stopped) continue;
+    before.wait = std::clamp(2 * before.wait, options_.quiet_time, kCalibrationAgain);
+    before.next = now + before.wait;
+    if (std::exchange(before.told, true)) continue;
+    const bool measured = executor_->backend(*first).calibration().has_value();
     observer_.OnCalibrationProblem(
-        fmt::format("{} was not calibrated ({}); it is tried again every minute that is quiet",
-                    Name(kind), std::string(status.message())));
+        measured ? fmt::format("{}: {}", Name(kind), std::string(status.message()))
+                 : fmt::format("{} was not calibrated ({}); it is tried again in quiet moments",
+                               Name(kind), std::string(status.message())));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,9 @@ struct EngineOptions {
   int64_t past_measurement_bytes = kPastMeasurementBytes;
   ExecutorOptions execution;
   PreparationOptions preparation;
+  /// Between two looks for a moment without requests, in which what is not known of devices is
+  /// measured.
+  std::chrono::milliseconds quiet_time = std::chrono::minutes(1);
   bool models = true;  ///< false: rules choose what is tried, whatever there is
   /// A folder of installed models (ModelStore), besides those in data_dir; empty: none.
   std::string installed_models;
@@ -131,15 +135,23 @@ class Engine {
   void OpenModels(Observer& observer);
   /// Has devices use what was measured of them before.
   void ReadCalibrations();
-  bool serves(DeviceKind kind) const { return kind == DeviceKind::kCpu || !gpus_.empty(); }
-  /// Measures what was never measured, in the first quiet moments. What goes wrong is told once.
+  /// Of the kind that serves; none: none does.
+  std::optional<DeviceId> FirstOf(DeviceKind kind) const;
+  /// Measures what was never measured, in the first quiet moments. What goes wrong is told once of
+  /// each kind, and tried again after twice as long each time.
   void CalibrateWhenQuiet(const std::stop_token& stop);
   absl::StatusOr<GpuBackend*> GpuOf(std::string_view uuid);
 
   const EngineOptions options_;
   Observer& observer_;
   std::atomic<bool> calibrating_ = false;
-  bool told_of_calibration_ = false;  ///< the housekeeper's
+  /// The housekeeper's, of a kind that it could not calibrate.
+  struct Uncalibrated {
+    bool told = false;
+    std::chrono::milliseconds wait{};
+    std::chrono::steady_clock::time_point next{};
+  };
+  std::map<DeviceKind, Uncalibrated> uncalibrated_;
   // In the order of construction; destroyed in reverse.
   std::unique_ptr<Store> store_;
   std::unique_ptr<Budget> budget_;

@@ -40,7 +40,7 @@ int CalibrateDevices(const Config& config, std::ostream& out, std::ostream& err)
   if (!options.data_dir.empty()) {
     auto locked = engine::DataDirectory::Open(engine::PosixFileSystem(), options.data_dir);
     if (!locked.ok()) {
-      err << fmt::format("sparsed: {}; a server that runs calibrates itself: sparsectl calibrate\n",
+      err << fmt::format("sparsed: {}; while a server uses it: sparsectl calibrate\n",
                          std::string(locked.status().message()));
       return 1;
     }

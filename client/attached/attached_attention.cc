@@ -7,6 +7,14 @@
 namespace sparsed {
 inline namespace client {
 
+// One goes for the other.
+static_assert(static_cast<int>(Chain::Scores::kDot) ==
+              static_cast<int>(ChainProgram::Scores::kDot));
+static_assert(static_cast<int>(Chain::Scores::kSum) ==
+              static_cast<int>(ChainProgram::Scores::kSum));
+static_assert(static_cast<int>(Chain::Scores::kGatv2) ==
+              static_cast<int>(ChainProgram::Scores::kGatv2));
+
 std::optional<AttachedChain::Step> AttachedChain::Attend(Kind kind,
                                                          const Chain::AttentionStep& attention,
                                                          size_t value) {
@@ -17,9 +25,10 @@ std::optional<AttachedChain::Step> AttachedChain::Attend(Kind kind,
   const size_t bias = options.bias ? Use(*options.bias, value) : kNone;
   const size_t att = options.att ? Use(*options.att, value) : kNone;
   const bool gatv2 = options.scores == Chain::Scores::kGatv2;
-  if (attention.matrix != name_ || left == kNone || right == kNone || values == kNone ||
-      (options.bias && bias == kNone) || gatv2 != options.att.has_value() ||
-      (gatv2 && att == kNone) || heads < 1 || heads > kMostHeads) {
+  if (options.scores > Chain::Scores::kGatv2 || attention.matrix != name_ || left == kNone ||
+      right == kNone || values == kNone || (options.bias && bias == kNone) ||
+      gatv2 != options.att.has_value() || (gatv2 && att == kNone) || heads < 1 ||
+      heads > kMostHeads) {
     return std::nullopt;
   }
   const bool sums = options.scores == Chain::Scores::kSum;

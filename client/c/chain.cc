@@ -164,7 +164,7 @@ sparsed_error* AddAttentionGradient(sparsed_chain* chain, sparsed_matrix* matrix
                                            .bias = of.d_bias != nullptr,
                                            .att = of.d_att != nullptr};
     if (!wanted.left && !wanted.right && !wanted.values && !wanted.bias && !wanted.att) {
-      in.Refuse("no gradient is wanted: d_left, d_right, d_values and d_bias are null pointers");
+      in.Refuse("no gradient is wanted: all pointers to gradients are null");
     }
     if (!in.ok()) return in.status();
     const Chain::AttentionGradients gradients =

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -37,6 +38,13 @@ constexpr size_t kCopiedBytes = size_t{64} << 20;
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Of the calling thread, of the process.
+double ProcessorSeconds(clockid_t clock) {
+  timespec time = {};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 /// Random columns, so many a row, one of each part of the columns.
@@ -350,16 +358,28 @@ class CpuSteps final : public Steps {
   std::vector<Step> All() override {
     using D = DeviceConstants;
     return {
-        [this](Lane&) { return Copies(); },
+        [this](Lane&) { return Begin(); },
         [this](Lane&) {
+          if (!beyond_caches_) return absl::OkStatus();
+          const size_t half = memory_.size() / 2;
+          return Timed(&D::copy_bytes_per_second, "copying memory", [&](int repeats) {
+            return cpu::CopyMemory({memory_.data(), half}, {memory_.mutable_data() + half, half},
+                                   repeats, threads_);
+          });
+        },
+        [this](Lane&) {
+          if (!beyond_caches_) return absl::OkStatus();
           return Timed(&D::read_bytes_per_second, "reading memory", [this](int repeats) {
             return cpu::ReadMemory({memory_.data(), memory_.size()}, repeats, threads_);
           });
         },
         [this](Lane&) {
-          // Half of it: others have a part.
+          // Half of it: others have a part. Where the machine counts the caches of several groups
+          // of cores as one, a thread has this much of its group's.
+          constexpr size_t kOfThread = size_t{4} << 20;
           const auto half = static_cast<size_t>(backend_.cache_bytes() / 2);
-          const size_t bytes = std::clamp(half, size_t{1} << 20, memory_.size());
+          const size_t bytes = std::clamp(std::min(half, kOfThread * static_cast<size_t>(threads_)),
+                                          size_t{1} << 20, memory_.size());
           return Timed(&D::cache_bytes_per_second, "reading the cache", [this, bytes](int repeats) {
             return cpu::ReadMemory({memory_.data(), bytes}, repeats, threads_);
           });
@@ -372,26 +392,45 @@ class CpuSteps final : public Steps {
           return Flops(&D::f64_flops_per_second, "multiplying f64", ElementType::kF64);
         },
         [this](Lane&) { return Teams(); },
-        [this](Lane& lane) { return Multiply(kNearWithHost, lane); },
+        [this](Lane& lane) {
+          return Alone("an SpMM", /*whole_team=*/false,
+                       [&] { return Multiply(kNearWithHost, lane); });
+        },
     };
   }
 
  private:
   int64_t matrix_rows() const override { return int64_t{1} << 18; }
 
-  absl::Status Copies() {
-    // More than the caches hold, as far as that is not much of the machine's memory.
+  /// What `measure` says, unless others computed meanwhile.
+  absl::Status Alone(std::string_view what, bool whole_team,
+                     const std::function<absl::Status()>& measure) const {
+    const Clock::time_point begin = Clock::now();
+    const double caller = ProcessorSeconds(CLOCK_THREAD_CPUTIME_ID);
+    const double process = ProcessorSeconds(CLOCK_PROCESS_CPUTIME_ID);
+    if (absl::Status measured = measure(); !measured.ok()) return measured;
+    const double all = std::max(SecondsSince(begin), 1e-9);
+    return CheckAlone(what,
+                      {(ProcessorSeconds(CLOCK_THREAD_CPUTIME_ID) - caller) / all,
+                       (ProcessorSeconds(CLOCK_PROCESS_CPUTIME_ID) - process) / (all * threads_)},
+                      whole_team);
+  }
+
+  /// Memory: more than the caches hold, as far as that is not much of the machine's. A system may
+  /// name the cache of one group of cores alone: so it is also as much as a thread has of any.
+  absl::Status Begin() {
     constexpr size_t kLeast = size_t{128} << 20, kMost = size_t{1} << 30;
-    const auto twice = static_cast<size_t>(2 * backend_.cache_bytes());
-    absl::StatusOr<Buffer> memory = host_.Allocate(std::clamp(twice, kLeast, kMost));
+    constexpr size_t kOfThread = size_t{8} << 20;
+    const size_t wanted = std::clamp(std::max(static_cast<size_t>(2 * backend_.cache_bytes()),
+                                              kOfThread * static_cast<size_t>(threads_)),
+                                     kLeast, kMost);
+    absl::StatusOr<Buffer> memory = host_.Allocate(wanted);
+    beyond_caches_ = memory.ok();
+    if (absl::IsResourceExhausted(memory.status())) memory = host_.Allocate(kLeast);
     if (!memory.ok()) return memory.status();
     memory_ = *std::move(memory);
-    const size_t half = memory_.size() / 2;
-    std::memset(memory_.mutable_data(), 1, half);
-    return Timed(&DeviceConstants::copy_bytes_per_second, "copying memory", [&](int repeats) {
-      return cpu::CopyMemory({memory_.data(), half}, {memory_.mutable_data() + half, half}, repeats,
-                             threads_);
-    });
+    std::memset(memory_.mutable_data(), 1, memory_.size());
+    return absl::OkStatus();
   }
 
   absl::Status Flops(double DeviceConstants::*constant, std::string_view what, ElementType type) {
@@ -401,18 +440,20 @@ class CpuSteps final : public Steps {
   }
 
   absl::Status Teams() {
-    const absl::Status status =
-        Timed(&DeviceConstants::launch_seconds, "starting teams", [&](int repeats) {
+    const absl::Status status = Timed(
+        &DeviceConstants::launch_seconds, "starting teams",
+        [&](int repeats) {
           cpu::StartTeams(100 * repeats, threads_);
           return 100.0 * repeats;
-        });
+        },
+        /*whole_team=*/false);
     if (status.ok()) found_.launch_seconds = 1 / found_.launch_seconds;
     return status;
   }
 
   /// `work` does its work so many times, and returns how much that is.
   absl::Status Timed(double DeviceConstants::*constant, std::string_view what,
-                     const std::function<double(int)>& work) {
+                     const std::function<double(int)>& work, bool whole_team = true) {
     // So long that starting and ending a team does not count.
     constexpr double kSeconds = 0.01;
     const auto seconds = [&](int repeats, double* done) {
@@ -424,14 +465,17 @@ class CpuSteps final : public Steps {
     seconds(1, &done);  // pages and clocks
     const double once = seconds(1, &done);
     const int repeats = static_cast<int>(std::clamp(std::ceil(kSeconds / once), 1.0, 1e6));
-    return Find(constant, what, kNearWithHost, [&]() -> absl::StatusOr<double> {
-      const double taken = seconds(repeats, &done);
-      return done / taken;
+    return Alone(what, whole_team, [&] {
+      return Find(constant, what, kNearWithHost, [&]() -> absl::StatusOr<double> {
+        const double taken = seconds(repeats, &done);
+        return done / taken;
+      });
     });
   }
 
   const int threads_;
   Buffer memory_;
+  bool beyond_caches_ = false;  ///< memory_ is larger than they are
 };
 
 }  // namespace
@@ -444,6 +488,21 @@ absl::StatusOr<double> Agreed(std::string_view what, std::vector<double> rates, 
       "others used the device meanwhile: {} went at {:.3g} a second once, and half of the time at "
       "{:.3g} or less",
       what, best, median));
+}
+
+absl::Status CheckAlone(std::string_view what, const ProcessorShares& shares, bool whole_team) {
+  // As for the rate of its memory (MemoryRate).
+  constexpr double kOwn = 0.9, kAlone = 1.05;
+  const double least = whole_team ? std::min(shares.caller, shares.process) : shares.caller;
+  if (least < kOwn) {
+    return absl::AbortedError(fmt::format(
+        "others used the device meanwhile: {} had {:.0f} % of its processors", what, 100 * least));
+  }
+  if (shares.process <= kAlone) return absl::OkStatus();
+  return absl::AbortedError(
+      fmt::format("others used the device meanwhile: while {} was measured the server had {:.0f} % "
+                  "as much again to compute",
+                  what, 100 * (shares.process - 1)));
 }
 
 absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, DeviceId device,
@@ -467,7 +526,15 @@ absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, De
         device,
         [&](Lane& lane) {
           const Budget::SpareOnly spare;
+          const int before = executor.running(device);
+          const double busy = executor.busy_seconds(device);
           status = step(lane);
+          // Other lanes': those that run, and those that ended meanwhile. This one's counts later.
+          const int beside = std::max(before, executor.running(device)) - 1;
+          if (status.ok() && (beside > 0 || executor.busy_seconds(device) > busy)) {
+            status = absl::AbortedError(
+                "others used the device meanwhile: requests ran on other worker slots");
+          }
         },
         stop, until);
     if (!ran.ok()) return ran;

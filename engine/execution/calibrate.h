@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <string_view>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/execution/executor.h"
 #include "engine/planning/calibration.h"
@@ -11,14 +14,25 @@
 
 namespace sparsed::engine {
 
-/// All constants of the device, in about a second. Steps are of 0.3 s at most, and requests go
-/// between them. ABORTED, with a sentence, where others used the device meanwhile: what it did in a
-/// second differed from time to time. UNAVAILABLE of a device that is lost; RESOURCE_EXHAUSTED
-/// without free memory for it; CANCELLED and DEADLINE_EXCEEDED as Executor::RunIdle's, `until`
-/// being when the last step has to have begun.
+/// All constants of the device, in a second or two. Requests go between its steps. Of a CPU without
+/// free memory for more than its caches hold, the rates of memory are not measured. Nothing is
+/// evicted for it. ABORTED, with a sentence, where others used the device meanwhile: what it did in
+/// a second differed from time to time, requests ran beside a step, or the CPU had more to do than
+/// that, or less. UNAVAILABLE of a device that is lost; RESOURCE_EXHAUSTED without free memory for
+/// it; CANCELLED and DEADLINE_EXCEEDED as Executor::RunIdle's, `until` being when the last step has
+/// to have begun.
 absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, DeviceId device,
                                       const std::atomic<bool>* stop,
                                       std::chrono::steady_clock::time_point until);
+
+/// Processor time of tries over the time that they took: below 1, others ran where it was to run.
+struct ProcessorShares {
+  double caller = 1;   ///< of the thread that took them, and computed all the time
+  double process = 1;  ///< of all threads of the process over those that were to compute
+};
+/// OK if nobody else computed. `whole_team`: all its threads had to compute all the time. ABORTED
+/// with a sentence about `what`.
+absl::Status CheckAlone(std::string_view what, const ProcessorShares& shares, bool whole_team);
 
 /// What several tries agree on: the best, if the median is near it (`near`, a share). ABORTED
 /// with a sentence about `what` if it is not.

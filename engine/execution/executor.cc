@@ -380,6 +380,7 @@ TenantSeconds Executor::tenant_seconds(DeviceId device) const {
   return impl_->scheduler->tenant_seconds(device);
 }
 int64_t Executor::in_flight() const { return impl_->scheduler->in_flight(); }
+int Executor::running(DeviceId device) const { return impl_->scheduler->running(device); }
 int64_t Executor::queue_depth(DeviceId device) const {
   return impl_->scheduler->queue_depth(device);
 }

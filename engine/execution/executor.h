@@ -115,6 +115,7 @@ class Executor {
   TenantSeconds tenant_seconds(DeviceId device) const;
 
   int64_t in_flight() const;                   ///< begun and not ended
+  int running(DeviceId device) const;          ///< on lanes just now, trials included
   int64_t queue_depth(DeviceId device) const;  ///< waiting for a lane
   LaneWaits lane_waits(DeviceId device) const;
   double busy_seconds(DeviceId device) const;  ///< lanes in kernels, trials included

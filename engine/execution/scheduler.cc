@@ -103,6 +103,11 @@ int64_t Scheduler::in_flight() const {
   return static_cast<int64_t>(jobs_.size());
 }
 
+int Scheduler::running(DeviceId device) const {
+  const MutexLock lock(mutex_);
+  return lanes_of(device).running;
+}
+
 int64_t Scheduler::queue_depth(DeviceId device) const {
   const MutexLock lock(mutex_);
   return lanes_of(device).queued;

@@ -69,6 +69,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   int64_t in_flight() const;
   /// Begun to run on that device, and not ended.
   int64_t in_flight(DeviceId device) const { return lanes_of(device).begun; }
+  /// Jobs and idle work that lanes of that device run just now.
+  int running(DeviceId device) const;
   int64_t queue_depth(DeviceId device) const;
   /// What tenants had of that device, by lanes' time.
   TenantSeconds tenant_seconds(DeviceId device) const;

@@ -454,6 +454,7 @@ MemorySource& Budget::Source(MemoryUse use, MemoryOwner* owner) {
 }
 Budget::SpareOnly::SpareOnly() { ++spare_only; }
 Budget::SpareOnly::~SpareOnly() { --spare_only; }
+bool Budget::SpareOnly::Holds() { return spare_only > 0; }
 MemoryOwner& Budget::OwnerOf(std::string_view name) { return state_->OwnerOf(name); }
 std::map<std::string, int64_t> Budget::owned() const { return state_->owned(); }
 absl::StatusOr<Budget::Charge> Budget::Count(size_t bytes, MemoryUse use, MemoryOwner* owner) {

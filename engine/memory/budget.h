@@ -51,12 +51,14 @@ class Budget {
   /// have ended.
   /// What belongs to all, such as plans, caches and preparations, has no owner (null).
   MemorySource& Source(MemoryUse use, MemoryOwner* owner = nullptr);
-  /// While one lives, nothing is evicted for what its thread allocates, or reads from the disk: it
-  /// gets what is free.
+  /// While one lives, nothing is evicted for what its thread allocates, on a GPU either, or reads
+  /// from the disk: it gets what is free.
   class SpareOnly {
    public:
     SpareOnly();
     ~SpareOnly();
+    /// Whether the calling thread has one.
+    static bool Holds();
     SpareOnly(const SpareOnly&) = delete;
     SpareOnly& operator=(const SpareOnly&) = delete;
   };

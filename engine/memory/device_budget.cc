@@ -198,8 +198,9 @@ absl::StatusOr<Buffer> DeviceBudget::UseSource::Allocate(size_t bytes) {
   State& state = *budget->state_;
   const size_t taken = state.Taken(bytes, exportable);
   absl::StatusOr<Buffer> buffer = state.Allocate(bytes, use, owned, exportable);
-  while (evicts && absl::IsResourceExhausted(buffer.status()) && state.MayFit(taken, use, owned) &&
-         budget->evict && budget->evict(static_cast<int64_t>(taken), at_once)) {
+  const bool may_evict = evicts && budget->evict && !Budget::SpareOnly::Holds();
+  while (may_evict && absl::IsResourceExhausted(buffer.status()) &&
+         state.MayFit(taken, use, owned) && budget->evict(static_cast<int64_t>(taken), at_once)) {
     if (at_once) {
       state.Settle();
     } else {

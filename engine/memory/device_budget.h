@@ -46,7 +46,8 @@ class DeviceBudget {
   /// RESOURCE_EXHAUSTED: "the request needs 8589934592 bytes of device memory, 1073741824 of
   /// 4294967296 are free ..."; with a RetryDelay unless it is more than the limit; or the owner's
   /// quota says so (Quota::kDeviceBytes). Copies of what
-  /// the host has, which go when others need the room, have no owner (null).
+  /// the host has, which go when others need the room, have no owner (null). Nothing is evicted for
+  /// a thread that has a Budget::SpareOnly.
   MemorySource& Source(MemoryUse use, const MemoryOwner* owner = nullptr);
   /// Likewise, but nothing is copied to the host to make room, nor given back to the card: for
   /// threads that must not block.

@@ -55,7 +55,11 @@ const std::string& ProcessorName() {
     while (std::getline(cpuinfo, line)) {
       const size_t colon = line.find(": ");
       if (line.starts_with("model name") && colon != std::string::npos) {
-        return line.substr(colon + 2);
+        std::string model = line.substr(colon + 2);
+        // A hypervisor writes there what it likes.
+        std::ranges::replace_if(
+            model, [](char c) { return c < ' ' || c > '~'; }, '?');
+        return model;
       }
     }
     return std::string("CPU");

@@ -14,7 +14,7 @@
 
 namespace sparsed::engine {
 
-/// As /proc/cpuinfo has it; "CPU" where that says nothing. Read once.
+/// As /proc/cpuinfo has it, what is not ASCII as '?'; "CPU" where that says nothing. Read once.
 const std::string& ProcessorName();
 
 /// Of the last level cache; what is usual where the machine does not say.

@@ -158,7 +158,9 @@ absl::StatusOr<std::vector<Calibration>> ReadCalibrations(FileSystem& files,
   try {
     if (const Json& format = json.at("format"); format != kFormat) {
       return absl::InvalidArgumentError(
-          fmt::format("{} is of format {}, not {}", path, format.dump(), kFormat));
+          format.is_number_integer()
+              ? fmt::format("{} is of format {}, not {}", path, format.get<int64_t>(), kFormat)
+              : fmt::format("{} does not say of which format it is", path));
     }
     for (const Json& entry : json.at("calibrations")) {
       absl::StatusOr<Calibration> calibration = FromJson(entry);
@@ -183,12 +185,12 @@ absl::Status KeepCalibration(FileSystem& files, const std::string& directory,
       if (other.model == calibration.model && other.threads == calibration.threads) continue;
       all.push_back(std::move(other));
     }
-  } else if (!absl::IsInvalidArgument(kept.status())) {
-    return kept.status();
   }
   Json json = {{"format", kFormat}, {"calibrations", Json::array()}};
   for (const Calibration& one : all) json["calibrations"].push_back(ToJson(one));
-  return WriteText(files, directory, fmt::format("{}\n", json.dump(1)));
+  // A processor's name is whatever its hypervisor says.
+  return WriteText(files, directory,
+                   fmt::format("{}\n", json.dump(1, ' ', false, Json::error_handler_t::replace)));
 }
 
 }  // namespace sparsed::engine

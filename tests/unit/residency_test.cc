@@ -120,6 +120,21 @@ TEST_F(ResidencyTest, CallersDoNotMapAllOfIt) {
   EXPECT_EQ(residency_.evictions(), 0);
 }
 
+TEST_F(ResidencyTest, NothingGoesForThoseWhoTakeWhatIsSpare) {
+  const Array large = HostArray(900, 1), other = HostArray(200, 2);
+  ASSERT_TRUE(residency_.Place(large, MemoryUse::kMatrices).ok());
+  {
+    const Budget::SpareOnly spare;
+    EXPECT_TRUE(
+        absl::IsResourceExhausted(budget_.Source(MemoryUse::kPreparation).Allocate(800).status()));
+    EXPECT_TRUE(absl::IsResourceExhausted(residency_.Place(other, MemoryUse::kMatrices).status()));
+    EXPECT_EQ(residency_.evictions(), 0);
+    EXPECT_EQ(card_->trims, 0);
+  }
+  EXPECT_TRUE(budget_.Source(MemoryUse::kPreparation).Allocate(800).ok());
+  EXPECT_EQ(residency_.evictions(), 1);
+}
+
 TEST_F(ResidencyTest, PlacesOnceAndCountsByUse) {
   const Array host = HostArray(100, 7);
   auto there = residency_.Place(host, MemoryUse::kMatrices);

@@ -565,7 +565,9 @@ int Main(int argc, char** argv) {
   } catch (const std::length_error&) {
   }
   if (!report.ok()) return ExitWith("sparsed_scale", report.status());
-  fmt::print("{}", options.json ? report->dump() + "\n" : Text(*report));
+  fmt::print("{}", options.json
+                       ? report->dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+                       : Text(*report));
   return 0;
 }
 

@@ -422,10 +422,11 @@ struct Shape {
 };
 
 /// `widest`: columns of a head, the most of any operand. `aligned`: all rows and heads begin at 16
-/// bytes. UNIMPLEMENTED of more than a grid has room for.
+/// bytes. UNIMPLEMENTED of more than a grid has room for, and of heads of more than 16,384 columns:
+/// each slab of a head reads all of it, so that what they take grows with the square of that.
 template <typename T>
 absl::StatusOr<Shape> ShapeOf(int64_t heads, int64_t widest, bool aligned) {
-  constexpr int64_t kMost = 65535;
+  constexpr int64_t kMostHeads = 65535, kMostSlabs = 64;
   Shape shape;
   shape.aligned = aligned && sizeof(T) <= 4;
   int64_t lane = shape.aligned ? kWidest<T> : 8;
@@ -436,7 +437,7 @@ absl::StatusOr<Shape> ShapeOf(int64_t heads, int64_t widest, bool aligned) {
     lane = 8;
     shape.slabs_of_head = (widest + 32 * lane - 1) / (32 * lane);
   }
-  if (heads > kMost || shape.slabs_of_head > kMost) {
+  if (heads > kMostHeads || shape.slabs_of_head > kMostSlabs || widest > kMostSpmmWidth / heads) {
     return absl::UnimplementedError("the heads are too wide for the GPU's kernel");
   }
   const int64_t wanted =

@@ -509,6 +509,14 @@ def test_gatv2_of_no_nonzeros(client, name):
             "x has 4 heads, expected 2, as att has",
         ),
         (
+            lambda g, s: st.gatv2(g, s(7, 4, 2), s(5, 8), s(2, 4)),
+            "left has 4 heads, expected 2, as att has",
+        ),
+        (
+            lambda g, s: st.gatv2(g, s(7, 8), s(5, 4, 2), s(2, 4), s(5, 6)),
+            "right has 4 heads, expected 2, as att has",
+        ),
+        (
             lambda g, s: st.gatv2(g, s(7, 4), s(5, 4), s(2, 2), bias=s(3)),
             "bias is 3 x 1, expected",
         ),

@@ -6,10 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "engine/engine.h"
 #include "engine/execution/backend.h"
 #include "engine/execution/calibrate.h"
@@ -93,6 +97,9 @@ TEST(Calibrations, DamageIsASentenceAndIsReplaced) {
       {"[]", "is damaged"},
       {R"({"format":2,"calibrations":[]})", "format 2, not 1"},
       {R"({"format":1})", "calibrations"},
+      {R"({"format":"1","calibrations":[]})", "does not say of which format"},
+      {fmt::format(R"({{"format":{}{}}})", std::string(100'000, '['), std::string(100'000, ']')),
+       "does not say of which format"},
       {file("3"), "is damaged"},
       {file(R"({"model":"","threads":0,"measured_unix_ns":1,"seconds":1,"constants":{}})"),
        "a device in it is none"},
@@ -110,6 +117,12 @@ TEST(Calibrations, DamageIsASentenceAndIsReplaced) {
                 AllOf(HasSubstr("calibration.json"), HasSubstr(why)));
   }
   ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), Of("H100", 0, 5e-6, 1)).ok());
+  EXPECT_EQ(Read(directory.path()).size(), 1u);
+}
+
+TEST(Calibrations, AreKeptWhateverAProcessorIsCalled) {
+  TemporaryDirectory directory;
+  ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), Of("\xe9PYC", 0, 5e-6, 1)).ok());
   EXPECT_EQ(Read(directory.path()).size(), 1u);
 }
 
@@ -136,6 +149,20 @@ TEST(Constants, TriesOfABusyDeviceAreNone) {
   EXPECT_TRUE(absl::IsAborted(busy)) << busy;
   EXPECT_THAT(std::string(busy.message()),
               AllOf(HasSubstr("others used the device"), HasSubstr("reading went at 100")));
+}
+
+TEST(Constants, TriesBesideOthersAreNone) {
+  EXPECT_TRUE(CheckAlone("reading", {0.97, 1.02}, /*whole_team=*/true).ok());
+  EXPECT_TRUE(CheckAlone("starting teams", {0.97, 0.3}, /*whole_team=*/false).ok());
+  const absl::Status starved = CheckAlone("reading", {0.5, 0.98}, true);
+  EXPECT_TRUE(absl::IsAborted(starved)) << starved;
+  EXPECT_THAT(std::string(starved.message()), HasSubstr("reading had 50 % of its processors"));
+  EXPECT_TRUE(absl::IsAborted(CheckAlone("reading", {0.98, 0.6}, true)));
+  for (const bool whole_team : {false, true}) {
+    const absl::Status beside = CheckAlone("reading", {0.98, 2}, whole_team);
+    EXPECT_TRUE(absl::IsAborted(beside)) << beside;
+    EXPECT_THAT(std::string(beside.message()), HasSubstr("100 % as much again"));
+  }
 }
 
 TEST(Constants, LongWorkIsWhatTakesLongOnTheDevice) {
@@ -176,8 +203,18 @@ TEST(Constants, TilesPayWhereSharedMemoryIsMuchFasterThanTheCache) {
 /// What an engine says of calibrations.
 class Sentences final : public Observer {
  public:
-  void OnCalibrationProblem(std::string_view sentence) override { problems.emplace_back(sentence); }
+  void OnCalibrationProblem(std::string_view sentence) override {
+    problems.emplace_back(sentence);
+    Said();
+  }
+  void OnCalibrated(std::string_view /*device*/, std::string_view /*took*/) override { Said(); }
   std::vector<std::string> problems;
+  absl::Notification said;
+
+ private:
+  void Said() {
+    if (!said.HasBeenNotified()) said.Notify();
+  }
 };
 
 EngineOptions OptionsIn(const std::string& directory) {
@@ -265,6 +302,42 @@ TEST(EngineCalibration, MeasuresTheCpuOrSaysThatItIsBusy) {
   const std::vector<Calibration> kept = Read(directory.path());
   ASSERT_EQ(kept.size(), 1u);
   EXPECT_EQ(kept.front().model, (*engine)->executor().model(DeviceKind::kCpu));
+}
+
+TEST(EngineCalibration, IsNoneBesideOtherWork) {
+  TemporaryDirectory directory;
+  Sentences observer;
+  const auto engine = Engine::Open(OptionsIn(directory.path()), observer);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const std::jthread busy([](const std::stop_token& stop) {
+    for (volatile int i = 0; !stop.stop_requested(); i = i + 1) {
+    }
+  });
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::minutes(5);
+  const absl::Status status = (*engine)->Calibrate(DeviceKind::kCpu, nullptr, soon).status();
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("others used the"));
+  EXPECT_FALSE((*engine)->devices().front().calibration);
+  EXPECT_THAT(Read(directory.path()), IsEmpty());
+}
+
+TEST(EngineCalibration, ComesByItselfInAQuietMoment) {
+  TemporaryDirectory directory;
+  Sentences observer;
+  EngineOptions options = OptionsIn(directory.path());
+  options.quiet_time = std::chrono::milliseconds(1);
+  {
+    const auto engine = Engine::Open(options, observer);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE(observer.said.WaitForNotificationWithTimeout(absl::Minutes(2)));
+  }
+  // It was measured and kept, or others compute on this machine.
+  if (observer.problems.empty()) {
+    EXPECT_EQ(Read(directory.path()).size(), 1u);
+  } else {
+    EXPECT_THAT(observer.problems.front(), HasSubstr("cpu was not calibrated"));
+    EXPECT_THAT(Read(directory.path()), IsEmpty());
+  }
 }
 
 TEST(EngineCalibration, IsRefusedWithASentence) {

@@ -341,12 +341,13 @@ def gatv2(
     if att.dim() not in (1, 2):
         raise InvalidArgument(f"att is {tuple(att.shape)}, expected H x d")
     count = 1 if att.dim() == 1 else att.shape[0]
-    left, _ = _flat("left", _prepare(number, "left", left), None)
+    left, of_left = _flat("left", _prepare(number, "left", left), None)
     right = _prepare(number, "right", right)
     x, heads = _flat("x", right if x is None else _prepare(number, "x", x), None)
-    right, _ = _flat("right", right, None)
-    if heads is not None and heads != count:
-        raise InvalidArgument(f"x has {heads} heads, expected {count}, as att has")
+    right, of_right = _flat("right", right, None)
+    for what, of in (("left", of_left), ("right", of_right), ("x", heads)):
+        if of is not None and of != count:
+            raise InvalidArgument(f"{what} has {of} heads, expected {count}, as att has")
     b = None if bias is None else _by_nonzero(number, "bias", bias)[0]
     y: Tensor = _attention.attention(
         number, left, right, x, b, att.reshape(1, -1), _native.GATV2, count, slope
