@@ -79,6 +79,7 @@ TEST(Attention, OfLongRows) {
 /// Attention with rows in pieces, and all of its gradients.
 class Everything {
  public:
+  explicit Everything(EdgeScores::Kind kind) : kind_(kind) {}
   static constexpr int64_t kHeads = 2, kColumns = 16, kRows = 300, kCols = 60'000;
   using Results = std::vector<std::vector<float>>;
 
@@ -87,8 +88,11 @@ class Everything {
   Results Compute(const RunOne& run) const {
     Results results = {std::vector<float>(kRows * kColumns), std::vector<float>(kRows * kHeads),
                        std::vector<float>(kRows * kColumns), std::vector<float>(kCols * kColumns),
-                       std::vector<float>(kCols * kColumns)};
+                       std::vector<float>(kCols * kColumns), std::vector<float>(kColumns)};
     EdgeAttention attention{plain_.there};
+    attention.scores.kind = kind_;
+    if (kind_ == EdgeScores::Kind::kGatv2)
+      attention.scores.att = {att_.data(), 1, kColumns, kColumns};
     attention.scores.heads = kHeads;
     attention.scores.left = {left_.data(), kRows, kColumns, kColumns};
     attention.scores.right = {right_.data(), kCols, kColumns, kColumns};
@@ -105,6 +109,9 @@ class Everything {
     gradient.left = {results[2].data(), kRows, kColumns, kColumns};
     gradient.right = {results[3].data(), kCols, kColumns, kColumns};
     gradient.values_gradient = {results[4].data(), kCols, kColumns, kColumns};
+    if (kind_ == EdgeScores::Kind::kGatv2) {
+      gradient.att = {results[5].data(), 1, kColumns, kColumns};
+    }
     run(gradient);
     return results;
   }
@@ -122,16 +129,26 @@ class Everything {
     return floats;
   }
 
+  const EdgeScores::Kind kind_;
   Cpu cpu_{1};
   const Pattern pattern_ = LongRow();
   const Subject plain_{cpu_, pattern_, false}, transposed_{cpu_, pattern_, true};
   std::mt19937 random_{3};
   const std::vector<float> left_ = Random(kRows), right_ = Random(kCols), values_ = Random(kCols);
+  const std::vector<float> att_ = Random(1);
 };
 
+/// Of which rows are gathered on both sides.
+class AttentionInPieces : public ::testing::TestWithParam<EdgeScores::Kind> {};
+INSTANTIATE_TEST_SUITE_P(Scores, AttentionInPieces,
+                         ::testing::Values(EdgeScores::Kind::kDot, EdgeScores::Kind::kGatv2),
+                         [](const auto& kind) {
+                           return kind.param == EdgeScores::Kind::kDot ? "Dot" : "Gatv2";
+                         });
+
 /// Results do not depend on the team, bit by bit, also where rows are in pieces.
-TEST(Attention, IsTheSameForAnyTeam) {
-  const Everything everything;
+TEST_P(AttentionInPieces, IsTheSameForAnyTeam) {
+  const Everything everything(GetParam());
   const auto with = [&](int threads) {
     return everything.Compute([&](const auto& arguments) {
       EXPECT_TRUE(RunWhole(arguments, ElementType::kF32, TeamOf(threads)).ok());
@@ -141,8 +158,8 @@ TEST(Attention, IsTheSameForAnyTeam) {
   for (const int threads : {2, 3, 7}) EXPECT_EQ(with(threads), alone) << threads;
 }
 
-TEST(Attention, IsTheSameHoweverOftenItIsCut) {
-  const Everything everything;
+TEST_P(AttentionInPieces, IsTheSameHoweverOftenItIsCut) {
+  const Everything everything(GetParam());
   const auto whole = everything.Compute([](const auto& arguments) {
     EXPECT_TRUE(RunWhole(arguments, ElementType::kF32, TeamOf(2)).ok());
   });
@@ -170,8 +187,8 @@ TEST(Attention, IsTheSameHoweverOftenItIsCut) {
   }
 }
 
-TEST(Attention, StopsBetweenItsParts) {
-  const Everything everything;
+TEST_P(AttentionInPieces, StopsBetweenItsParts) {
+  const Everything everything(GetParam());
   const std::atomic<bool> stop = true;
   Context context = TeamOf(1);
   context.stop = &stop;

@@ -1,6 +1,7 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -254,11 +255,18 @@ class Gradients {
   int64_t Columns() const { return WidthOf(g_.scores, g_.values); }
 
   bool AddOfAtt(cpu::PartLoop& loop, const Wide* sums) const {
-    return loop.Run(1, [&](int64_t) {
-      std::vector<const Wide*> of_part;
-      for (int64_t part = 0; part < Parts(); ++part) of_part.push_back(sums + part * g_.att.cols);
-      AddPieces(std::span<const Wide* const>(of_part), 0, g_.att.cols,
-                static_cast<T*>(g_.att.data));
+    // Of the parts one after the other, so that their rows are read as they lie.
+    constexpr int64_t kColumns = 64;
+    const int64_t cols = g_.att.cols, parts = Parts();
+    return loop.Run((cols + kColumns - 1) / kColumns, [&](int64_t block) {
+      const int64_t first = block * kColumns, count = std::min(kColumns, cols - first);
+      std::array<Wide, kColumns> all = {};
+      for (int64_t part = 0; part < parts; ++part) {
+        const Wide* const of_part = sums + part * cols + first;
+        for (int64_t k = 0; k < count; ++k) all[k] += of_part[k];
+      }
+      std::transform(all.begin(), all.begin() + count, static_cast<T*>(g_.att.data) + first,
+                     [](Wide sum) { return static_cast<T>(sum); });
     });
   }
   /// Its pieces are behind the terms and the sums of att; those of a job before it are not needed
