@@ -310,7 +310,7 @@ TEST(EngineCalibration, IsNoneBesideOtherWork) {
   const auto engine = Engine::Open(OptionsIn(directory.path()), observer);
   ASSERT_TRUE(engine.ok()) << engine.status();
   const std::jthread busy([](const std::stop_token& stop) {
-    for (volatile int i = 0; !stop.stop_requested(); i = i + 1) {
+    while (!stop.stop_requested()) {
     }
   });
   const auto soon = std::chrono::steady_clock::now() + std::chrono::minutes(5);
