@@ -153,6 +153,7 @@ TEST(Constants, TriesOfABusyDeviceAreNone) {
 
 TEST(Constants, TriesBesideOthersAreNone) {
   EXPECT_TRUE(CheckAlone("reading", {0.97, 1.02}, /*whole_team=*/true).ok());
+  EXPECT_TRUE(CheckAlone("reading", {0.8, 0.8}, /*whole_team=*/true).ok());
   EXPECT_TRUE(CheckAlone("starting teams", {0.97, 0.3}, /*whole_team=*/false).ok());
   const absl::Status starved = CheckAlone("reading", {0.5, 0.98}, true);
   EXPECT_TRUE(absl::IsAborted(starved)) << starved;
