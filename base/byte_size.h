@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 namespace sparsed {
 
@@ -28,5 +30,29 @@ inline std::optional<int64_t> UnitBytes(std::string_view unit) {
   for (const auto* at = kPrefixes.begin(); at <= prefix; ++at) bytes *= decimal ? 1000 : 1024;
   return bytes;
 }
+
+/// "4GiB", "1.5 GiB", "3GB" or a number of bytes. nullopt: it is no size, or one that no machine
+/// has.
+inline std::optional<int64_t> ParseByteSize(std::string_view text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  long double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + digits, number);
+  if (error != std::errc() || digits == 0 || end != text.data() + digits || text[0] == '.' ||
+      text[digits - 1] == '.') {
+    return std::nullopt;
+  }
+  std::string_view rest = text.substr(digits);
+  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  const std::optional<int64_t> unit = UnitBytes(rest);
+  constexpr long double kMost = int64_t{1} << 60;
+  if (!unit || number * *unit > kMost) return std::nullopt;
+  return static_cast<int64_t>(number * *unit);
+}
+
+/// What is wrong with a text that is none, behind it.
+inline constexpr std::string_view kNoByteSize =
+    "is not a size: a number of bytes, or one with KiB, MiB, GiB or TiB behind it, such as 512MiB "
+    "or "
+    "1.5GiB; 1GB is 1000 MB and less than 1GiB";
 
 }  // namespace sparsed

@@ -54,14 +54,16 @@ inline absl::StatusOr<std::string> Read(const std::string& path, bool secret) {
   }
   if (!S_ISREG(facts.st_mode)) return Refuse(path, "this is no file");
   if (secret && facts.st_uid != 0 && facts.st_uid != geteuid()) {
-    return Refuse(path, fmt::format("it holds secrets and belongs to user {}, neither to root nor "
-                                    "to the user of this process; chown it",
-                                    facts.st_uid));
+    return absl::PermissionDeniedError(
+        fmt::format("{}: it holds secrets and belongs to user {}, neither to root nor to the user "
+                    "of this process; chown it",
+                    path, facts.st_uid));
   }
   if (secret && (facts.st_mode & 027) != 0) {
-    return Refuse(path, fmt::format("it holds secrets, and others can read or change it (mode "
-                                    "{:04o}); chmod 600 {}, or 640 for a group of its own",
-                                    facts.st_mode & 07777, path));
+    return absl::PermissionDeniedError(
+        fmt::format("{}: it holds secrets, and others can read or change it (mode {:04o}); chmod "
+                    "600 {}, or 640 for a group of its own",
+                    path, facts.st_mode & 07777, path));
   }
   if (facts.st_size > kMostBytes) return Refuse(path, "it has more than 16 MiB");
   std::string bytes(static_cast<size_t>(facts.st_size), '\0');
@@ -86,7 +88,7 @@ inline absl::StatusOr<std::string> ReadPublicFile(const std::string& path) {
 }
 
 /// Likewise, of a secret one: it must belong to root or to this process' user, and have no
-/// permission for others, nor a group's to write.
+/// permission for others, nor a group's to write; else PERMISSION_DENIED.
 inline absl::StatusOr<std::string> ReadPrivateFile(const std::string& path) {
   return file_detail::Read(path, /*secret=*/true);
 }

@@ -232,7 +232,7 @@ void AddGenerate(CLI::App& app, Invocation& invocation) {
 void AddExplain(CLI::App& app, Invocation& invocation) {
   CLI::App* explain = AddCommand(
       app, "explain", "What limits products with a matrix, and what a reordering could gain",
-      {"explain cora", "explain cora --k=512 --device=cpu", "explain cora --cache=50MB"});
+      {"explain cora", "explain cora --k=512 --device=cpu", "explain cora --cache=1.5MiB"});
   auto e = std::make_shared<ExplainArguments>();
   AddName(explain, e->name);
   explain->add_option("--k", e->k, "K, the columns of SpMM's dense operand")
@@ -240,7 +240,7 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   explain
       ->add_option("--cache", e->cache_bytes,
-                   "Bytes of the last level cache, as in 50MB (default: the device's)")
+                   "Bytes of the last level cache, as in 1.5MiB (default: the device's)")
       ->transform(Size());
   explain->add_option("--device", e->device,
                       "cpu or cuda:0 (default: the GPU if the server uses one)");
@@ -303,14 +303,13 @@ void AddToken(CLI::App& app, Invocation& invocation) {
 }  // namespace
 
 CLI::Validator Size() {
-  std::map<std::string, uint64_t> units = {{"b", 1}};
-  for (const char prefix : {'k', 'm', 'g', 't'}) {
-    for (const char* rest : {"", "b", "ib"}) {
-      const std::string unit = fmt::format("{}{}", prefix, rest);
-      units[unit] = static_cast<uint64_t>(UnitBytes(unit).value());
-    }
-  }
-  return CLI::AsNumberWithUnit(units).description("SIZE");
+  return {[](std::string& text) -> std::string {
+            const std::optional<int64_t> bytes = ParseByteSize(text);
+            if (!bytes) return fmt::format("'{}' {}", text, kNoByteSize);
+            text = std::to_string(*bytes);
+            return {};
+          },
+          "SIZE"};
 }
 
 void AddCommands(CLI::App& app, Invocation& invocation) {

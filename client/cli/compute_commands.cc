@@ -122,7 +122,7 @@ absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments
   const absl::StatusOr<ComputeResult> how =
       matrix.Spmm(operand->operand(), result->destination(), options);
   const auto elapsed = Clock::now() - begin;
-  if (!how.ok()) return how.status();
+  if (!how.ok()) return result->Failed(how.status());
   Report report = DescribeRun(arguments.name, rows, cols, info->type, *how, elapsed);
   absl::Status finished = result->Finish(fmt::format("{} x {}", Count(rows), Count(cols)), report);
   if (!finished.ok()) return finished;
@@ -148,7 +148,7 @@ absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& argumen
       matrix.Sddmm(left->operand(), right->operand(), result->destination(),
                    {.unscaled = arguments.unscaled, .values = values.operand()});
   const auto elapsed = Clock::now() - begin;
-  if (!how.ok()) return how.status();
+  if (!how.ok()) return result->Failed(how.status());
   Report report = DescribeRun(arguments.name, info->nnz, 1, info->type, *how, elapsed);
   absl::Status finished =
       result->Finish(fmt::format("{} values, one for each nonzero", Count(info->nnz)), report);

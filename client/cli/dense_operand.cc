@@ -46,6 +46,7 @@ absl::StatusOr<DenseResult> DenseResult::Open(const Client& client, const Result
   if (absl::IsNotFound(there.status())) {
     const auto made = client.PutZeros(where.keep_as, type, rows, cols);
     if (!made.ok()) return made.status();
+    result.made_ = true;
     return result;
   }
   if (!there.ok()) return there.status();
@@ -57,6 +58,11 @@ absl::StatusOr<DenseResult> DenseResult::Open(const Client& client, const Result
         where.keep_as));
   }
   return result;
+}
+
+absl::Status DenseResult::Failed(absl::Status why) const {
+  if (made_) held_->Delete().IgnoreError();
+  return why;
 }
 
 Destination DenseResult::destination() {

@@ -56,11 +56,15 @@ class DenseResult {
   Destination destination();
   /// Writes the file, if it is one; adds a line and members to the report. `what` describes it.
   absl::Status Finish(const std::string& what, Report& report) const;
+  /// In the place of Finish, where the call went wrong: a buffer that was made for it goes. Returns
+  /// `why`.
+  absl::Status Failed(absl::Status why) const;
 
  private:
   ResultArguments where_;
   NpyArray array_;
   std::optional<DenseMatrix> held_;
+  bool made_ = false;  ///< the buffer, for this result
   ValueType type_ = ValueType::kF32;
 };
 

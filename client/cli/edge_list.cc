@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <utility>
 
 #include "client/cli/triples.h"
@@ -19,6 +21,15 @@ bool IsComment(std::string_view line) {
   return line.empty() || line.front() == '#' || line.front() == '%';
 }
 
+/// A whole number, which programs that know no others write as 3.0 or 3e0, too.
+std::optional<int64_t> ParseNode(std::string_view word) {
+  if (const std::optional<int64_t> whole = ParseInteger(word)) return whole;
+  constexpr double kMost = int64_t{1} << 53;
+  const std::optional<double> real = ParseReal(word);
+  if (!real || std::abs(*real) > kMost || *real != std::trunc(*real)) return std::nullopt;
+  return static_cast<int64_t>(*real);
+}
+
 /// The columns of a line.
 class Columns {
  public:
@@ -32,7 +43,10 @@ class Columns {
   void Split(std::string_view line) {
     count_ = 0;
     if (delimiter_ == ' ') {
-      for (std::string_view word = NextWord(line); !word.empty(); word = NextWord(line)) Add(word);
+      for (std::string_view word = NextWord(line); !word.empty() && !IsComment(word);
+           word = NextWord(line)) {
+        Add(word);
+      }
       return;
     }
     while (true) {
@@ -43,6 +57,7 @@ class Columns {
     }
   }
 
+  char delimiter() const { return delimiter_; }
   size_t count() const { return count_; }
   std::string_view operator[](size_t i) const { return words_[i]; }
 
@@ -108,6 +123,7 @@ class Reader {
       columns_.Split(*line);
       if (!header_.empty() || !IsHeader()) return line;
       header_ = Quoted(*line);
+      header_line_ = lines_.line_number();
     }
     return std::nullopt;
   }
@@ -137,7 +153,7 @@ class Reader {
     }
     // Prose has many columns, too.
     for (size_t i = 0; i < 2; ++i) {
-      if (!ParseInteger(columns_[i])) return NotANode(columns_[i]);
+      if (!ParseNode(columns_[i])) return NotANode(columns_[i]);
     }
     if (count > 3 && !options_.weight_column) {
       return lines_.Error(fmt::format(
@@ -159,7 +175,7 @@ class Reader {
       return lines_.Error(fmt::format("expected {} columns as in the first line, found {} in {}",
                                       expected_, columns_.count(), Quoted(line)));
     }
-    const auto row = ParseInteger(columns_[0]), col = ParseInteger(columns_[1]);
+    const auto row = ParseNode(columns_[0]), col = ParseNode(columns_[1]);
     if (!row || !col) return NotANode(columns_[row ? 1 : 0]);
     std::optional<double> weight = 1;
     if (weight_ != 0) {
@@ -195,17 +211,26 @@ class Reader {
   }
 
   absl::Status NotANode(std::string_view word) const {
+    const char delimiter = columns_.delimiter();
+    if (delimiter == ',' && word.find(';') != std::string_view::npos) {
+      return lines_.Error(fmt::format(
+          "the node {} is not a whole number; if columns end with ; and numbers have decimal "
+          "commas: tr ',;' '. ' < FILE | sparsectl upload - --name=NAME",
+          Quoted(word)));
+    }
     return lines_.Error(fmt::format(
-        "the node {} is not a whole number; number the nodes: awk '!/^[#%]/ {{for (i = 1; i < 3; "
-        "i++) if (!($i in n)) n[$i] = c++; print n[$1], n[$2], $3}}' FILE | sparsectl upload - "
-        "--name=NAME (a list with commas: awk -F, ...)",
-        Quoted(word)));
+        "the node {} is not a whole number; number the nodes: awk{} '{}!/^[#%]/ {{for (i = 1; i < "
+        "3; i++) if (!($i in n)) n[$i] = c++; print n[$1], n[$2], $3}}' FILE | sparsectl upload - "
+        "--name=NAME",
+        Quoted(word), delimiter == ' ' ? std::string() : fmt::format(" -F'{}'", delimiter),
+        header_line_ == 0 ? std::string() : fmt::format("NR != {} && ", header_line_)));
   }
 
   LineReader lines_;
   const ReadOptions& options_;
   Columns columns_;
-  std::string header_;  ///< as it is shown; empty: there is none
+  std::string header_;       ///< as it is shown; empty: there is none
+  int64_t header_line_ = 0;  ///< its number
   std::optional<MatrixShape> shape_;
   struct Edge {
     int64_t row = 0, col = 0;

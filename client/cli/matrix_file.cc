@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <exception>
@@ -48,7 +49,10 @@ std::string_view NameForCommand(std::string_view name) {
   return name.find_first_not_of(kPlain) == std::string_view::npos ? name : "FILE";
 }
 
-bool IsText(std::string_view head) { return head.find('\0') == std::string_view::npos; }
+bool IsText(std::string_view head) {
+  return std::ranges::none_of(
+      head, [](char c) { return static_cast<unsigned char>(c) < ' ' && (c < '\t' || c > '\r'); });
+}
 
 /// The format, as the content says.
 absl::StatusOr<FileFormat> FormatOf(ByteSource& source) {

@@ -376,7 +376,7 @@ std::string ExitCodesText() {
          "refuses\n"
          "   4  there is no such matrix\n"
          "   5  no server answers\n"
-         "   6  conflict: the name is taken, the version is another\n"
+         "   6  conflict: the name is taken, the version is another, others use the device\n"
          "   7  no room: memory, disk or a queue\n"
          "   8  not in time, or cancelled\n"
          "   9  stored data is damaged\n"

@@ -35,6 +35,9 @@ std::string Triples::Refusal(int64_t row, int64_t col) const {
     return fmt::format("{} {} is out of range: indices count from {}{}", what, index, first_,
                        index == 0 ? ", as --one-based says" : "");
   }
+  if (shape_ && (shape_->rows == 0 || shape_->cols == 0)) {
+    return fmt::format("a matrix of {} x {} has no entries", shape_->rows, shape_->cols);
+  }
   if (shape_) {
     const int64_t most = bad_row ? most_rows_ : most_cols_;
     return fmt::format("{} {} is out of range, expected {} to {}: the matrix is {} x {}{}", what,

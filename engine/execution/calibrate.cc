@@ -29,6 +29,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTries = 7;
+/// Of steps that ended as somebody waited, of all together.
+constexpr int kMostInterruptions = 20;
 /// Of what runs on the device alone, of what the host and its system take part in.
 constexpr double kNear = 0.9, kNearWithHost = 0.75;
 /// More than any cache, and so much that starting it does not count.
@@ -84,15 +86,17 @@ struct Scattered {
 /// Of one device.
 class Steps {
  public:
-  Steps(Backend& backend, MemorySource& host, const std::atomic<bool>* stop)
-      : backend_(backend), host_(host), stop_(stop) {}
+  /// `wanted`: somebody waits for a worker slot of the device.
+  Steps(Backend& backend, MemorySource& host, const std::atomic<bool>* stop,
+        const std::atomic<bool>* wanted)
+      : backend_(backend), host_(host), stop_(stop), wanted_(wanted) {}
   virtual ~Steps() = default;
 
   using Step = std::function<absl::Status(Lane&)>;
-  /// In the order in which they are to be taken; the first makes what the others use.
+  /// In the order in which they are to be taken; each may be taken again.
   virtual std::vector<Step> All() = 0;
-  /// What is made before, on no worker slot.
-  absl::Status MakeMatrix() {
+  /// What they need, on no worker slot.
+  virtual absl::Status Prepare() {
     absl::StatusOr<Scattered> matrix = Scattered::Make(matrix_rows(), host_);
     if (matrix.ok()) matrix_ = *std::move(matrix);
     return matrix.status();
@@ -104,11 +108,16 @@ class Steps {
   /// does not take long.
   virtual int64_t matrix_rows() const = 0;
 
+  /// UNAVAILABLE where a request waits, so that the step ends.
+  absl::Status CheckUnwanted() const {
+    return *wanted_ ? absl::UnavailableError("requests came all the time") : absl::OkStatus();
+  }
   /// `rate` is one try's.
   absl::Status Find(double DeviceConstants::*constant, std::string_view what, double near,
                     const std::function<absl::StatusOr<double>()>& rate) {
     std::vector<double> rates;
     for (int i = 0; i <= kTries; ++i) {
+      if (absl::Status unwanted = CheckUnwanted(); !unwanted.ok()) return unwanted;
       const absl::StatusOr<double> one = rate();
       if (!one.ok()) return one.status();
       if (i > 0) rates.push_back(*one);  // the first warms up
@@ -160,7 +169,7 @@ class Steps {
 
   Backend& backend_;
   MemorySource& host_;
-  const std::atomic<bool>* const stop_;
+  const std::atomic<bool>*const stop_, *const wanted_;
   DeviceConstants found_;
 
  private:
@@ -169,8 +178,9 @@ class Steps {
 
 class GpuSteps final : public Steps {
  public:
-  GpuSteps(GpuBackend& gpu, MemorySource& host, const std::atomic<bool>* stop)
-      : Steps(gpu, host, stop), device_(gpu.device()) {}
+  GpuSteps(GpuBackend& gpu, MemorySource& host, const std::atomic<bool>* stop,
+           const std::atomic<bool>* wanted)
+      : Steps(gpu, host, stop, wanted), device_(gpu.device()) {}
 
   std::vector<Step> All() override {
     using cuda::Probe;
@@ -223,6 +233,7 @@ class GpuSteps final : public Steps {
   /// Memory, and the clocks on their way up.
   absl::Status Begin(Lane& lane) {
     constexpr double kWarmUpSeconds = 0.05;
+    memory_ = Buffer();
     absl::StatusOr<Buffer> memory = backend_.memory(MemoryUse::kPreparation).Allocate(kMemoryBytes);
     if (!memory.ok()) return memory.status();
     memory_ = *std::move(memory);
@@ -298,10 +309,11 @@ class GpuSteps final : public Steps {
   }
 
   /// Times of the host, which nobody has to himself: half of them are longer.
-  static absl::Status Median(const std::function<absl::StatusOr<double>()>& seconds,
-                             double* median) {
+  absl::Status Median(const std::function<absl::StatusOr<double>()>& seconds,
+                      double* median) const {
     std::vector<double> all;
     for (int i = 0; i <= kTries; ++i) {
+      if (absl::Status unwanted = CheckUnwanted(); !unwanted.ok()) return unwanted;
       const absl::StatusOr<double> one = seconds();
       if (!one.ok()) return one.status();
       if (i > 0) all.push_back(*one);
@@ -352,13 +364,18 @@ class GpuSteps final : public Steps {
 
 class CpuSteps final : public Steps {
  public:
-  CpuSteps(CpuBackend& cpu, MemorySource& host, const std::atomic<bool>* stop)
-      : Steps(cpu, host, stop), threads_(cpu.threads_per_lane()) {}
+  CpuSteps(CpuBackend& cpu, MemorySource& host, const std::atomic<bool>* stop,
+           const std::atomic<bool>* wanted)
+      : Steps(cpu, host, stop, wanted), threads_(cpu.threads_per_lane()) {}
+
+  absl::Status Prepare() override {
+    if (absl::Status made = Steps::Prepare(); !made.ok()) return made;
+    return MakeMemory();
+  }
 
   std::vector<Step> All() override {
     using D = DeviceConstants;
     return {
-        [this](Lane&) { return Begin(); },
         [this](Lane&) {
           if (!beyond_caches_) return absl::OkStatus();
           const size_t half = memory_.size() / 2;
@@ -418,7 +435,7 @@ class CpuSteps final : public Steps {
 
   /// Memory: more than the caches hold, as far as that is not much of the machine's. A system may
   /// name the cache of one group of cores alone: so it is also as much as a thread has of any.
-  absl::Status Begin() {
+  absl::Status MakeMemory() {
     constexpr size_t kLeast = size_t{128} << 20, kMost = size_t{1} << 30;
     constexpr size_t kOfThread = size_t{8} << 20;
     const size_t wanted = std::clamp(std::max(static_cast<size_t>(2 * backend_.cache_bytes()),
@@ -461,6 +478,7 @@ class CpuSteps final : public Steps {
       *done = work(repeats);
       return std::max(SecondsSince(begin), 1e-9);
     };
+    if (absl::Status unwanted = CheckUnwanted(); !unwanted.ok()) return unwanted;
     double done = 0;
     seconds(1, &done);  // pages and clocks
     const double once = seconds(1, &done);
@@ -511,16 +529,20 @@ absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, De
   Backend& backend = executor.backend(device);
   std::unique_ptr<Steps> steps;
   if (device.kind == DeviceKind::kCpu) {
-    steps = std::make_unique<CpuSteps>(static_cast<CpuBackend&>(backend), host, stop);
+    steps = std::make_unique<CpuSteps>(static_cast<CpuBackend&>(backend), host, stop,
+                                       executor.wanted(device));
   } else {
     if (absl::Status status = backend.status(); !status.ok()) return status;
-    steps = std::make_unique<GpuSteps>(static_cast<GpuBackend&>(backend), host, stop);
+    steps = std::make_unique<GpuSteps>(static_cast<GpuBackend&>(backend), host, stop,
+                                       executor.wanted(device));
   }
   {
     const Budget::SpareOnly spare;  // nobody's arrays go for it
-    if (absl::Status made = steps->MakeMatrix(); !made.ok()) return made;
+    if (absl::Status made = steps->Prepare(); !made.ok()) return made;
   }
-  for (const Steps::Step& step : steps->All()) {
+  int interruptions = 0;
+  const std::vector<Steps::Step> all = steps->All();
+  for (size_t i = 0; i < all.size();) {
     absl::Status status;
     const absl::Status ran = executor.RunIdle(
         device,
@@ -528,7 +550,7 @@ absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, De
           const Budget::SpareOnly spare;
           const int before = executor.running(device);
           const double busy = executor.busy_seconds(device);
-          status = step(lane);
+          status = all[i](lane);
           // Other lanes': those that run, and those that ended meanwhile. This one's counts later.
           const int beside = std::max(before, executor.running(device)) - 1;
           if (status.ok() && (beside > 0 || executor.busy_seconds(device) > busy)) {
@@ -538,7 +560,14 @@ absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, De
         },
         stop, until);
     if (!ran.ok()) return ran;
-    if (!status.ok()) return status;
+    if (status.ok()) {
+      ++i;
+    } else if (!absl::IsUnavailable(status) || !backend.status().ok()) {
+      return status;
+    } else if (++interruptions > kMostInterruptions) {
+      return absl::AbortedError(
+          fmt::format("others used the device meanwhile: {}", std::string(status.message())));
+    }
   }
   Calibration calibration;
   calibration.model = backend.model();

@@ -14,7 +14,8 @@
 
 namespace sparsed::engine {
 
-/// All constants of the device, in a second or two. Requests go between its steps. Of a CPU without
+/// All constants of the device, in a second or two. Requests go between its steps, and a step for
+/// which one waits ends, and is taken again. Of a CPU without
 /// free memory for more than its caches hold, the rates of memory are not measured. Nothing is
 /// evicted for it. ABORTED, with a sentence, where others used the device meanwhile: what it did in
 /// a second differed from time to time, requests ran beside a step, or the CPU had more to do than

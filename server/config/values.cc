@@ -19,33 +19,13 @@ struct Unit {
 constexpr std::array<Unit, 4> kUnits = {
     {{"TiB", int64_t{1} << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}};
 
-/// nullopt: `text` is no size, or one that no machine has.
-std::optional<int64_t> ParseSize(std::string_view text) {
-  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  long double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + digits, number);
-  if (error != std::errc() || digits == 0 || end != text.data() + digits || text[0] == '.' ||
-      text[digits - 1] == '.') {
-    return std::nullopt;
-  }
-  std::string_view rest = text.substr(digits);
-  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
-  const std::optional<int64_t> unit = UnitBytes(rest);
-  constexpr long double kMost = int64_t{1} << 60;
-  if (!unit || number * *unit > kMost) return std::nullopt;
-  return static_cast<int64_t>(number * *unit);
-}
-
 }  // namespace
 
 CLI::Validator Size() {
   return {[](std::string& text) -> std::string {
-            const std::optional<int64_t> bytes = ParseSize(text);
+            const std::optional<int64_t> bytes = ParseByteSize(text);
             if (!bytes) {
-              return fmt::format(
-                  "'{}' is not a size: a number of bytes, or one with KiB, MiB, GiB or TiB behind "
-                  "it, such as 512MiB or 1.5GiB; 1GB is 1000 MB and less than 1GiB",
-                  text);
+              return fmt::format("'{}' {}", text, kNoByteSize);
             }
             text = std::to_string(*bytes);
             return {};

@@ -212,6 +212,12 @@ def check_idle(page, url):
               "/Latency, median[^]*–[^]*(none for|no products)/))", "there is no latency now")
 
 
+def check_unknown(page, url):
+    page.go(url + "/#/nowhere/at/all")
+    page.wait("location.hash === '#/' && document.querySelectorAll('.tile').length > 0",
+              "a view that there is not is the overview, and the address says so")
+
+
 def check_token(page, url):
     page.go(url + "/#/matrices")
     page.wait("document.getElementById('sign-in').open", "a token is asked for")

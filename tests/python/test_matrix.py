@@ -240,7 +240,7 @@ def test_tokens_are_shown_and_kept_secret(server, tmp_path):
     file = tmp_path / "token"
     file.write_text("secret\n")
     file.chmod(0o644)
-    with pytest.raises(sparsed.FailedPrecondition, match="others can read"):
+    with pytest.raises(sparsed.PermissionDenied, match="others can read"):
         sparsed.connect(server.address, token_file=file)
     file.chmod(0o600)
     with pytest.raises(sparsed.Unauthenticated):

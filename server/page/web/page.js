@@ -317,8 +317,8 @@ class ServerTable {
 /** Times and lines of the last minutes. `series`: name, values; `stacked`,
     or lines by logarithm. */
 class Chart {
-  constructor(title, {stacked, format, unit}) {
-    Object.assign(this, {title, stacked, format, unit});
+  constructor(title, {stacked, format, tick = format, unit, empty}) {
+    Object.assign(this, {title, stacked, format, tick, unit, empty});
     this.figure = svg('svg', {class: 'chart', role: 'img', tabindex: '0', 'aria-label': title});
     this.readout = h('p', {class: 'readout'});
     this.names = h('div', {});
@@ -362,7 +362,7 @@ class Chart {
         this.series.reduce((sum, one) => sum + one.values[i], 0));
       const most = niceMost(Math.max(...sums, 1e-9));
       y = (value) => bottom - value / most * (bottom - top);
-      ticks = [0, most / 2, most];
+      ticks = sums.some((sum) => sum > 0) ? [0, most / 2, most] : [];
     } else {
       const known = this.series.flatMap((one) => one.values).filter((value) => value > 0);
       const least = 10 ** Math.floor(Math.log10(Math.min(...known, 1)));
@@ -371,13 +371,15 @@ class Chart {
       const scale = Math.log(most / least);
       y = (value) => bottom - Math.log(Math.max(value, least) / least) / scale * (bottom - top);
       ticks = [];
-      for (let tick = least; tick <= most * 1.001; tick *= 10) ticks.push(tick);
+      for (let tick = least; known.length > 0 && tick <= most * 1.001; tick *= 10) {
+        ticks.push(tick);
+      }
     }
     const parts = [];
     for (const tick of ticks) {
       parts.push(svg('line', {class: 'rule', x1: left, x2: width, y1: y(tick), y2: y(tick)}));
       parts.push(svg('text', {x: left - 8, y: y(tick) + 4, 'text-anchor': 'end'},
-          this.format(tick)));
+          this.tick(tick)));
     }
     const minutes = (points - 1) * this.step / 60;
     parts.push(svg('text', {x: left, y: height - 4}, `${digits(minutes, 1)} min ago`));
@@ -393,6 +395,11 @@ class Chart {
         return;
       }
       for (const line of pieces(one.values)) {
+        if (line.length === 1) {
+          const [i, value] = line[0];
+          parts.push(svg('circle', {class: `f${n}`, cx: x(i), cy: y(value), r: 2.5}));
+          continue;
+        }
         parts.push(svg('polyline', {class: `line l${n}`,
           points: line.map(([i, value]) => `${x(i)},${y(value)}`).join(' ')}));
       }
@@ -407,7 +414,7 @@ class Chart {
     const shown = this.series.filter((one) => one.values.some((value) => value > 0));
     const text = shown.map((one) =>
       `${one.name} ${one.values[index] > 0 ? this.format(one.values[index]) : NONE}`).join(' · ');
-    this.readout.textContent = shown.length === 0 ? 'no requests in the last minutes' :
+    this.readout.textContent = shown.length === 0 ? this.empty :
         `${ago < 2 * this.step ? 'now' : seconds(ago) + ' ago'}: ${text} ${this.unit}`;
     this.figure.setAttribute('aria-label', `${this.title}. ${this.readout.textContent}`);
     replace(this.names, h('ul', {class: 'legend'}, this.series.map((one, n) =>
@@ -419,7 +426,7 @@ function niceMost(value) {
   const ten = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 4, 6, 8, 10].map((n) => n * ten).find((most) => most >= value) || 10 * ten;
 }
-/** Runs of points that are known, each longer than a dot. */
+/** Runs of points that are known. */
 function pieces(values) {
   const lines = [];
   let line = [];
@@ -432,7 +439,7 @@ function pieces(values) {
     }
   });
   if (line.length > 0) lines.push(line);
-  return lines.map((one) => one.length > 1 ? one : [one[0], [one[0][0] + 0.4, one[0][1]]]);
+  return lines;
 }
 
 // ---- Views: each has element and refresh(status)
@@ -473,8 +480,10 @@ function recentRates(live) {
 function overview() {
   const numbers = h('dl', {class: 'tiles'});
   const throughput = new Chart('Requests a second',
-      {stacked: true, format: digits, unit: 'a second'});
-  const latency = new Chart('Latency of products', {stacked: false, format: seconds, unit: ''});
+      {stacked: true, format: digits, unit: 'a second', empty: 'no requests in the last minutes'});
+  const latency = new Chart('Latency of products', {stacked: false, format: seconds, unit: '',
+      tick: (value) => value < 1 ? seconds(value) : `${whole.format(value)} s`,
+      empty: 'no products in the last minutes'});
   const devices = h('div', {});
   const busiest = new ServerTable({
     title: 'Busiest matrices', caption: 'Busiest matrices', endpoint: 'matrices', search: false,
@@ -519,10 +528,11 @@ function overview() {
 }
 async function refreshTop(table) {
   const answer = await ask('matrices', {sort: 'rate', order: 'desc', limit: 6});
-  table.table.hidden = answer.rows.length === 0;
-  table.emptyLine.hidden = answer.rows.length > 0;
-  table.emptyLine.textContent = table.empty;
-  replace(table.body, answer.rows.map((row) => tableRow(table.columns, row)));
+  const busy = answer.rows.filter((row) => row.rate >= 0.005);
+  table.table.hidden = busy.length === 0;
+  table.emptyLine.hidden = busy.length > 0;
+  table.emptyLine.textContent = answer.rows.length === 0 ? table.empty : 'none was used lately';
+  replace(table.body, busy.map((row) => tableRow(table.columns, row)));
 }
 const used = (device) => Object.entries(device.memory.uses)
     .filter(([use]) => use !== 'kept').reduce((sum, [, value]) => sum + value, 0);
@@ -1005,8 +1015,12 @@ function showTabs(view) {
 function open() {
   const {view, parameters} = place();
   const known = VIEWS.find(([name]) => name === view);
+  if (!known && view !== 'matrix') {
+    history.replaceState(null, '', address(''));
+    return open();
+  }
   const [title, make] = view === 'matrix' ? [parameters.name || 'Matrix', matrix] :
-      known ? [known[1], known[2]] : ['Overview', overview];
+      [known[1], known[2]];
   document.title = `${title} · sparsed`;
   showTabs(view);
   current = make(parameters);

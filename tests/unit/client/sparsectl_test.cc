@@ -183,7 +183,8 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   ExpectSays("explain s --cache=50MB -o json", 0, R"("cache_bytes":50000000,)");
   ExpectSays("explain s --cache=50MiB -o json", 0, R"("cache_bytes":52428800,)");
   ExpectSays("explain s --cache=50M -o json", 0, R"("cache_bytes":52428800,)");
-  ExpectSays("explain s --cache=50XB", 2, "xb unit not recognized");
+  ExpectSays("explain s --cache=1.5KiB -o json", 0, R"("cache_bytes":1536,)");
+  ExpectSays("explain s --cache=50XB", 2, "'50XB' is not a size: a number of bytes, or one with");
 }
 
 TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
@@ -351,6 +352,10 @@ TEST_F(Sparsectl, AnIterationMovesNothing) {
 
   ExpectSays("spmm s --operand=@x --keep-as=zeros", 3,
              "is 3 x 2 f64, but the result is 40 x 6 f32");
+  // What fails keeps nothing.
+  ExpectSays("buffers put short --zeros=3x6", 0, "put short");
+  ExpectSays("spmm s --operand=@short --keep-as=fresh", 3, "40");
+  ExpectSays("buffers get fresh --out=x.npy", 4, "fresh");
   ExpectSays("spmm s --operand=@nobody --keep-as=y", 4, "no buffer named \"nobody\"");
   ExpectSays("spmm s --operand=@xx --keep-as=y", 4, "did you mean \"x\"?");
   ExpectSays("spmm s --operand=@ --keep-as=y", 2, "the name behind @ is missing");

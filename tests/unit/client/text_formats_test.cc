@@ -68,7 +68,15 @@ TEST_F(EdgeListTest, OptionsSayWhatTheFileDoesNot) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_THAT(Values(read->matrix), ElementsAre(6, 7));
 
+  // As numpy.savetxt writes them, and with a comment behind.
+  read = Read("0.0 1e0 0.5\n1.0 2.0 1.5 # the last\n", Exact());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT(Values(read->matrix), ElementsAre(0.5, 1.5));
+  EXPECT_EQ(read->matrix.cols, 3);
+
   options = Exact();
+  options.shape = MatrixShape{0, 5};
+  EXPECT_THAT(Refusal("0 4\n", options), HasSubstr("file:1: a matrix of 0 x 5 has no entries"));
   options.shape = MatrixShape{3, 5};
   read = Read("0 4\n", options);
   ASSERT_TRUE(read.ok()) << read.status();
@@ -117,7 +125,9 @@ TEST_F(EdgeListTest, ErrorsNameFileAndLineAndSayWhatWasExpected) {
   EXPECT_THAT(Refusal("0 1 1e999\n"), HasSubstr("too large for f64"));
   EXPECT_THAT(Refusal("0 1\n-1 2\n"), HasSubstr("file:2: row -1 is out of range"));
   EXPECT_THAT(Refusal("0 1\n1.5 2\n"), HasSubstr("the node \"1.5\" is not a whole number"));
-  EXPECT_THAT(Refusal("a b\nann bob\n"), HasSubstr("number the nodes: awk"));
+  EXPECT_THAT(Refusal("a b\nann bob\n"), HasSubstr("number the nodes: awk 'NR != 1 && !/^"));
+  EXPECT_THAT(Refusal("# x\nfrom,to\nann,bob\n"), HasSubstr("awk -F',' 'NR != 2 && !/^"));
+  EXPECT_THAT(Refusal("0;1;0,5\n1;2;1,5\n"), HasSubstr("tr ',;' '. ' < FILE"));
   EXPECT_THAT(Refusal("0 9999999999\n"),
               HasSubstr("column 9999999999 is too large: rows and columns can be 2147483646"));
   EXPECT_THAT(Refusal("0 2000000000\n"), HasSubstr("there are 1 entries only"));
