@@ -289,7 +289,7 @@ def main():
         with server(sparsed, folder) as (url, listen), browsers.Browser(program, SECONDS) as page:
             make_traffic(sparsectl, listen, folder)
             for part in (check_views, check_table, check_matrix, check_access, check_phone,
-                         check_colours, check_idle):
+                         check_colours, check_idle, check_unknown):
                 part(page, url)
             check(not page.complaints, f"the page complains: {page.complaints}")
             check_escapes(page, url)
