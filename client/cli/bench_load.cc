@@ -314,7 +314,9 @@ class Load {
                            : static_cast<double>(result.latency.count()) / result.seconds;
     if (result.latency.count() > 0) return result;
     return absl::UnknownError(first_failure_.empty()
-                                  ? std::string("no request ended while it was measured")
+                                  ? fmt::format("no request ended in {:.3g} s; measure for longer "
+                                                "(--seconds, --most-seconds)",
+                                                Seconds(Clock::now() - first_begun_).count())
                                   : fmt::format("no request went well: {}", first_failure_));
   }
 

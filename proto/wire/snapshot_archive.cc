@@ -135,6 +135,10 @@ std::string SnapshotWriter::Finish() {
   return part;
 }
 
+namespace {
+absl::Status NoSnapshot() { return absl::InvalidArgumentError("it is no snapshot of sparsed's"); }
+}  // namespace
+
 absl::Status SnapshotReader::Damaged(int64_t offset, std::string_view what) const {
   return absl::DataLossError(fmt::format("it is damaged at byte {}: {}", offset, what));
 }
@@ -187,6 +191,8 @@ absl::Status SnapshotReader::Add(std::span<const std::byte> bytes) {
 absl::Status SnapshotReader::Finish() const {
   if (state_ == State::kDone) return absl::OkStatus();
   if (at_ == 0) return absl::InvalidArgumentError("it is empty");
+  const std::string_view first = std::string_view(header_).substr(0, kSnapshotFacts.size());
+  if (at_ < kBlock && first != kSnapshotFacts.substr(0, first.size())) return NoSnapshot();
   return Damaged(at_, "it ends here, before its end");
 }
 
@@ -202,7 +208,7 @@ absl::Status SnapshotReader::OnHeader() {
   if (!bytes.has_value() || *bytes < 0 || HeaderOf(name, *bytes) != block) {
     const bool ours = begin > 0 || name == kSnapshotFacts || header.magic == Header().magic;
     if (ours) return Damaged(begin, "the header of a file is not as it was written");
-    return absl::InvalidArgumentError("it is no snapshot of sparsed's");
+    return NoSnapshot();
   }
   if (begin == 0 && name != kSnapshotFacts) {
     return absl::InvalidArgumentError(fmt::format(

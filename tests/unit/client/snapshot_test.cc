@@ -138,6 +138,8 @@ TEST_F(SnapshotTest, WhatIsRefusedSaysWhy) {
   ExpectSays("upload data", 3, "cannot be read: Is a directory");
   ExpectSays("snapshot verify data", 3, "data cannot be read: Is a directory");
   ExpectSays("snapshot verify data/catalog.sqlite", 3, "it is no snapshot of sparsed's");
+  std::ofstream(folder_ + "/short.txt") << "0 1\n";
+  ExpectSays("snapshot verify short.txt", 3, "it is no snapshot of sparsed's");
   ExpectSays("-s unix:/nowhere snapshot save s", 5, "/nowhere");
   std::string bytes = ContentsOf(Path("s"));
   std::ofstream(Path("torn"), std::ios::binary) << bytes.substr(0, bytes.size() / 2);
