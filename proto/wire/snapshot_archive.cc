@@ -70,6 +70,8 @@ std::optional<int64_t> SizeIn(const std::array<char, 12>& field) {
 
 int64_t PaddingOf(int64_t bytes) { return (kBlock - bytes % kBlock) % kBlock; }
 
+absl::Status NoSnapshot() { return absl::InvalidArgumentError("it is no snapshot of sparsed's"); }
+
 }  // namespace
 
 std::optional<int64_t> SnapshotBlobNumber(std::string_view name) {
@@ -134,10 +136,6 @@ std::string SnapshotWriter::Finish() {
   end_ = End::kDone;
   return part;
 }
-
-namespace {
-absl::Status NoSnapshot() { return absl::InvalidArgumentError("it is no snapshot of sparsed's"); }
-}  // namespace
 
 absl::Status SnapshotReader::Damaged(int64_t offset, std::string_view what) const {
   return absl::DataLossError(fmt::format("it is damaged at byte {}: {}", offset, what));
