@@ -65,7 +65,8 @@ def check_views(page, url):
     page.go(url)
     page.wait("document.getElementById('pill').textContent === 'serving'")
     page.wait("document.querySelectorAll('.chart polygon').length > 0", "the chart has an area")
-    page.wait("document.querySelectorAll('.chart polyline').length > 0", "latency has lines")
+    page.wait("document.querySelectorAll('.chart polyline, .chart circle').length > 0",
+              "latency has lines, or dots")
     page.wait(shows(page, "graph"))
     for number, view in enumerate(VIEWS):
         page.press(str(number + 2))
