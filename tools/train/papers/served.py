@@ -9,6 +9,7 @@ candidate; what it does not choose at all is NOT_CHOSEN.
 import dataclasses
 import gzip
 import json
+import re
 
 import numpy
 import torch
@@ -114,7 +115,12 @@ def order_classes(data, _):
 
 
 def product_classes(data, _):
-    return [classes_of(data, problem("spgemm", 0), "spgemm f32", lambda candidate: True)]
+    """All kernels but the vendor's: a machine may not have its library, and they are slower."""
+
+    def wanted(candidate):
+        return not candidate.kernel.startswith("cuda.cusparse.")
+
+    return [classes_of(data, problem("spgemm", 0), "spgemm f32", wanted)]
 
 
 def threshold_classes(data, packed):
@@ -273,13 +279,12 @@ class Product:
 
     @staticmethod
     def contenders(of):
-        widths = [
-            recipe.removeprefix("bcsr(width=").removesuffix(")") for recipe, _ in of.candidates
-        ]
-        return [
-            kernel.split(".")[-1] + (f".{width}" if width.isdigit() else "")
-            for (_, kernel), width in zip(of.candidates, widths)
-        ]
+        """Names of kernels, with the parameter of those that have one."""
+        names = []
+        for recipe, kernel in of.candidates:
+            parameter = re.fullmatch(r"\w+\(\w+=(\d+)\)", recipe)
+            names.append(kernel.split(".")[-1] + (f".{parameter[1]}" if parameter else ""))
+        return names
 
     def labels_of(self, of):
         found = [
@@ -557,6 +562,7 @@ def train(task, data, name, model, of_patterns, packed, **options):
             "digest": directory.data_digest(data),
             "patterns": len({line["pattern"] for line in lines}),
             "families": len({line["family"] for line in lines}),
+            "measurements": data.measurements(),
             "most_nonzeros": max(pattern.features["nnz"] for pattern in data.patterns),
         },
         "held_out": {groups[0]["operation"]: {"all": {"first": round(mean, 4)}, **held_out}},
