@@ -108,7 +108,7 @@ def order_shares():
 def served_orders():
     """The same network with the service's kernels: of the best order, and of all that was measured."""
     def of(which):
-        return by_width({k: figure([2 ** -regret for regret in predictor_tables.served_regrets("orders", f"spmm f32 K={k}", which)]) for k in (8, 32, 128, 512)})
+        return by_width({k: predictor_tables.served_share("orders", f"spmm f32 K={k}", which)[0] for k in (8, 32, 128, 512)})
     return f"of the best order and kernel {of(1)}; of everything that was measured {of(0)} ([beside the selector's trees](results/h100/predictors.md#served-beside-the-selectors-trees-and-the-rules))"
 
 
@@ -147,7 +147,7 @@ def permutations():
         ["the predictor's choice reaches 96 % of the oracle (figure 13: the best order for 82 %)", "1.37 of 1.41 on 338 test matrices",
          order_shares(), len(predictor_tables.read("orders")[1]), "their network, features and kernel (four columns a block); patterns that are made, K = 1,024",
          "held; on families unseen in the mean, not at the interval's lower end, and hardly better than never permuting: there is little to gain; the best order is found half as often"],
-        ["the same, served", "", served_orders(), len(predictor_tables.served_regrets("orders", "spmm f32 K=128", 1)),
+        ["the same, served", "", served_orders(), predictor_tables.served_share("orders", "spmm f32 K=128", 1)[1],
          "their network and features, for our row-major kernels and five orders; K = 8 / 32 / 128 / 512; families unseen",
          "in kind: of the orders it finds nearly the best, which panels and tiles are ahead of"],
         ["four classes are enough for it", "original, DCSR, LPT, warp-aware", f"{figure(four)} of the oracle", n, yes, "held"],
@@ -753,9 +753,9 @@ def matnet():
             f"{name} {judged['families', model].share()}" for model, name in (("tree", "tree"), ("mlp", "MLP"), ("cnn", "CNN"), ("matnet", "MatNet"))), n, "as above",
          "refuted: the map adds nothing to the features"],
         ["the same, served", "", "families unseen: " + ", ".join(
-            f"{name} {figure([2 ** -regret for regret in predictor_tables.served_regrets('products-' + model, 'spgemm f32', 0)])}"
+            f"{name} {predictor_tables.served_share('products-' + model, 'spgemm f32', 0)[0]}"
             for model, name in (("tree", "tree"), ("mlp", "MLP"), ("cnn", "CNN"), ("matnet", "MatNet"))),
-         len(predictor_tables.served_regrets("products-matnet", "spgemm f32", 0)),
+         predictor_tables.served_share("products-matnet", "spgemm f32", 0)[1],
          "a smaller CNN, for 0.2 ms a choice; without cuSPARSE's kernels ([beside the selector's trees](results/h100/predictors.md#served-beside-the-selectors-trees-and-the-rules))",
          "as above"],
     ]

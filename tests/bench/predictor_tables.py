@@ -203,8 +203,9 @@ def corpus_ratios():
 
 @functools.cache
 def served():
-    """({model or way: {class: {pattern: log2 regret}}}, the choices' lines, {model: [microseconds]})."""
+    """({model or way: {class: {pattern: log2 regret}}}, the choices' lines, {model: [microseconds]}, {operation: [how much rules let through]})."""
     regrets, lines, times = collections.defaultdict(lambda: collections.defaultdict(dict)), [], collections.defaultdict(list)
+    let_through = collections.defaultdict(list)
     for line in read_lines(H100 / "served-predictors.jsonl.gz"):
         if line.get("line") == "choice":
             lines.append(line)
@@ -220,6 +221,7 @@ def served():
             operation, ratios = kind[0], corpus_ratios()[kind[0], k].get(line["pattern"])
             if ratios is None:
                 continue
+            let_through[operation].append(len(said["rules"]))
             least = min(0.0, *ratios.values())
             passed = [ratio for (recipe, kernel), ratio in ratios.items()
                       if (kernel if operation == "spgemm" else recipe) in said["rules"] or (operation == "spmm" and recipe == "csr")]
@@ -230,21 +232,24 @@ def served():
             name = f"{line['group']} {line['class']}"
             for way, regret in zip(("default", "fixed", "trees", "trees, three"), line["regrets"]):
                 regrets[way][name][line["pattern"]] = regret
-    return regrets, lines, times
+    return regrets, lines, times, let_through
 
 
-def served_regrets(model, name, which):
-    """log2 regrets of a served model's choices: 0 over all that was measured, 1 over what it chooses from and the default, 2 without that."""
-    return [line["regrets"][which] for line in served()[1] if line["model"] == model and line["class"] == name]
+def served_share(model, name, which):
+    """Of a served model's choices, over families unseen: 0 of all that was measured, 1 of what it chooses from and the default, 2 of that without
+    the default; and of how many patterns."""
+    of = [line for line in served()[1] if line["model"] == model and line["class"] == name]
+    return by_groups(of, [2 ** -line["regrets"][which] for line in of]), len(of)
 
 
 def served_section():
-    regrets, lines, times = served()
+    regrets, lines, times, passed = served()
     groups = {line["pattern"]: line["group"] for line in lines}
     out = ["## Served, beside the selector's trees and the rules", "",
            "What `tools/train/papers/run train` makes is served as the selector's trees are; these are models of the same measurements of an H100, `corpus-f32.jsonl.xz`, judged on families that they have not seen. "
            "*Share of the oracle*: of all that was measured of the pattern, row panels, tiles and the vendor's kernels included, which a model of row orders cannot choose. "
-           "Raw: `served-predictors.jsonl.gz`, and `selector.jsonl.gz` of the trees. A model's and the trees' is the first choice, untimed; rules choose none first: theirs is the fastest of all that they have built and tried.", ""]
+           "Raw: `served-predictors.jsonl.gz`, and `selector.jsonl.gz` of the trees. A model's and the trees' is the first choice, untimed; rules choose none first: theirs is the fastest of all that they have built and tried, "
+           f"{statistics.mean(passed['spmm']):.1f} transform pipelines beside plain CSR in the mean, and {statistics.mean(passed['spgemm']):.1f} kernels for a square.", ""]
     for name in ("spmm f32 K=8", "spmm f32 K=32", "spmm f32 K=128", "spmm f32 K=512", "spgemm f32"):
         model = "products-matnet" if name == "spgemm f32" else "orders"
         ways = [way for way in SERVED if way in regrets and regrets[way].get(name) and way != "thresholds"]
@@ -266,8 +271,14 @@ def served_section():
                      percent(statistics.mean(line["chosen"] == "default" for line in of))])
     out += ["RS-SpMM's decision tree, whose leaves have the times of their cases besides: its threshold's share of the best threshold's speed, and, where it may say that plain CSR is faster, the share of the faster of the two:", "",
             *table(["class", "patterns", "of the best threshold", "of the best threshold or plain CSR", "plain CSR chosen"], rows)]
+    of = {line["pattern"]: line for line in lines if line["model"] == "matnet-cpu"}
+    beside = {line["pattern"]: line["regrets"] for line in read_lines(H100.parent / "cpu/selector.jsonl.gz") if line.get("group") == "spgemm" and line["pattern"] in of}
+    known = [of[pattern] for pattern in sorted(beside)]
+    shares = [[2 ** -beside[line["pattern"]][0] for line in known], [2 ** -line["regrets"][0] for line in known], [2 ** -beside[line["pattern"]][2] for line in known]]
+    rows = [[name, by_groups(known, of_way)] for name, of_way in zip(("the default, always", "MatNet", "the selector's trees"), shares)]
+    out += [f"On a CPU with AVX-512 (`../cpu/corpus.jsonl.xz`), its kernels, squares of {len(known)} patterns:", "", *table(HEADERS[:2], rows)]
     rows = [[f"`{model}`", len(of), f"{statistics.median(of):.1f}", f"{sorted(of)[len(of) * 95 // 100]:.1f}"] for model, of in sorted(times.items())]
-    out += ["One estimate in the server's code, one thread, the density map's scaling included: microseconds, of each class on a pattern the median of repeated runs:", "",
+    out += ["One estimate in the server's code on one thread of an AMD EPYC that others were using, the density map's scaling included: microseconds, of each class on a pattern the median of nine:", "",
             *table(["model", "estimates", "median over patterns", "a twentieth is above"], rows)]
     return out
 
