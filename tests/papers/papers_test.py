@@ -305,6 +305,8 @@ class Program(unittest.TestCase):
         other = self.write("other.gz", corpus_lines("another GPU"))
         junk, cut = self.folder / "junk.jsonl", self.folder / "cut.gz"
         junk.write_text("no json\n{}\n", encoding="utf-8")
+        no_maps = self.folder / "junk.npz"
+        no_maps.write_text("no maps", encoding="utf-8")
         cut.write_bytes(pathlib.Path(raw).read_bytes()[:200])
         packed = self.folder / "packed.gz"
         self.run_program("pack", "products", raw, f"--out={packed}")
@@ -322,7 +324,8 @@ class Program(unittest.TestCase):
                 (("predict", "orders", packed), "is no packed file of orders"),
                 (("predict", "products", damaged, f"--maps={of_maps}"), "is damaged"),
                 (("predict", "products", packed), "density maps of all patterns are needed"),
-                (("predict", "products", packed, f"--maps={junk}"), "holds no density maps"),
+                (("predict", "products", packed, f"--maps={junk}"), "line 1 is no JSON"),
+                (("predict", "products", packed, f"--maps={no_maps}"), "holds no density maps"),
                 (("predict", "products", one_family, f"--maps={of_maps}"), "patterns of one family alone"),
                 (("maps", packed, "--corpus-program=/no/such"), "/no/such cannot be run")):
             code, said = self.run_program(*arguments, f"--out={out}")
