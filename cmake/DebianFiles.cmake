@@ -7,7 +7,7 @@ set(root ${CPACK_TEMPORARY_INSTALL_DIRECTORY})
 set(folders server client c_interface measurement devel)
 set(packages sparsed sparsectl libsparsed-client1 sparsed-bench libsparsed-dev)
 # Debian's packages whose code is in files of ours.
-set(compiled_in libabsl-dev libfmt-dev libhwy-dev)
+set(compiled_in libabsl-dev libeigen3-dev libfmt-dev libhwy-dev)
 set(linked_in libc-ares-dev libgrpc-dev liblzma-dev libminizip-dev libprotobuf-dev libre2-dev libssl-dev
   libzstd-dev zlib1g-dev)
 

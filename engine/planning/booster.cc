@@ -111,14 +111,15 @@ absl::StatusOr<std::unique_ptr<Booster>> Booster::Load(std::string_view bytes, i
   }
   // How many outputs they have only a prediction tells.
   const absl::StatusOr<std::vector<double>> tried =
-      booster->Predict(std::vector<float>(static_cast<size_t>(inputs)));
+      booster->Predict(std::vector<float>(static_cast<size_t>(inputs)), DensityMap());
   if (!tried.ok()) return absl::InvalidArgumentError(std::string(tried.status().message()));
   return booster;
 }
 
 Booster::~Booster() { TheLibrary()->free(handle_); }
 
-absl::StatusOr<std::vector<double>> Booster::Predict(std::span<const float> row) const {
+absl::StatusOr<std::vector<double>> Booster::Predict(std::span<const float> row,
+                                                     const DensityMap& /*map*/) const {
   if (row.size() != static_cast<size_t>(inputs_)) {
     return absl::InternalError(fmt::format("{} inputs, not {}", row.size(), inputs_));
   }

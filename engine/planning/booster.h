@@ -12,22 +12,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "engine/planning/predictor.h"
 
 namespace sparsed::engine {
 
-/// Trees that give for a row of inputs one number for each output. Thread-safe.
-class Booster {
+/// Trees that give for a row of inputs one number for each output.
+class Booster : public Predictor {
  public:
   /// From the bytes of a stored one. UNIMPLEMENTED: the library is not installed, or is none that
   /// we know; INVALID_ARGUMENT: these are none of its bytes, or not of so many inputs and outputs.
   static absl::StatusOr<std::unique_ptr<Booster>> Load(std::string_view bytes, int inputs,
                                                        int outputs);
-  ~Booster();
-  Booster(const Booster&) = delete;
-  Booster& operator=(const Booster&) = delete;
+  ~Booster() override;
 
-  /// What the trees add up to for one row: `inputs` numbers in, `outputs` out. INTERNAL.
-  absl::StatusOr<std::vector<double>> Predict(std::span<const float> row) const;
+  /// What the trees add up to; they do not read the map.
+  absl::StatusOr<std::vector<double>> Predict(std::span<const float> row,
+                                              const DensityMap& map) const override;
 
  private:
   Booster(void* handle, int inputs, int outputs)

@@ -580,6 +580,12 @@ std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Feature
   return candidates;
 }
 
+bool HasRule(DeviceKind device, std::string_view recipe) {
+  return std::ranges::any_of(kRules, [&](const Rule& rule) {
+    return rule.device == device && Canonical(rule.recipe) == recipe;
+  });
+}
+
 absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clustered,
                                           const BuildContext& context) {
   CsrView ordered = csr;

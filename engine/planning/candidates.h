@@ -41,6 +41,9 @@ struct Candidate {
 std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features,
                                      const DeviceConstants& measured = DeviceConstants());
 
+/// Whether there is a rule for the recipe (canonical) on such devices, whatever class it is for.
+bool HasRule(DeviceKind device, std::string_view recipe);
+
 /// Whether tiling pays once `row_order` has clustered the rows: the share of nonzeros in dense
 /// tiles then. Errors: RESOURCE_EXHAUSTED, CANCELLED.
 absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clustered,

@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include "engine/planning/booster.h"
+#include "engine/planning/network.h"
 #include "kernels/kernel_table.h"
 #include "kernels/kernels_version.h"
 #include "kernels/recipe.h"
@@ -21,6 +23,8 @@ using Json = nlohmann::json;
 
 constexpr int kFormat = 1;
 constexpr char kManifest[] = "manifest.json";
+/// Kinds of what a file holds.
+constexpr std::string_view kTrees = "trees", kNetwork = "network";
 /// A model of a few megabytes is a large one.
 constexpr size_t kMostFileBytes = size_t{64} << 20;
 constexpr size_t kMostNameLength = 64;
@@ -116,8 +120,11 @@ class Reader {
   Reader(const Json& manifest, const Model::Files& files, int inputs)
       : manifest_(manifest), files_(files), inputs_(inputs) {}
 
-  absl::StatusOr<std::unique_ptr<Booster>> LoadBooster(const std::string& name,
-                                                       size_t outputs) const {
+  /// Of a group or of building: what its file holds. Throws what Json does.
+  absl::StatusOr<std::unique_ptr<const Predictor>> LoadPredictor(const Json& described,
+                                                                 size_t outputs) const {
+    const auto name = described.at("file").get<std::string>();
+    const std::string kind = described.value("kind", std::string(kTrees));
     const auto bytes = files_.find(name);
     if (bytes == files_.end()) {
       return absl::InvalidArgumentError(fmt::format("its file {} is missing", name));
@@ -129,14 +136,23 @@ class Reader {
       return absl::InvalidArgumentError(
           fmt::format("{} has {} candidates, not 1 to {}", name, outputs, kMostCandidates));
     }
-    absl::StatusOr<std::unique_ptr<Booster>> booster =
-        Booster::Load(bytes->second, inputs_, static_cast<int>(outputs));
-    if (booster.ok()) return booster;
-    return absl::Status(booster.status().code(),
-                        fmt::format("{}: {}", name, std::string(booster.status().message())));
+    if (kind == kTrees) return Load<Booster>(name, bytes->second, outputs);
+    if (kind == kNetwork) return Load<Network>(name, bytes->second, outputs);
+    return absl::InvalidArgumentError(fmt::format("{} is of no kind \"{}\"", name, kind));
   }
 
  private:
+  template <typename Kind>
+  absl::StatusOr<std::unique_ptr<const Predictor>> Load(const std::string& name,
+                                                        std::string_view bytes,
+                                                        size_t outputs) const {
+    absl::StatusOr<std::unique_ptr<Kind>> loaded =
+        Kind::Load(bytes, inputs_, static_cast<int>(outputs));
+    if (loaded.ok()) return *std::move(loaded);
+    return absl::Status(loaded.status().code(),
+                        fmt::format("{}: {}", name, std::string(loaded.status().message())));
+  }
+
   const Json& manifest_;
   const Model::Files& files_;
   const int inputs_;
@@ -261,10 +277,10 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
       if (described.contains("measured")) {
         group.measured = described.at("measured").get<std::vector<std::string>>();
       }
-      absl::StatusOr<std::unique_ptr<Booster>> booster =
-          reader.LoadBooster(described.at("file").get<std::string>(), group.candidates.size());
-      if (!booster.ok()) return booster.status();
-      group.booster = *std::move(booster);
+      absl::StatusOr<std::unique_ptr<const Predictor>> times =
+          reader.LoadPredictor(described, group.candidates.size());
+      if (!times.ok()) return times.status();
+      group.times = *std::move(times);
       model->groups_.push_back(std::move(group));
     }
     const Json& building = manifest.at("building");
@@ -280,10 +296,10 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
             fmt::format("how long {} takes to build it does not know", candidate.recipe));
       }
     }
-    absl::StatusOr<std::unique_ptr<Booster>> booster =
-        reader.LoadBooster(building.at("file").get<std::string>(), model->built_.size());
-    if (!booster.ok()) return booster.status();
-    model->building_ = *std::move(booster);
+    absl::StatusOr<std::unique_ptr<const Predictor>> seconds =
+        reader.LoadPredictor(building, model->built_.size());
+    if (!seconds.ok()) return seconds.status();
+    model->building_ = *std::move(seconds);
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(fmt::format("manifest.json: {}", error.what()));
   }
@@ -333,7 +349,7 @@ absl::StatusOr<std::vector<Estimate>> Model::EstimateTimes(const ProblemClass& p
   const Group* const group = GroupOf(problem_class);
   if (group == nullptr) return absl::InternalError("the model does not cover the class");
   const absl::StatusOr<std::vector<double>> ratios =
-      group->booster->Predict(InputsOf(problem_class, features));
+      group->times->Predict(InputsOf(problem_class, features), features.density_map);
   if (!ratios.ok()) return ratios.status();
   std::vector<Estimate> estimates = group->candidates;
   for (size_t i = 0; i < estimates.size(); ++i) estimates[i].log2_ratio = (*ratios)[i];
@@ -343,7 +359,7 @@ absl::StatusOr<std::vector<Estimate>> Model::EstimateTimes(const ProblemClass& p
 absl::StatusOr<std::map<std::string, double>> Model::EstimateBuilding(
     const ProblemClass& problem_class, const Features& features) const {
   const absl::StatusOr<std::vector<double>> seconds =
-      building_->Predict(InputsOf(problem_class, features));
+      building_->Predict(InputsOf(problem_class, features), features.density_map);
   if (!seconds.ok()) return seconds.status();
   std::map<std::string, double> building;
   // Trees do not reach beyond what they saw; building grows at least with the nonzeros.

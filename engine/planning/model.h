@@ -1,6 +1,7 @@
 // A trained model: for a class of problems on a pattern, how long each candidate takes over the
-// default, and how long its layout takes to build. A directory of a manifest and boosters, made by
-// tools/train. It is trusted as a program is: checksums find damage, not malice.
+// default, and how long its layout takes to build. A directory of a manifest and of boosted trees
+// (booster.h) or networks (network.h), made by tools/train. It is trusted as a program is:
+// checksums find damage, not malice.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/planning/booster.h"
 #include "engine/planning/estimate.h"
 #include "engine/planning/model_input.h"
+#include "engine/planning/predictor.h"
 #include "kernels/device_id.h"
 #include "kernels/features/features.h"
 #include "kernels/problem.h"
@@ -78,7 +79,7 @@ class Model {
     /// Recipes that it was trained on measurements of; not given: all that there are.
     std::optional<std::vector<std::string>> measured;
     double shared_deviation = 0;
-    std::unique_ptr<Booster> booster;
+    std::unique_ptr<const Predictor> times;
   };
 
   Model() = default;
@@ -92,7 +93,7 @@ class Model {
   std::vector<ModelInput> inputs_;
   std::vector<Group> groups_;
   std::vector<std::string> built_;  ///< recipes
-  std::unique_ptr<Booster> building_;
+  std::unique_ptr<const Predictor> building_;
 };
 
 }  // namespace sparsed::engine

@@ -108,8 +108,10 @@ std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c, const Feat
   if (!estimates.ok() || !building.ok()) return candidates;
   std::map<std::string, std::vector<Estimate>> of_recipe;
   for (const Estimate& estimate : *estimates) of_recipe[estimate.recipe].push_back(estimate);
-  // Those that no rule knows are no candidates any more, but plain CSR's other kernels.
-  candidates.push_back({std::string(kCsr), false, ""});
+  // Of those that there is a rule for, and of no others, it is known which classes they are for.
+  for (const auto& [recipe, kernels] : of_recipe) {
+    if (!HasRule(c.device, recipe)) candidates.push_back({recipe, false, ""});
+  }
   for (Candidate& candidate : candidates) {
     const auto found = of_recipe.find(candidate.recipe);
     if (found == of_recipe.end()) {
@@ -128,7 +130,6 @@ std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c, const Feat
     candidate.recipe = WithoutSkipRules(candidate.recipe);
     candidate.promise = std::move(promise);
   }
-  if (!candidates.back().promise) candidates.pop_back();
   return candidates;
 }
 
@@ -144,8 +145,13 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
   if (!estimates.ok() || !building.ok()) return candidates;
   for (Candidate& candidate : candidates) {
     if (candidate.forbidden) continue;
-    const auto found = std::ranges::find(*estimates, candidate.kernel, &Estimate::kernel);
-    if (found == estimates->end()) {
+    // Of a kernel with several recipes, the one that the model prefers.
+    const Estimate* found = nullptr;
+    for (const Estimate& estimate : *estimates) {
+      if (estimate.kernel != candidate.kernel) continue;
+      if (found == nullptr || estimate.log2_ratio < found->log2_ratio) found = &estimate;
+    }
+    if (found == nullptr) {
       candidate.worth_trying = false;
       candidate.reason = LeftOut(*model);
       continue;

@@ -105,6 +105,13 @@ def order_shares():
             f"{predictor_tables.percent(unseen.right)}; never permuting {never.share()} ([every model](results/h100/predictors.md))")
 
 
+def served_orders():
+    """The same network with the service's kernels: of the best order, and of all that was measured."""
+    def of(which):
+        return by_width({k: predictor_tables.served_share("orders", f"spmm f32 K={k}", which)[0] for k in (8, 32, 128, 512)})
+    return f"of the best order and kernel {of(1)}; of everything that was measured {of(0)} ([beside the selector's trees](results/h100/predictors.md#served-beside-the-selectors-trees-and-the-rules))"
+
+
 def permutations():
     times = permutation_tables.read(H100 / "permutations.jsonl.gz")
     kernel = permutation_tables.KERNEL
@@ -140,6 +147,9 @@ def permutations():
         ["the predictor's choice reaches 96 % of the oracle (figure 13: the best order for 82 %)", "1.37 of 1.41 on 338 test matrices",
          order_shares(), len(predictor_tables.read("orders")[1]), "their network, features and kernel (four columns a block); patterns that are made, K = 1,024",
          "held; on families unseen in the mean, not at the interval's lower end, and hardly better than never permuting: there is little to gain; the best order is found half as often"],
+        ["the same, served", "", served_orders(), predictor_tables.served_share("orders", "spmm f32 K=128", 1)[1],
+         "their network and features, for our row-major kernels and five orders; K = 8 / 32 / 128 / 512; families unseen",
+         "in kind: of the orders it finds nearly the best, which panels and tiles are ahead of"],
         ["four classes are enough for it", "original, DCSR, LPT, warp-aware", f"{figure(four)} of the oracle", n, yes, "held"],
     ]
     lines = ["## Row permutations", "",
@@ -712,6 +722,11 @@ def most(ratios):
     return ", ".join(f"{m} {r:.2f}" for m, r in sorted(ratios.items(), key=lambda item: -item[1])[:3])
 
 
+def prediction_takes():
+    times = predictor_tables.served()[2]
+    return f"{predictor_tables.statistics.median(times['products-matnet']):.0f} µs in a server's code"
+
+
 def matnet():
     """What MatNet chooses for squares: families unseen, and the paper's split."""
     header, cases = predictor_tables.read("products")
@@ -730,13 +745,19 @@ def matnet():
         ["MatNet over cuSPARSE (2.57, above)", "2.57, all overhead counted",
          "; ".join(f"{name} {predictor_tables.by_groups(gains[split][0], gains[split][1])}, the layout's building counted in one product "
                    f"{predictor_tables.by_groups(gains[split][0], gains[split][2])}" for split, name in splits.items()) +
-         f"; a perfect choice {predictor_tables.by_groups(measured, ideal)}", len(measured), "as above; features and prediction not timed",
+         f"; a perfect choice {predictor_tables.by_groups(measured, ideal)}", len(measured), "as above; features not timed, a prediction " + prediction_takes(),
          "held, by the kernels: the best fixed one has " + predictor_tables.by_groups(measured, predictor_tables.vendor_gains(header, cases, "families", "fixed")[1])],
         ["share of the perfect choice's gain", "94 % without overhead, 37 % with", "of its speed: " + of("matnet", lambda j: j.share()) + "; the best fixed algorithm " +
-         judged["families", "fixed"].share(), n, "as above", "held in kind without; with: features and prediction not timed"],
+         judged["families", "fixed"].share(), n, "as above", "held in kind without; with: features not timed"],
         ["features and map together are better than either (table 6: precision of tree 74 %, MLP and CNN 86 %, MatNet 92 %)", "", "families unseen: " + ", ".join(
             f"{name} {judged['families', model].share()}" for model, name in (("tree", "tree"), ("mlp", "MLP"), ("cnn", "CNN"), ("matnet", "MatNet"))), n, "as above",
          "refuted: the map adds nothing to the features"],
+        ["the same, served", "", "families unseen: " + ", ".join(
+            f"{name} {predictor_tables.served_share('products-' + model, 'spgemm f32', 0)[0]}"
+            for model, name in (("tree", "tree"), ("mlp", "MLP"), ("cnn", "CNN"), ("matnet", "MatNet"))),
+         predictor_tables.served_share("products-matnet", "spgemm f32", 0)[1],
+         "a smaller CNN, for 0.2 ms a choice; without cuSPARSE's kernels ([beside the selector's trees](results/h100/predictors.md#served-beside-the-selectors-trees-and-the-rules))",
+         "as above"],
     ]
 
 

@@ -8,6 +8,8 @@ usage: predictor_tables.py OUT.md
 
 import collections
 import functools
+import json
+import lzma
 import math
 import pathlib
 import statistics
@@ -122,7 +124,7 @@ def thresholds():
     lines = ["## RS-SpMM's threshold", "",
              f"Section 4.2: {about(cases)}; `row_segments` with min_heavy = 1 to 16, panels of 64 columns, all measured. The decision tree's inputs are the paper's, how many "
              "distances between neighbours are in each bin and the number of accumulations (taken as the nonzeros), its parameters those of J48 as near as scikit-learn has "
-             "them (entropy, two cases a leaf, cost-complexity pruning of 0.005). The paper's first phase chooses the coarsening that is best most often; with one coarsening for each K there was "
+             "them (entropy, two cases a leaf, cost-complexity pruning of 0.005). The paper's first phase chooses the coarsening that is best most often; with one coarsening measured for each K there was "
              f"nothing to choose, so these are of its second phase. The paper leaves out matrices of fewer than 100,000 nonzeros: {len(large)} patterns remain in the last column.", ""]
     for k in header["settings"]:
         for split, named in SPLITS.items():
@@ -173,9 +175,112 @@ def products():
             rows.append(judgement_row(name, Judgement(cases, "f32", split, model)) + [by_groups(of, gain), by_groups(of, with_building)])
         lines += [f"{named[0].upper()}{named[1:]}:", "", *table(HEADERS + ["over cuSPARSE", "the layout's building counted, one product"], rows)]
     of, _, _, ideal = vendor_gains(header, cases, "families", "matnet")
-    lines += [f"A perfect choice is {by_groups(of, ideal)} times as fast as cuSPARSE's faster algorithm, on the {len(of)} patterns that it was measured on. Features, map and the network's run are not "
-              "counted: they were not timed in the engine.", ""]
+    lines += [f"A perfect choice is {by_groups(of, ideal)} times as fast as cuSPARSE's faster algorithm, on the {len(of)} patterns that it was measured on. Features and map are not counted, nor is the network's run: "
+              f"{statistics.median(served()[2]['products-matnet']):.0f} µs in the median (below).", ""]
     return lines
+
+
+SERVED = ["default", "rules", "orders", "thresholds", "products-tree", "products-mlp", "products-cnn", "products-matnet", "trees", "trees, three"]
+SERVED_NAMES = {
+    "default": "the default, always", "rules": "the rules: all that they let through is tried", "orders": "Mehrabi et al.'s network (64, 32), of row orders alone",
+    "products-tree": "decision tree (CART)", "products-mlp": "MLP, features alone", "products-cnn": "CNN, map alone", "products-matnet": "MatNet",
+    "trees": "the selector's trees", "trees, three": "the best of its first three"}
+
+
+@functools.cache
+def corpus_ratios():
+    """{(operation, K): {pattern: {(recipe, kernel): log2 ratio}}} of f32, plain."""
+    with lzma.open(H100 / "corpus-f32.jsonl.xz", "rt") as file:
+        header, *lines = map(json.loads, file)
+    found = collections.defaultdict(dict)
+    for line in lines:
+        for number, measured in line["measured"].items():
+            operation, transposed, kind, tf32, k = header["problems"][int(number)]
+            if operation in ("spmm", "spgemm") and kind == "f32" and not transposed and not tf32:
+                found[operation, k][line["pattern"]] = {tuple(header["candidates"][m[0]]): math.log2(m[1] / m[2]) for m in measured}
+    return found
+
+
+@functools.cache
+def served():
+    """({model or way: {class: {pattern: log2 regret}}}, the choices' lines, {model: [microseconds]}, {operation: [how much rules let through]})."""
+    regrets, lines, times = collections.defaultdict(lambda: collections.defaultdict(dict)), [], collections.defaultdict(list)
+    let_through = collections.defaultdict(list)
+    for line in read_lines(H100 / "served-predictors.jsonl.gz"):
+        if line.get("line") == "choice":
+            lines.append(line)
+            regrets[line["model"]][line["class"]][line["pattern"]] = line["regrets"][0]
+            continue
+        for said in line["estimates"]:
+            for model, of in said["models"].items():
+                times[model].append(of["microseconds"])
+            kind = said["class"].split(" ")
+            if kind[-1] != "cuda":
+                continue  # the selector's trees for a CPU: how long they take
+            k = int(kind[2].removeprefix("k<=")) if kind[0] == "spmm" else 0
+            operation, ratios = kind[0], corpus_ratios()[kind[0], k].get(line["pattern"])
+            if ratios is None:
+                continue
+            let_through[operation].append(len(said["rules"]))
+            least = min(0.0, *ratios.values())
+            passed = [ratio for (recipe, kernel), ratio in ratios.items()
+                      if (kernel if operation == "spgemm" else recipe) in said["rules"] or (operation == "spmm" and recipe == "csr")]
+            name = f"spmm f32 K={k}" if operation == "spmm" else "spgemm f32"
+            regrets["rules"][name][line["pattern"]] = min([0.0, *passed]) - least
+    for line in read_lines(H100 / "selector.jsonl.gz"):
+        if line["line"] == "choice" and line["group"] in ("spmm", "spgemm"):
+            name = f"{line['group']} {line['class']}"
+            for way, regret in zip(("default", "fixed", "trees", "trees, three"), line["regrets"]):
+                regrets[way][name][line["pattern"]] = regret
+    return regrets, lines, times, let_through
+
+
+def served_share(model, name, which):
+    """Of a served model's choices, over families unseen: 0 of all that was measured, 1 of what it chooses from and the default, 2 of that without
+    the default; and of how many patterns."""
+    of = [line for line in served()[1] if line["model"] == model and line["class"] == name]
+    return by_groups(of, [2 ** -line["regrets"][which] for line in of]), len(of)
+
+
+def served_section():
+    regrets, lines, times, passed = served()
+    groups = {line["pattern"]: line["group"] for line in lines}
+    out = ["## Served, beside the selector's trees and the rules", "",
+           "What `tools/train/papers/run train` makes is served as the selector's trees are; these are models of the same measurements of an H100, `corpus-f32.jsonl.xz`, judged on families that they have not seen. "
+           "*Share of the oracle*: of all that was measured of the pattern, row panels, tiles and the vendor's kernels included, which a model of row orders cannot choose. "
+           "Raw: `served-predictors.jsonl.gz`, and `selector.jsonl.gz` of the trees. A model's and the trees' is the first choice, untimed; rules choose none first: theirs is the fastest of all that they have built and tried, "
+           f"{statistics.mean(passed['spmm']):.1f} transform pipelines beside plain CSR in the mean, and {statistics.mean(passed['spgemm']):.1f} kernels for a square.", ""]
+    for name in ("spmm f32 K=8", "spmm f32 K=32", "spmm f32 K=128", "spmm f32 K=512", "spgemm f32"):
+        model = "products-matnet" if name == "spgemm f32" else "orders"
+        ways = [way for way in SERVED if way in regrets and regrets[way].get(name) and way != "thresholds"]
+        common = sorted(set.intersection(*(set(regrets[way][name]) for way in ways)) & set(groups))
+        rows = []
+        for way in ways:
+            shares = [2 ** -regrets[way][name][pattern] for pattern in common]
+            near = statistics.mean(share >= 1 / 1.03 for share in shares)
+            rows.append([SERVED_NAMES[way], by_groups([{"group": groups[p]} for p in common], shares), f"{sorted(shares)[len(shares) // 20]:.2f}", percent(near)])
+        own = {line["pattern"]: line["regrets"][1] for line in lines if line["model"] == model and line["class"] == name}
+        out += [f"{name}, {len(common)} patterns:", "", *table(HEADERS[:4], rows)]
+        if model == "orders":
+            share = by_groups([{"group": groups[p]} for p in common], [2 ** -own[p] for p in common])
+            out += [f"Of the best row order with the kernels that it chooses from, the network reaches {share}.", ""]
+    rows = []
+    for name in ("spmm f32 K=32", "spmm f32 K=128"):
+        of = [line for line in lines if line["model"] == "thresholds" and line["class"] == name]
+        rows.append([name, len(of), by_groups(of, [2 ** -line["regrets"][2] for line in of]), by_groups(of, [2 ** -line["regrets"][1] for line in of]),
+                     percent(statistics.mean(line["chosen"] == "default" for line in of))])
+    out += ["RS-SpMM's decision tree, whose leaves have the times of their cases besides: its threshold's share of the best threshold's speed, and, where it may say that plain CSR is faster, the share of the faster of the two:", "",
+            *table(["class", "patterns", "of the best threshold", "of the best threshold or plain CSR", "plain CSR chosen"], rows)]
+    of = {line["pattern"]: line for line in lines if line["model"] == "matnet-cpu"}
+    beside = {line["pattern"]: line["regrets"] for line in read_lines(H100.parent / "cpu/selector.jsonl.gz") if line.get("group") == "spgemm" and line["pattern"] in of}
+    known = [of[pattern] for pattern in sorted(beside)]
+    shares = [[2 ** -beside[line["pattern"]][0] for line in known], [2 ** -line["regrets"][0] for line in known], [2 ** -beside[line["pattern"]][2] for line in known]]
+    rows = [[name, by_groups(known, of_way)] for name, of_way in zip(("the default, always", "MatNet", "the selector's trees"), shares)]
+    out += [f"On a CPU with AVX-512 (`../cpu/corpus.jsonl.xz`), its kernels, squares of {len(known)} patterns:", "", *table(HEADERS[:2], rows)]
+    rows = [[f"`{model}`", len(of), f"{statistics.median(of):.1f}", f"{sorted(of)[len(of) * 95 // 100]:.1f}"] for model, of in sorted(times.items())]
+    out += ["One estimate in the server's code on one thread of an AMD EPYC that others were using, the density map's scaling included: microseconds, of each class on a pattern the median of nine:", "",
+            *table(["model", "estimates", "median over patterns", "a twentieth is above"], rows)]
+    return out
 
 
 def page():
@@ -186,7 +291,7 @@ def page():
         "families*: a fold's families are in no other. *At random*, as the papers split: then relatives of a pattern, its shuffle or another size of the same shape, are among what was trained on.", "",
         "*Share of the oracle*: the fastest contender's time over the chosen one's, geometric mean; in brackets the 95 % interval (bootstrap over groups of alike patterns). *Worst twentieth*: the share that "
         "a twentieth of the patterns is below. *The best*: how often the choice is the fastest. A model sees times of the same run as it is judged by: an oracle over noisy times is too good by the noise.", "",
-        *orders(), *thresholds(), *products()]).rstrip() + "\n"
+        *orders(), *thresholds(), *products(), *served_section()]).rstrip() + "\n"
 
 
 def main():

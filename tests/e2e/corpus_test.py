@@ -14,6 +14,7 @@ import tempfile
 import time
 
 corpus = sys.argv[1]
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/model/network")
 # Few, small, quick.
 FEW = ("--max-nnz=1500", "--families=road,rmat,banded,stencil", "--classes=spmm:32,spmm:8",
        "--trial-budget-ms=20", "--threads=1")
@@ -106,6 +107,24 @@ def test_features(folder):
     said = run("features", "--families=real", f"--files={folder}", f"--out={path}")
     check("features of 0 patterns, 1 failed" in said and lines_of(path)[1]["failed"], said)
     check("--out" in run("features", *few, f"--out={folder}/none/file", code=1), "a file nowhere")
+
+
+def test_estimates(folder):
+    """What rules and a model of networks say of patterns, the density map included."""
+    run("features", "--max-nnz=1500", "--families=road,linear_program", "--device=cpu",
+        f"--model={MODEL}", "--classes=spmm:32,spgemm", "--repeat=3", f"--out={folder}/said.jsonl")
+    patterns = [line for line in lines_of(f"{folder}/said.jsonl") if line["line"] == "pattern"]
+    check(len(patterns) >= 3, patterns)
+    for pattern in patterns:
+        square = pattern["features"]["rows"] == pattern["features"]["cols"]
+        check([said["class"] for said in pattern["estimates"]] ==
+              ["spmm f32 k<=32 cpu"] + ["spgemm f32 cpu"] * square, pattern)
+        for said, candidates in zip(pattern["estimates"], (3, 4)):
+            model = said["models"]["network"]
+            ratios = [candidate[2] for candidate in model["candidates"]]
+            check(len(ratios) == candidates and ratios == sorted(ratios), model)
+            check(model["microseconds"] > 0 and isinstance(said["rules"], list), said)
+    check(any(len(pattern["estimates"]) == 2 for pattern in patterns), "no square")
 
 
 def test_measure(folder):
@@ -227,7 +246,11 @@ def test_bad_input(folder):
             (("measure", out, "--memory=1KB"), 2, "--memory"),
             (("measure", out, "--trial-budget-ms=0"), 2, "--trial-budget-ms"),
             (("measure", out, "--seconds-per-pattern=-1"), 2, "--seconds-per-pattern"),
-            (("measure", out, "--stop-after=-1"), 2, "--stop-after")):
+            (("measure", out, "--stop-after=-1"), 2, "--stop-after"),
+            (("features", out, f"--model={folder}"), 3, "manifest.json cannot be read"),
+            (("features", out, "--classes=spmm:100"), 3, "spmm:100"),
+            (("features", out, "--repeat=0"), 2, "--repeat"),
+            (("features", out, "--device=cuda:0"), 2, "--device")):
         done = subprocess.run([corpus, *arguments], capture_output=True, text=True)
         check(done.returncode == code if code is not None else done.returncode in (1, 3),
               f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}")
@@ -235,7 +258,8 @@ def test_bad_input(folder):
     check(not os.path.exists(f"{folder}/bad.jsonl"), "a refused run began a file")
 
 
-for test in (test_list, test_write, test_features, test_measure, test_failures, test_kill, test_bad_input):
+for test in (test_list, test_write, test_features, test_estimates, test_measure,
+             test_failures, test_kill, test_bad_input):
     with tempfile.TemporaryDirectory() as work:
         test(work)
 print("corpus_test: ok")

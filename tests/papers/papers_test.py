@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import dataclasses
 import gzip
 import io
 import json
@@ -15,9 +16,11 @@ import tempfile
 import unittest
 
 import numpy
+import sklearn.tree
 
 from papers import __main__ as program
-from papers import cases, learners, maps, orders, products, thresholds
+from papers import cases, learners, maps, network, orders, products, served, thresholds
+from selector import data, directory
 
 DEVICE = "A GPU, driver 1, kernels 1"
 CONTENDERS = ["row_bins", "blocks.2", "blocks.8"]
@@ -63,9 +66,16 @@ class Rules(unittest.TestCase):
 
     def test_threshold(self):
         train, test = self.halves(lambda uneven: [1 + abs(t - (3 if uneven else 12)) for t in range(16)], "32")
-        chosen = thresholds.choices(train, test, "32")
+        chosen = thresholds.choices(train, test, "32", [str(t) for t in range(1, 17)])
         for model in ("tree", "trees_regret"):
             self.assertGreater(judged(test, chosen[model], "32"), 0.99, model)
+
+    def test_threshold_in_two_phases(self):
+        """The first phase takes coarsening 2, which is best in most rows; the second a threshold with that, though others are faster."""
+        contenders = [f"{t}/{c}" for c in (1, 2) for t in (1, 2, 3)]
+        table = numpy.array([[9, 9, 9, 1, 2, 3], [9, 9, 9, 3, 2, 1], [9, 1, 9, 4, 3, 2]], float)
+        self.assertEqual(thresholds.first_phase(table, contenders).tolist(), [3, 4, 5])
+        self.assertEqual(thresholds.first_phase(table, [name[0] for name in contenders]).tolist(), list(range(6)))
 
     def test_algorithm_and_parameter_by_features_and_by_map(self):
         """Blocks of 8 where rows are even, of 2 elsewhere; row_bins is in the middle, and blocks do not suit some cases that are judged."""
@@ -129,6 +139,124 @@ def corpus_lines(device=DEVICE):
                "features": dict(case.features, distance_histogram=case.histogram)}
 
 
+def served_lines(patterns=48, families=6):
+    """Of sparsed_corpus measure: products, row orders and thresholds; which is best tells whether rows are even."""
+    common = {"line": "measurement", "device": "cuda:0", "model": "A GPU, driver 1, kernels 2", "transposed": False, "type": "f32",
+              "allow_tf32": False, "floor_ms": 0, "runs": 21, "censored": False, "csr_ms": 2.0}
+    yield {"line": "run", "device": "cuda:0", "device_model": "A GPU, driver 1, kernels 2"}
+    for uneven, of in made(patterns, families):
+        of = dataclasses.replace(of, group=of.pattern)
+        slow, fast = (4.0, 1.0) if uneven else (1.0, 4.0)
+        for operation, k, recipe, kernel, ms in (
+                ("spgemm", 0, "csr", "cuda.csr.row_bins", 2.0), ("spgemm", 0, "bcsr(width=2)", "cuda.bcsr.blocks", fast),
+                ("spgemm", 0, "bcsr(width=8)", "cuda.bcsr.blocks", slow), ("spmm", 32, "csr", "cuda.csr.rows", 2.0),
+                ("spmm", 32, "plain_sort(warps=32,run=1,lanes=1)", "cuda.csr.rows", fast),
+                ("spmm", 32, "group_rows(size=8)", "cuda.csr.warp_rows", slow),
+                ("spmm", 32, "row_segments(force,panel=64,min_heavy=0,coarsen=0)", "cuda.row_segments.streams", 3.0)):
+            yield dict(common, pattern=of.pattern, family=of.family, group=of.group, operation=operation, k=k, recipe=recipe, kernel=kernel,
+                       median_ms=ms, preparation_ms=0 if recipe == "csr" else 1e-3 * of.features["rows"])
+        yield {"line": "pattern", "pattern": of.pattern, "family": of.family, "group": of.group,
+               "features": dict(of.features, distance_histogram=of.histogram)}
+
+
+class Served(unittest.TestCase):
+    """What a server takes: directories, and what cross-validation found of them."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.raw = self.write("raw.jsonl.gz", served_lines())
+
+    def write(self, name, lines):
+        path = self.folder / name
+        with gzip.open(path, "wt") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+        return str(path)
+
+    def train(self, *arguments, code=0):
+        out, error = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+            done = program.main(["train", *map(str, arguments), f"--out={self.folder}/model", "--name=m", f"--results={self.folder}/results.jsonl.gz"])
+        self.assertEqual(done, code, out.getvalue() + error.getvalue())
+        return json.loads((self.folder / "model/manifest.json").read_text()) if code == 0 else error.getvalue()
+
+    def check(self, manifest, groups):
+        self.assertEqual((manifest["format"], manifest["name"], manifest["kernels"], manifest["device"]),
+                         (1, "m", 2, {"kind": "cuda", "model": "A GPU"}))
+        self.assertEqual([group["file"] for group in manifest["groups"]], groups)
+        for group in manifest["groups"] + [manifest["building"]]:
+            content = (self.folder / "model" / group["file"]).read_bytes()
+            self.assertEqual(directory.digest(content), manifest["files"][group["file"]])
+            self.assertEqual(group["kind"], "network")
+        built = {recipe["recipe"] for recipe in manifest["building"]["recipes"]}
+        for group in manifest["groups"]:
+            self.assertTrue({candidate["recipe"] for candidate in group["candidates"]} - {"csr"} <= built)
+            self.assertTrue(all(0 < candidate["deviation"] < 20 for candidate in group["candidates"]))
+        lines = cases.read_lines(self.folder / "results.jsonl.gz")
+        self.assertEqual(len(lines), 48 * len(groups))
+        return numpy.mean([2 ** -line["regrets"][0] for line in lines])
+
+    def test_orders(self):
+        manifest = self.train("orders", "--data", self.raw)
+        self.assertGreater(self.check(manifest, ["spmm_32.network"]), 0.98)
+        self.assertEqual(manifest["inputs"], cases.ORDER_FEATURES)
+        self.assertEqual({candidate["recipe"].split("(")[0] for candidate in manifest["groups"][0]["candidates"]}, {"csr", "plain_sort", "group_rows"})
+
+    def test_products(self):
+        of_maps = self.folder / "maps.npz"
+        images = {}
+        for uneven, of in made(48):
+            images[of.pattern] = numpy.zeros((maps.SIDE, maps.SIDE), numpy.uint8)
+            images[of.pattern][:, :8 if uneven else 64] = 255
+        maps.save(of_maps, images)
+        for model in ("tree", "mlp", "cnn", "matnet"):
+            manifest = self.train("products", "--data", self.raw, f"--model={model}", f"--maps={of_maps}")
+            self.assertGreater(self.check(manifest, ["spgemm.network"]), 0.95, model)
+            self.assertEqual([c["recipe"] for c in manifest["groups"][0]["candidates"]], ["bcsr(width=2)", "bcsr(width=8)", "csr"])
+
+    def test_thresholds(self):
+        found = [of for _, of in made(48)]
+        for uneven, of in zip((uneven for uneven, _ in made(48)), found):
+            of.ms["32"], of.beside["32"] = [1.0 + abs(t - (3 if uneven else 12)) for t in range(1, 17)], {"csr": 2.0}
+        packed = self.folder / "packed.gz"
+        cases.save(packed, cases.Cases("thresholds", DEVICE, ["32"], [str(t) for t in range(1, 17)], found))
+        manifest = self.train("thresholds", "--data", self.raw, f"--thresholds={packed}")
+        self.assertGreater(self.check(manifest, ["spmm_32.network"]), 0.98)
+        self.assertEqual(manifest["groups"][0]["candidates"][2]["recipe"], "row_segments(panel=64,min_heavy=3,coarsen=0)")
+        estimates = served.Threshold(next(served.threshold_classes(data.read([self.raw]), cases.load(packed, "thresholds"))), manifest["inputs"], None)
+        self.assertEqual(sorted(set(estimates.leaves[estimates.leaves < served.NOT_CHOSEN])), [-1.0], "a leaf names one, with its time")
+
+    def test_bad_input_is_told(self):
+        of_maps = self.folder / "maps.npz"
+        maps.save(of_maps, {"p0": numpy.zeros((128, 128), numpy.uint8)})
+        for arguments, sentence in (
+                (("orders", "--data", self.folder / "none"), "cannot be read"),
+                (("thresholds", "--data", self.raw), "--thresholds"),
+                (("products", "--data", self.raw), "density maps of the patterns are needed"),
+                (("products", "--data", self.raw, f"--maps={self.raw}"), "holds no density maps"),
+                (("products", "--data", self.write("one.gz", served_lines(8, 1)), "--model=tree"), "one family alone")):
+            self.assertIn(sentence, self.train(*arguments, code=3))
+            self.assertFalse((self.folder / "model").exists())
+
+    def test_a_tree_is_cut_where_scikit_learn_cuts(self):
+        """Thresholds of 64 bits, rounded to 32, part floats as before."""
+        x = numpy.array([[1000.1], [numpy.nextafter(numpy.float32(1000.1), numpy.float32(2000))]], numpy.float32)
+        learned = sklearn.tree.DecisionTreeClassifier().fit(x, [0, 1])
+        (_, (thresholds_of, leaves)) = network.tree(learned, learned.tree_.value[:, 0])
+        self.assertEqual(thresholds_of.dtype, numpy.float32)
+        self.assertEqual((x[:, 0] <= thresholds_of[0]).tolist(), [True, False])
+        self.assertEqual(leaves.tolist(), [[1, 0], [0, 1]])
+
+    def test_maps_of_the_corpus_program_are_read(self):
+        path = self.write("features.gz", [{"line": "features"}, {"line": "pattern", "pattern": "p", "features": {"density_map": [1, 5, 126, 1, 0, 7]}}])
+        counts = numpy.zeros((128, 128), int)
+        counts[0, 1], counts[1, 0], counts[1, 1] = 5, 1, 7
+        numpy.testing.assert_array_equal(maps.load(path)["p"], maps.scaled(counts))
+        with self.assertRaisesRegex(Exception, "the density map of q is none"):
+            maps.load(self.write("long.gz", [{"pattern": "q", "features": {"density_map": [99999, 1]}}]))
+
+
 class Program(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -177,6 +305,8 @@ class Program(unittest.TestCase):
         other = self.write("other.gz", corpus_lines("another GPU"))
         junk, cut = self.folder / "junk.jsonl", self.folder / "cut.gz"
         junk.write_text("no json\n{}\n", encoding="utf-8")
+        no_maps = self.folder / "junk.npz"
+        no_maps.write_text("no maps", encoding="utf-8")
         cut.write_bytes(pathlib.Path(raw).read_bytes()[:200])
         packed = self.folder / "packed.gz"
         self.run_program("pack", "products", raw, f"--out={packed}")
@@ -194,7 +324,8 @@ class Program(unittest.TestCase):
                 (("predict", "orders", packed), "is no packed file of orders"),
                 (("predict", "products", damaged, f"--maps={of_maps}"), "is damaged"),
                 (("predict", "products", packed), "density maps of all patterns are needed"),
-                (("predict", "products", packed, f"--maps={junk}"), "holds no density maps"),
+                (("predict", "products", packed, f"--maps={junk}"), "line 1 is no JSON"),
+                (("predict", "products", packed, f"--maps={no_maps}"), "holds no density maps"),
                 (("predict", "products", one_family, f"--maps={of_maps}"), "patterns of one family alone"),
                 (("maps", packed, "--corpus-program=/no/such"), "/no/such cannot be run")):
             code, said = self.run_program(*arguments, f"--out={out}")

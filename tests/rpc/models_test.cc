@@ -186,6 +186,39 @@ TEST_F(Models, ArePutListedActivatedWatchedRolledBackAndRemoved) {
   EXPECT_EQ(List().models_size(), 0);
 }
 
+/// Networks in the place of trees: what else a server does with a model is the same.
+TEST_F(Models, NetworksAreModelsLikeOthers) {
+  const Model::Files files = *Model::ReadFiles(SPARSED_TEST_DATA "/model/network");
+  v1::ModelInfo info;
+  const grpc::Status put = Put("network", files, false, &info);
+  ASSERT_TRUE(put.ok()) << put.error_message();
+  EXPECT_TRUE(info.problem().empty()) << info.problem();
+  EXPECT_NEAR(info.held_out_share(), 0.5, 1e-6);
+  ASSERT_TRUE(Put("trees", TinyNamed("trees")).ok());
+  ASSERT_TRUE(Activate("trees").ok());
+  ASSERT_TRUE(Activate("network", /*watch=*/true).ok());
+  ASSERT_TRUE(Activate("network").ok());
+  Start();
+  v1::ListModelsRequest of_one;
+  of_one.set_name("network");
+  ASSERT_EQ(List(of_one).models_size(), 1);
+  EXPECT_TRUE(List(of_one).models(0).used());
+  std::string chooses;
+  ASSERT_TRUE(Rollback(&chooses).ok());
+  EXPECT_EQ(chooses, "trees");
+  Model::Files damaged = files;
+  damaged["spgemm.network"].back() ^= 1;
+  ExpectRefused(Put("network", damaged, true), grpc::StatusCode::INVALID_ARGUMENT,
+                "spgemm.network is damaged");
+  // One whose checksums fit is no network either.
+  damaged = files;
+  nlohmann::json manifest = nlohmann::json::parse(damaged["manifest.json"]);
+  manifest["groups"][0]["file"] = "sddmm.network";
+  damaged["manifest.json"] = manifest.dump();
+  ExpectRefused(Put("network", damaged, true), grpc::StatusCode::INVALID_ARGUMENT,
+                "2 outputs, where 3 are said");
+}
+
 TEST_F(Models, AListComesInPages) {
   for (const char* name : {"a", "b", "c"}) ASSERT_TRUE(Put(name, TinyNamed(name)).ok());
   v1::ListModelsRequest request;

@@ -9,7 +9,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
@@ -18,6 +20,7 @@
 #include "kernels/device_id.h"
 #include "kernels/features/features.h"
 #include "tools/corpus/corpus_list.h"
+#include "tools/corpus/estimate.h"
 #include "tools/corpus/journal.h"
 #include "tools/corpus/measure.h"
 #include "tools/corpus/records.h"
@@ -201,8 +204,62 @@ absl::Status WriteFiles(const WriteOptions& options) {
   return absl::OkStatus();
 }
 
+struct Estimating {
+  std::vector<std::string> directories;
+  std::string device = "cuda";
+  std::vector<std::string> classes, types = {"f32"};
+  int repeat = 9;
+};
+
+absl::StatusOr<std::vector<ProblemClass>> ClassesOf(const std::vector<std::string>& texts,
+                                                    const std::vector<std::string>& types) {
+  std::vector<ProblemClass> classes;
+  for (const std::string& type : types) {
+    for (const std::string& text : texts) {
+      const absl::StatusOr<ProblemClass> c = ParseClass(text, type);
+      if (!c.ok()) return absl::InvalidArgumentError("--classes: " + Sentence(c.status()));
+      classes.push_back(*c);
+    }
+  }
+  return classes;
+}
+
+/// Adds to a pattern's line what rules and models say of it.
+using Says = std::function<absl::Status(const Features& features, Json& line)>;
+
+absl::StatusOr<Says> SaysOf(const Estimating& estimating) {
+  absl::StatusOr<std::vector<ProblemClass>> classes =
+      ClassesOf(estimating.classes, estimating.types);
+  if (!classes.ok()) return classes.status();
+  const bool cuda = estimating.device == "cuda";
+  for (ProblemClass& c : *classes) c.device = cuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+  std::vector<std::shared_ptr<const engine::Model>> models;
+  for (const std::string& directory : estimating.directories) {
+    absl::StatusOr<std::shared_ptr<const engine::Model>> model = engine::Model::Load(directory);
+    if (!model.ok()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--model: {}: {}", directory, Sentence(model.status())));
+    }
+    models.push_back(*std::move(model));
+  }
+  return [=, classes = *std::move(classes), models = std::move(models), repeat = estimating.repeat](
+             const Features& features, Json& line) {
+    for (const ProblemClass& c : classes) {
+      // A pattern that is not square has no square.
+      if (c.operation == Operation::kSpgemm && features.rows != features.cols) continue;
+      const absl::StatusOr<Json> said = EstimatesOf(c, features, models, repeat);
+      if (!said.ok()) return said.status();
+      line["estimates"].push_back(*said);
+    }
+    return absl::OkStatus();
+  };
+}
+
 /// The features of patterns, as they are now: measurements stay good when features change.
-absl::Status WriteFeatures(const Selection& selection, const std::string& path, bool maps) {
+absl::Status WriteFeatures(const Selection& selection, const std::string& path, bool maps,
+                           const Estimating& estimating) {
+  const absl::StatusOr<Says> says = SaysOf(estimating);
+  if (!says.ok()) return says.status();
   absl::StatusOr<std::vector<CorpusPattern>> patterns = Select(selection);
   if (!patterns.ok()) return patterns.status();
   MixAndCut(selection, *patterns);
@@ -227,6 +284,7 @@ absl::Status WriteFeatures(const Selection& selection, const std::string& path, 
         made.ok() ? ComputeFeatures(made->view(), context) : made.status();
     if (features.ok()) {
       line["features"] = ToJson(*features, maps);
+      if (absl::Status s = (*says)(*features, line); !s.ok()) return s;
     } else {
       line["failed"] = Sentence(features.status());
       ++failed;
@@ -312,13 +370,9 @@ absl::Status Measure(MeasureArguments& arguments) {
         fmt::format("--device: \"{}\" is no device; expected cpu or cuda:N", arguments.device));
   }
   arguments.options.device = *device;
-  for (const std::string& type : arguments.types) {
-    for (const std::string& text : arguments.classes) {
-      const absl::StatusOr<ProblemClass> c = ParseClass(text, type);
-      if (!c.ok()) return absl::InvalidArgumentError("--classes: " + Sentence(c.status()));
-      arguments.options.classes.push_back(*c);
-    }
-  }
+  absl::StatusOr<std::vector<ProblemClass>> classes = ClassesOf(arguments.classes, arguments.types);
+  if (!classes.ok()) return classes.status();
+  arguments.options.classes = *std::move(classes);
   for (const std::string& recipe : arguments.recipes) {
     absl::StatusOr<engine::Asked> asked = engine::ParseAsked(recipe, "");
     if (!asked.ok()) return absl::InvalidArgumentError("--recipe: " + Sentence(asked.status()));
@@ -461,7 +515,24 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   features->add_option("--out", features_path, "The file of JSON lines, written anew")->required();
   features->add_flag("--maps", maps, "Write the density maps of 128 x 128 tiles, too");
-  features->callback([&] { status = WriteFeatures(described, features_path, maps); });
+  Estimating estimating;
+  features->add_option("--model", estimating.directories,
+                       "Also what the trained model of this directory estimates of --classes, and "
+                       "how long that takes it; may be repeated");
+  features
+      ->add_option("--classes", estimating.classes,
+                   "Also what the rules let through of these, as `measure` has them")
+      ->delimiter(',');
+  features->add_option("--types", estimating.types, "Of --classes: f32, f64, f16, bf16")
+      ->delimiter(',')
+      ->capture_default_str();
+  features->add_option("--device", estimating.device, "Of --classes: cpu or cuda; none is used")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  features->add_option("--repeat", estimating.repeat, "Estimates, of which the median is taken")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  features->callback([&] { status = WriteFeatures(described, features_path, maps, estimating); });
 
   MeasureArguments measured;
   CLI::App* const measure = app.add_subcommand(

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
@@ -1266,6 +1268,56 @@ TEST(Preparation, AModelHasTriedWhatPays) {
   ASSERT_TRUE(site.Idle());
   EXPECT_TRUE(DecisionOn(pattern, c, clustered.recipe).tried);
   EXPECT_TRUE(DecisionOn(pattern, c, "dcsr").tried);
+}
+
+/// The model of tests/data/model/network, with networks that give always the same.
+std::shared_ptr<const Model> ConstantModel(const std::vector<float>& log2_ratios,
+                                           const std::vector<float>& log2_seconds) {
+  Model::Files files = *Model::ReadFiles(SPARSED_TEST_DATA "/model/network");
+  nlohmann::json manifest = nlohmann::json::parse(files["manifest.json"]);
+  const auto put = [&](const std::string& name, const std::vector<float>& outputs) {
+    std::vector<float> weights(outputs.size() * manifest["inputs"].size());
+    weights.insert(weights.end(), outputs.begin(), outputs.end());
+    std::string bytes = fmt::format(
+        R"({{"format":1,"branches":[{{"of":"features","layers":[{{"kind":"dense","outputs":{}}}]}}],)"
+        R"("layers":[]}})",
+        outputs.size());
+    bytes += '\n';
+    bytes.append(reinterpret_cast<const char*>(weights.data()), weights.size() * sizeof(float));
+    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+    manifest["files"][name] = fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+    files[name] = std::move(bytes);
+  };
+  put("spmm.network", log2_ratios);
+  put("building.network", log2_seconds);
+  files["manifest.json"] = manifest.dump();
+  absl::StatusOr<std::shared_ptr<const Model>> model = Model::FromFiles(files);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? *model : nullptr;
+}
+
+/// A model of networks: what it promises is tried, also a pipeline that no rule has.
+TEST(Preparation, ANetworkHasTriedWhatNoRuleHas) {
+  // Tiles, rows in another order, another kernel on plain CSR; a thousandth of a second each.
+  const std::shared_ptr<const Model> model = ConstantModel({10, -2, 10}, {-10, -10, -10, -10, -10});
+  ASSERT_NE(model, nullptr);
+  Site site;
+  site.preparation.selector().Use(DeviceKind::kCpu, model);
+  auto matrix = SendMatrix(site.catalog, "m", test::Band(20'000, 9));
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const ProblemClass c = Class(Operation::kSpmm);
+  const std::string sorted = "plain_sort(warps=16,run=1,lanes=1)";
+  EXPECT_TRUE(DecisionOn(pattern, c, sorted).tried);
+  EXPECT_THAT(DecisionOn(pattern, c, sorted).reason, HasSubstr("4.00x expected ("));
+  EXPECT_EQ(MediansOf(pattern, c).count(sorted + " / cpu.csr.row_balanced"), 1u);
+  EXPECT_FALSE(DecisionOn(pattern, c, "aspt(panel=64,min_dense=2)").tried);
+  // Of what it has not seen the rules decide.
+  EXPECT_THAT(DecisionOn(pattern, c, "dcsr").reason, Not(HasSubstr("model network")));
+  const std::vector<std::string> choices = site.listener.choices();
+  ASSERT_EQ(choices.size(), 1u);
+  EXPECT_THAT(choices[0], HasSubstr("network used "));
+  CheckConsistent(site, pattern);
 }
 
 TEST(Preparation, AModelThatIsWatchedChangesNothing) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <string_view>
 
+#include "engine/planning/booster.h"
 #include "engine/planning/model_input.h"
 
 namespace sparsed::engine {

@@ -8,7 +8,9 @@ import sys
 
 import torch
 
-from . import DataError, cases, maps, orders, products, thresholds
+from selector import data, directory
+
+from . import DataError, cases, maps, orders, products, served, thresholds
 
 
 def pack(task, args):
@@ -45,9 +47,10 @@ def judged(args):
                 held_out = [packed.cases[i] for i in test]
                 if args.task == "products":
                     of_models = products.choices(train, held_out, setting, packed.contenders, of_patterns)
+                elif args.task == "thresholds":
+                    of_models = thresholds.choices(train, held_out, setting, packed.contenders)
                 else:
-                    learner = {"orders": orders, "thresholds": thresholds}[args.task]
-                    of_models = learner.choices(train, held_out, setting)
+                    of_models = orders.choices(train, held_out, setting)
                 for place, i in enumerate(test):
                     chosen[i] = {model: int(of_cases[place]) for model, of_cases in of_models.items()}
             for model in chosen[0]:
@@ -62,6 +65,19 @@ def predict(args):
     with gzip.GzipFile(args.out, "wb", 9, mtime=0) as file:
         for line in judged(args):
             file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
+
+
+def train(args):
+    """A model directory, and what its choices are worth."""
+    of_patterns = maps.load(args.maps) if args.maps else None
+    if args.task == "products" and args.model in ("cnn", "matnet") and of_patterns is None:
+        raise DataError("density maps of the patterns are needed: --maps (sparsed_corpus features --maps makes them)")
+    packed = cases.load(args.thresholds, "thresholds") if args.thresholds else None
+    manifest, contents, lines = served.train(args.task, data.read(args.data), args.name, args.model, of_patterns, packed)
+    size = directory.write(args.out, manifest, contents)
+    if args.results:
+        served.write_results(args.results, lines)
+    print(f"{args.out}: {size} bytes, {manifest['data']['patterns']} patterns, {manifest['device']['model']}")
 
 
 def parse(arguments):
@@ -83,7 +99,18 @@ def parse(arguments):
     predicting.add_argument("--maps", help="of products: the density maps")
     predicting.add_argument("--folds", type=int, default=6)
     predicting.add_argument("--out", required=True)
+    training = commands.add_parser("train", help="trains a model that a server takes, in the place of the selector's trees")
+    training.add_argument("task", choices=["orders", "thresholds", "products"])
+    training.add_argument("--data", nargs="+", required=True, help="measurements, as tools/train/run takes them")
+    training.add_argument("--name", required=True, help="what the model is called")
+    training.add_argument("--out", required=True, help="the model's directory")
+    training.add_argument("--model", choices=["matnet", "mlp", "cnn", "tree"], default="matnet", help="of products")
+    training.add_argument("--maps", help="of products: the density maps; patterns without one are left out")
+    training.add_argument("--thresholds", help="of thresholds: their packed file; --data has the patterns' features and building times")
+    training.add_argument("--results", help="a file for what each choice for patterns of families that were not seen is worth")
     args = parser.parse_args(arguments)
+    if args.command == "train" and not directory.NAME.fullmatch(args.name):
+        parser.error("--name: 1 to 64 letters, digits, '-', '_' and '.', which is not the first")
     if args.command == "predict" and not 2 <= args.folds <= 100:
         parser.error("--folds: 2 to 100")
     return args
@@ -97,9 +124,11 @@ def main(arguments=None):
             pack(args.task, args)
         elif args.command == "maps":
             make_maps(args)
+        elif args.command == "train":
+            train(args)
         else:
             predict(args)
-    except DataError as error:
+    except (DataError, data.BadData) as error:
         print(error, file=sys.stderr)
         return 3
     except OSError as error:

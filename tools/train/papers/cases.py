@@ -25,7 +25,8 @@ PRODUCT_FEATURES = ["rows", "cols", "nnz", "density", "row_nonzeros_max", "row_n
 FEATURES = list(dict.fromkeys(ORDER_FEATURES + PRODUCT_FEATURES))
 ORDERS = ["csr", "dcsr"] + [f"{name}_sort" for name in (
     "plain", "flipped", "lpt", "warp", "cta", "hybrid1", "hybrid21", "hybrid22", "hybrid23")]
-THRESHOLDS = [str(threshold) for threshold in range(1, 17)]
+THRESHOLDS = range(1, 17)
+COARSENINGS = range(5)  # of row_segments; 0: as its cost model says
 
 
 @dataclasses.dataclass
@@ -127,19 +128,33 @@ def orders(paths, corpus_paths):
     return Cases("orders", one_device(devices), settings, ORDERS, list(found.values()))
 
 
+def contender(recipe):
+    """Of row segments, "12", or "12/2" where a coarsening is given; None if it is none of the thresholds'."""
+    found = re.fullmatch(r"row_segments\(.*min_heavy=(\d+)(?:,coarsen=(\d+))?\)", recipe)
+    if found is None or int(found[1]) not in THRESHOLDS or int(found[2] or 0) not in COARSENINGS:
+        return None
+    return found[1] + (f"/{found[2]}" if int(found[2] or 0) else "")
+
+
+def threshold_and_coarsening(name):
+    threshold, _, coarsening = name.partition("/")
+    return int(threshold), int(coarsening or 0)
+
+
 def thresholds(paths):
-    """RS-SpMM's thresholds, of `sparsed_corpus measure` with a recipe for each; settings are K."""
+    """RS-SpMM's thresholds, of `sparsed_corpus measure` with a recipe for each, with one coarsening or with each of several; settings are K."""
     patterns, measurements, device = corpus(paths)
+    taken = [(name, line) for line in measurements if line["operation"] == "spmm" and line["pattern"] in patterns
+             and (name := contender(line["recipe"])) is not None]
+    measured = sorted({threshold_and_coarsening(name)[1] for name, _ in taken})
+    contenders = [f"{threshold}/{coarsening}" if coarsening else str(threshold) for coarsening in measured for threshold in THRESHOLDS]
     found = {}
-    for line in measurements:
-        recipe = re.fullmatch(r"row_segments\(.*min_heavy=(\d+).*\)", line["recipe"])
-        if recipe is None or recipe[1] not in THRESHOLDS or line["operation"] != "spmm" or line["pattern"] not in patterns:
-            continue
+    for name, line in taken:
         of, k = found.setdefault(line["pattern"], case(patterns[line["pattern"]])), str(line["k"])
-        of.ms.setdefault(k, [None] * len(THRESHOLDS))[int(recipe[1]) - 1] = line["median_ms"]
+        of.ms.setdefault(k, [None] * len(contenders))[contenders.index(name)] = line["median_ms"]
         of.beside.setdefault(k, {})["csr"] = line["csr_ms"]
     settings = sorted({k for of in found.values() for k in of.ms}, key=int)
-    return Cases("thresholds", device, settings, THRESHOLDS, [of for of in found.values() if all(None not in ms for ms in of.ms.values())])
+    return Cases("thresholds", device, settings, contenders, [of for of in found.values() if all(None not in ms for ms in of.ms.values())])
 
 
 def products(paths):

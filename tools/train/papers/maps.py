@@ -7,6 +7,7 @@ import tempfile
 import numpy
 
 from . import DataError
+from .cases import read_lines
 
 SIDE = 128
 AT_ONCE = 25  # patterns that are on disk at a time
@@ -49,8 +50,29 @@ def save(path, maps):
     numpy.savez_compressed(path, names=numpy.array(list(maps)), maps=numpy.stack(list(maps.values())))
 
 
+def of_features(path):
+    """{name: map}, scaled, of a file of `sparsed_corpus features --maps`."""
+    found = {}
+    for line in read_lines(path):
+        numbers = numpy.array(line.get("features", {}).get("density_map", []), numpy.int64)
+        if not len(numbers):
+            continue
+        places = numpy.cumsum(numbers[::2] + 1) - 1  # empty ones before each, and its count
+        counts = numpy.zeros(SIDE * SIDE, numpy.int64)
+        try:
+            counts[places] = numbers[1::2]
+        except (IndexError, ValueError):
+            raise DataError(f"{path}: the density map of {line['pattern']} is none") from None
+        found[line["pattern"]] = scaled(counts.reshape(SIDE, SIDE))
+    if not found:
+        raise DataError(f"{path} holds no density maps (sparsed_corpus features --maps)")
+    return found
+
+
 def load(path):
-    """{name: map}"""
+    """{name: map}, of a file that `save` made, or of `sparsed_corpus features --maps`."""
+    if not str(path).endswith(".npz"):
+        return of_features(path)
     try:
         with numpy.load(path, allow_pickle=False) as file:
             names, maps = file["names"], file["maps"]

@@ -3,14 +3,13 @@
 import collections
 import dataclasses
 import itertools
-import re
 
 import numpy
 import xgboost
 
 from selector.data import DISTANCES, Candidate, log_ratios
+from selector.inputs import SAID, VALUE_BYTES, factors, inputs_of
 
-VALUE_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
 CLIP = 1.5  # a candidate that is slower than this (log2) need not be told from one that is slower still
 SEED = 19
 THREADS = 2
@@ -38,7 +37,6 @@ class Settings:
     bins: int = 128
 
 
-SAID = ("k", "value_bytes", "tf32")  # by the problem, and not by the pattern
 # Quotients and products, from left to right, which trees cannot make: what is near 1 where something is even, bytes that caches hold or not.
 DERIVED = (
     "row_nonzeros_max/row_nonzeros_mean", "warp_load_max/warp_load_mean", "col_nonzeros_max*cols/nnz", "col_nonzeros_max/rows", "row_nonzeros_max/cols",
@@ -48,38 +46,10 @@ DERIVED = (
     "cols*k*value_bytes", "rows*k*value_bytes", "nnz*k*value_bytes", "nnz*k/rows", "k*value_bytes", "row_nonzeros_max*k*value_bytes")
 
 
-def factors(text):
-    """Of an input, (divides, name) from left to right."""
-    return [(operator == "/", name) for operator, name in re.findall(r"(^|[*/])([^*/]+)", text)]
-
-
 def input_names(data):
     known = {name for pattern in data.patterns for name in pattern.features} - {"distance_histogram", "density_map"}
     derived = [text for text in DERIVED if all(name in known or name in SAID for _, name in factors(text))]
     return [*sorted(known), *(f"distance_{i}" for i in range(DISTANCES)), *derived, *SAID]
-
-
-def inputs_of(pattern, names, problems):
-    """For each of the problems, (k, value_bytes, tf32), its inputs; NaN where a feature is not known."""
-    histogram = pattern.features["distance_histogram"]
-    values = dict(pattern.features, **{f"distance_{i}": count / max(sum(histogram), 1) for i, count in enumerate(histogram)})
-    parsed = [factors(name) for name in names]
-    rows = []
-    for said in problems:
-        values.update(zip(SAID, said))
-        rows.append([value_of(each, values) for each in parsed])
-    return rows
-
-
-def value_of(parsed, values):
-    """0 where something is divided by 0."""
-    value = 1.0
-    for divides, name in parsed:
-        number = float(values.get(name, numpy.nan))
-        if divides and number == 0:
-            return 0.0
-        value = value / number if divides else value * number
-    return value
 
 
 @dataclasses.dataclass

@@ -1,21 +1,15 @@
 """A model directory: manifest.json and the boosters that it names, as the server reads them."""
 
 import dataclasses
-import datetime
 import json
 import pathlib
-import re
 
 import numpy
 import xgboost
-import xxhash
 
-from selector import learn
+from selector import directory as files, learn
 from selector.data import BadData, Candidate
-
-FORMAT = 1
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
-MOST_BYTES = 4_000_000  # of all files of a model
+from selector.directory import FORMAT, NAME, data_digest, digest
 
 
 @dataclasses.dataclass
@@ -25,20 +19,6 @@ class Model:
 
     def group(self, operation, transposed):
         return next((g for g in self.manifest["groups"] if g["operation"] == operation and g["transposed"] == transposed), None)
-
-
-def digest(content):
-    return xxhash.xxh3_128_hexdigest(content)
-
-
-def data_digest(data):
-    """Of what was learned from, in whatever order it was read."""
-    content = xxhash.xxh3_128()
-    for pattern in sorted(data.patterns, key=lambda pattern: pattern.name):
-        for problem, measured in sorted(pattern.measured.items()):
-            for candidate, m in sorted(measured.items()):
-                content.update(f"{pattern.name} {problem} {candidate} {m.median_ms:.4g} {m.csr_ms:.4g}\n")
-    return content.hexdigest()
 
 
 def candidates_of(entry):
@@ -72,20 +52,9 @@ def stripped(booster):
 
 
 def write(directory, manifest, boosters):
-    """Writes the files, with their checksums in the manifest; returns their size in bytes. Nothing is left where they are too large."""
-    directory = pathlib.Path(directory)
+    """Writes the files of a model; returns their size in bytes."""
     contents = {name: bytes(booster if isinstance(booster, bytes) else stripped(booster).save_raw("ubj")) for name, booster in boosters.items()}
-    manifest = dict(manifest, format=FORMAT, created=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                    files={name: digest(content) for name, content in contents.items()})
-    text = json.dumps(manifest, indent=1) + "\n"
-    size = len(text) + sum(map(len, contents.values()))
-    if size > MOST_BYTES:
-        raise BadData(f"the model would take {size} bytes, more than the {MOST_BYTES} that one may; after --warm-start, train one anew")
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        (directory / name).write_bytes(content)
-    (directory / "manifest.json").write_text(text, encoding="utf-8")
-    return size
+    return files.write(directory, manifest, contents)
 
 
 def load(directory):
