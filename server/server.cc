@@ -12,16 +12,22 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <thread>
 
 #include "absl/strings/escaping.h"
 #include "base/mutex.h"
+#include "base/private_file.h"
 #include "engine/engine.h"
 #include "kernels/device_id.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/check_files.h"
+#include "server/cluster/cluster.h"
+#include "server/cluster/cluster_metrics.h"
+#include "server/cluster/etcd.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/engine_options.h"
 #include "server/listener/descriptor.h"
@@ -56,6 +62,8 @@ namespace sparsed::server {
 namespace {
 
 constexpr int kWorkers = 4;
+/// Threads of a node for changes that wait for others, and for copies that others have made here.
+constexpr int kChangers = 4, kArrivals = 2;
 /// Threads that copy for callers who attach.
 constexpr int kExporters = 3;
 constexpr std::string_view kLocalSocket = "local.sock";
@@ -149,6 +157,42 @@ bool NamesThisMachine(std::string_view host) {
   return host == "localhost" || host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
+/// How this node calls others. Errors: those of ReadPrivateFile, and NOT_FOUND.
+absl::StatusOr<Peers::Options> PeersOf(const Config& config) {
+  Peers::Options peers;
+  peers.tls = !config.tls_certificate.empty();
+  const auto read_secret = [](const std::string& path, std::string& text) -> absl::Status {
+    if (path.empty()) return absl::OkStatus();
+    absl::StatusOr<std::string> content = ReadPrivateFile(path);
+    if (!content.ok()) return content.status();
+    text = *std::move(content);
+    return absl::OkStatus();
+  };
+  const auto read = [](const std::string& path, std::string& text) -> absl::Status {
+    if (path.empty()) return absl::OkStatus();
+    std::ifstream file(path);
+    if (!file) return absl::NotFoundError(fmt::format("{} cannot be read", path));
+    text.assign(std::istreambuf_iterator<char>(file), {});
+    return absl::OkStatus();
+  };
+  if (absl::Status s = read_secret(config.cluster_token_file, peers.token); !s.ok()) return s;
+  while (!peers.token.empty() && peers.token.find_last_of(" \r\n\t") == peers.token.size() - 1) {
+    peers.token.pop_back();
+  }
+  constexpr size_t kLeastTokenBytes = 32;
+  if (!config.cluster_token_file.empty() && peers.token.size() < kLeastTokenBytes) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: the cluster's token has {} characters, and at least {} are needed, as sparsectl token "
+        "makes them",
+        config.cluster_token_file, peers.token.size(), kLeastTokenBytes));
+  }
+  if (!peers.tls) return peers;
+  if (absl::Status s = read_secret(config.tls_key, peers.key); !s.ok()) return s;
+  if (absl::Status s = read(config.tls_certificate, peers.certificate); !s.ok()) return s;
+  if (absl::Status s = read(config.cluster_ca, peers.authorities); !s.ok()) return s;
+  return peers;
+}
+
 SocketFile SocketFileOf(const Config& config) {
   return {.mode = config.socket_mode, .group = config.socket_group};
 }
@@ -175,12 +219,17 @@ class Server::Impl {
       : config_(config),
         give_up_(std::move(give_up)),
         workers_(kWorkers, static_cast<size_t>(config.max_queued)),
-        exporters_(kExporters, static_cast<size_t>(config.max_queued)) {}
+        exporters_(kExporters, static_cast<size_t>(config.max_queued)) {
+    if (config.etcd.empty()) return;
+    changes_.emplace(kChangers, static_cast<size_t>(config.max_queued));
+    arrivals_.emplace(kArrivals, static_cast<size_t>(config.max_queued));
+  }
 
   ~Impl() {
     if (access_ != nullptr) access_->OnTenants(nullptr);
     probe_.reset();
     if (live_streams_.has_value()) live_streams_->Drain();
+    if (cluster_ != nullptr) cluster_->Leave();
     if (door_ != nullptr) door_->Close();
     {
       const MutexLock lock(health_mutex_);
@@ -190,6 +239,9 @@ class Server::Impl {
     if (grpc_ != nullptr) grpc_->Shutdown(std::chrono::system_clock::now() + kCancelTime);
     grpc_.reset();
     http_.reset();
+    changes_.reset();
+    arrivals_.reset();
+    joined_ = nullptr;
   }
 
   absl::Status Start() {
@@ -233,6 +285,7 @@ class Server::Impl {
     telemetry_.metrics().matrix_expired = [this](const std::string& tenant,
                                                  const std::string& name) {
       live_streams_->MatrixChanged(tenant, name);
+      if (Cluster* const cluster = joined_) cluster->Expired(tenant, name).IgnoreError();
     };
     absl::StatusOr<std::string> installed_models = InstalledModels(config_);
     if (!installed_models.ok()) return installed_models.status();
@@ -262,8 +315,10 @@ class Server::Impl {
                              [&tenant] { return tenant.Hold(engine::Quota::kConnections); });
         },
         workers_, std::max(1, config_.threads / kWorkers), *live_streams_, shares_, regions_,
-        carriers_,
+        carriers_, changes_.has_value() ? *changes_ : workers_,
+        arrivals_.has_value() ? *arrivals_ : workers_,
         /*metrics_address=*/"", /*local_socket=*/"", server_id_, started_, started_steady_});
+    if (absl::Status status = JoinCluster(); !status.ok()) return status;
     rings_ = std::make_unique<Rings>(*context_);
     // Its counts are on the pages.
     if (absl::Status status = OpenLocalDoor(); !status.ok()) return status;
@@ -285,6 +340,8 @@ class Server::Impl {
     while (telemetry_.in_flight() > 0 && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
+    // Others take over at once.
+    if (cluster_ != nullptr) cluster_->Leave();
   }
 
   const std::vector<std::string>& addresses() const { return addresses_; }
@@ -292,6 +349,33 @@ class Server::Impl {
   engine::Engine& engine() { return *engine_; }
 
  private:
+  absl::Status JoinCluster() {
+    if (config_.etcd.empty()) return absl::OkStatus();
+    Cluster::Options options;
+    options.self.name = config_.node;
+    options.self.address = config_.advertise;
+    for (const engine::DeviceFacts& device : engine_->devices()) {
+      if (device.unavailable.empty()) options.self.devices.push_back(device.name);
+    }
+    options.self.memory_bytes = config_.engine_memory_bytes();
+    options.replicas = config_.replicas;
+    options.copy_bytes_per_second = config_.replication_rate_bytes;
+    options.threads = context_->threads_per_worker;
+    absl::StatusOr<Peers::Options> peers = PeersOf(config_);
+    if (!peers.ok()) return peers.status();
+    if (!peers->token.empty()) access_->TrustNodes(peers->token);
+    options.peers = *std::move(peers);
+    auto cluster = Cluster::Join(std::move(options), OpenEtcd(config_.etcd), *engine_,
+                                 [this](const std::string& tenant, const std::string& name) {
+                                   live_streams_->MatrixChanged(tenant, name);
+                                 });
+    if (!cluster.ok()) return cluster.status();
+    cluster_ = *std::move(cluster);
+    context_->cluster = cluster_.get();
+    joined_ = cluster_.get();
+    return absl::OkStatus();
+  }
+
   absl::Status OpenLocalDoor() {
     const bool asked_for = config_.local_listen != "auto";
     LocalDoor::Options options;
@@ -331,6 +415,7 @@ class Server::Impl {
     services_.push_back(MakeComputeService(*context_));
     services_.push_back(MakeBuffersService(*context_));
     services_.push_back(MakeAdminService(*context_));
+    services_.push_back(MakeClusterService(*context_));
     services_.push_back(MakeReflectionService(*context_));
 
     grpc::EnableDefaultHealthCheckService(true);
@@ -424,7 +509,7 @@ class Server::Impl {
     if (health_ == nullptr) return;
     const bool ready = NotReadyLocked().empty();
     health_->SetServingStatus(ready);
-    for (const char* service : {"Catalog", "Compute", "Buffers", "Admin"}) {
+    for (const char* service : {"Catalog", "Compute", "Buffers", "Admin", "Cluster"}) {
       health_->SetServingStatus(fmt::format("sparsed.v1.{}", service), ready);
     }
   }
@@ -492,6 +577,9 @@ class Server::Impl {
                                                  : std::optional(telemetry_.audit()->counts()))) {
              families.push_back(std::move(family));
            }
+           for (auto& family : ClusterMetrics(cluster_.get())) {
+             families.push_back(std::move(family));
+           }
            families.push_back(SpanMetric(telemetry_.spans()));
            const LocalDoor::Counts local =
                local_door_ == nullptr ? LocalDoor::Counts() : local_door_->counts();
@@ -535,12 +623,16 @@ class Server::Impl {
   Carriers carriers_;
   ConnectionShares shares_{ConnectionMemory(config_)};
   Telemetry telemetry_;
+  /// Null: by itself. Its threads end with Leave(), and the engine's may call it until they end.
+  std::unique_ptr<Cluster> cluster_;
+  std::atomic<Cluster*> joined_ = nullptr;  ///< the same, for them
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineGauges> gauges_;
   SharedRegions regions_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<Rings> rings_;  ///< workers open them
   WorkerPool workers_, exporters_;
+  std::optional<WorkerPool> changes_, arrivals_;
   std::unique_ptr<LocalDoor> local_door_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<FrontDoor> door_;

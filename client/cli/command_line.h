@@ -73,6 +73,7 @@ void AddCommands(CLI::App& app, Invocation& invocation);
 
 void AddBench(CLI::App& app, Invocation& invocation);
 void AddBuffers(CLI::App& app, Invocation& invocation);
+void AddCluster(CLI::App& app, Invocation& invocation);
 void AddCompletion(CLI::App& app, Invocation& invocation);
 void AddCopy(CLI::App& app, Invocation& invocation);
 void AddDelete(CLI::App& app, Invocation& invocation);

@@ -275,6 +275,7 @@ void AddServerCommands(CLI::App& app, Invocation& invocation) {
   AddCommand(app, "info", "What the server is and which devices it uses", {"info"})
       ->callback([&invocation] { invocation.run = Info; });
   AddCalibrate(app, invocation);
+  AddCluster(app, invocation);
 }
 
 void AddToken(CLI::App& app, Invocation& invocation) {

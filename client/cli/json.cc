@@ -85,6 +85,7 @@ Json ToJson(const MatrixInfo& info) {
                {"time_to_live_ns", info.time_to_live.count()},
                {"idle_ns", info.idle.count()},
                {"shares", Json::array()},
+               {"nodes", info.nodes},
                {"csr_bytes", info.csr_bytes},
                {"created_unix_ns", UnixNs(info.created)},
                {"preparation_seconds", info.preparation_seconds},
@@ -173,6 +174,8 @@ Json ToJson(const ServerInfo& info) {
                {"local_socket", info.local_socket},
                {"tenant", info.tenant},
                {"role", info.role},
+               {"node", info.node},
+               {"node_addresses", info.node_addresses},
                {"started_unix_ns", UnixNs(info.started)}};
   for (const DeviceInfo& device : info.devices) json["devices"].push_back(ToJson(device));
   return json;

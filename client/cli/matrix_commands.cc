@@ -1,5 +1,6 @@
 // update, list, show, explain, prepare, wait.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -254,16 +255,18 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
                    {"VERSION", "version", true},
                    {"DURABLE", "durable", true},
                    {"CREATED", "created_unix_ns", true},
+                   {"NODES", "nodes", true},
                    {"PATTERN", "pattern_hash", true}});
   for (const MatrixInfo& info : *matrices) {
     Json json = ToJson(info);
     const std::string plan = PlanInUse(info);
     json["plan_in_use"] = plan;
-    listing.Add(std::move(json),
-                {info.name, Count(info.rows), Count(info.cols), Count(info.nnz), Name(info.type),
-                 Name(info.state), std::to_string(info.plans.size()), Bytes(info.csr_bytes), plan,
-                 info.owner, std::to_string(info.version), info.durable ? "yes" : "no",
-                 Time(info.created), info.pattern_hash});
+    listing.Add(
+        std::move(json),
+        {info.name, Count(info.rows), Count(info.cols), Count(info.nnz), Name(info.type),
+         Name(info.state), std::to_string(info.plans.size()), Bytes(info.csr_bytes), plan,
+         info.owner, std::to_string(info.version), info.durable ? "yes" : "no", Time(info.created),
+         fmt::format("{}", fmt::join(info.nodes, ",")), info.pattern_hash});
   }
   return Report::Of(std::move(listing));
 }

@@ -5,6 +5,7 @@
 #include "client/src/convert.h"
 #include "client/src/exchange.h"
 #include "sparsed/v1/admin.pb.h"
+#include "sparsed/v1/cluster.pb.h"
 
 namespace sparsed {
 inline namespace client {
@@ -14,6 +15,39 @@ Call<ServerInfo> GetServerInfo(const std::shared_ptr<Connection>& connection,
   return LaunchUnary<v1::ServerInfo, ServerInfo>(
       connection, "/sparsed.v1.Admin/GetServerInfo", options, true, v1::GetServerInfoRequest(),
       [](const v1::ServerInfo& reply) { return FromProto(reply); });
+}
+
+Call<ClusterInfo> ListNodes(const std::shared_ptr<Connection>& connection,
+                            const CallOptions& options) {
+  return LaunchUnary<v1::ListNodesReply, ClusterInfo>(
+      connection, "/sparsed.v1.Cluster/ListNodes", options, true, v1::ListNodesRequest(),
+      [](const v1::ListNodesReply& reply) {
+        ClusterInfo info;
+        info.problem = reply.problem();
+        for (const v1::ClusterNode& node : reply.nodes()) {
+          info.nodes.push_back({.name = node.name(),
+                                .address = node.address(),
+                                .devices = {node.devices().begin(), node.devices().end()},
+                                .memory_bytes = node.memory_bytes(),
+                                .free_memory_bytes = node.free_memory_bytes(),
+                                .matrices = node.matrices(),
+                                .copies = node.copies(),
+                                .alive = node.alive(),
+                                .draining = node.draining(),
+                                .asked = node.asked()});
+        }
+        return info;
+      });
+}
+
+Call<int64_t> DrainNode(const std::shared_ptr<Connection>& connection, const std::string& node,
+                        bool undo, const CallOptions& options) {
+  v1::DrainNodeRequest request;
+  request.set_node(node);
+  request.set_undo(undo);
+  return LaunchUnary<v1::DrainNodeReply, int64_t>(
+      connection, "/sparsed.v1.Cluster/DrainNode", options, /*safe_to_repeat=*/true, request,
+      [](const v1::DrainNodeReply& reply) { return reply.matrices(); });
 }
 
 Call<DeviceInfo> Calibrate(const std::shared_ptr<Connection>& connection, const std::string& device,

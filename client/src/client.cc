@@ -13,13 +13,20 @@
 #include "client/src/convert.h"
 #include "client/src/dense_transfer.h"
 #include "client/src/model_calls.h"
+#include "client/src/nodes.h"
 #include "client/src/shared_memory.h"
 
 namespace sparsed {
 inline namespace client {
 
 absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
-  absl::StatusOr<std::shared_ptr<Connection>> connection = Connection::Open(address, options);
+  // Nodes of one cluster, of which any will do.
+  absl::StatusOr<std::shared_ptr<Connection>> connection = absl::UnavailableError("no address");
+  for (size_t begin = 0; begin <= address.size() && !connection.ok();) {
+    const size_t comma = std::min(address.find(',', begin), address.size());
+    connection = Connection::Open(address.substr(begin, comma - begin), options);
+    begin = comma + 1;
+  }
   if (!connection.ok()) return connection.status();
   return Client(*std::move(connection));
 }
@@ -31,7 +38,7 @@ absl::StatusOr<Matrix> Client::Upload(const std::string& name, const CsrView& ma
 }
 Call<Matrix> Client::UploadAsync(const std::string& name, const CsrView& matrix,
                                  const UploadOptions& upload, const CallOptions& options) const {
-  return client::Upload(connection_, MatrixNamed(name), matrix, upload, options);
+  return client::Upload(RouteOf(connection_, name), MatrixNamed(name), matrix, upload, options);
 }
 
 absl::StatusOr<SharedMatrix> Client::AllocateShared(int64_t rows, int64_t cols,
@@ -136,6 +143,22 @@ absl::StatusOr<ServerInfo> Client::GetServerInfo(const CallOptions& options) con
 }
 Call<ServerInfo> Client::GetServerInfoAsync(const CallOptions& options) const {
   return client::GetServerInfo(connection_, options);
+}
+
+absl::StatusOr<ClusterInfo> Client::ListNodes(const CallOptions& options) const {
+  return ListNodesAsync(options).Wait();
+}
+Call<ClusterInfo> Client::ListNodesAsync(const CallOptions& options) const {
+  return client::ListNodes(connection_, options);
+}
+
+absl::StatusOr<int64_t> Client::DrainNode(const std::string& node, bool undo,
+                                          const CallOptions& options) const {
+  return DrainNodeAsync(node, undo, options).Wait();
+}
+Call<int64_t> Client::DrainNodeAsync(const std::string& node, bool undo,
+                                     const CallOptions& options) const {
+  return client::DrainNode(connection_, node, undo, options);
 }
 
 absl::StatusOr<Stats> Client::GetStats(const CallOptions& options) const {

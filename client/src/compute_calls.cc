@@ -191,7 +191,7 @@ class RequestBuilder {
 /// `build` makes the request with a RequestBuilder.
 template <typename Build>
 Call<ComputeResult> LaunchDense(const std::shared_ptr<Connection>& connection,
-                                ComputeStream& stream, const Build& build,
+                                ComputeStream& (Connection::*stream)(), const Build& build,
                                 const CallOptions& options) {
   absl::StatusOr<DenseRequest> request = build(RequestBuilder(connection->shared_memory().get()));
   if (!request.ok()) return Refused<ComputeResult>(request.status());
@@ -246,7 +246,7 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
     }
     return builder.Take<v1::SpmmRequest>(std::move(start), wire::RingMessage::kSpmm);
   };
-  return LaunchDense(connection, connection->spmm(), build, options);
+  return LaunchDense(connection, &Connection::spmm, build, options);
 }
 
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
@@ -266,12 +266,30 @@ Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const s
     *start.mutable_result() = builder.Into(values, "values");
     return builder.Take<v1::SddmmRequest>(std::move(start), wire::RingMessage::kSddmm);
   };
-  return LaunchDense(connection, connection->sddmm(), build, options);
+  return LaunchDense(connection, &Connection::sddmm, build, options);
 }
 
 /// Makes the request of a chain.
 class ChainEncoder {
  public:
+  /// The first matrix that it names; empty: none.
+  static std::string FirstMatrix(const Chain& chain) {
+    std::string first;
+    for (const Chain::Source& value : chain.values_) {
+      std::visit(
+          [&first](const auto& step) {
+            if constexpr (requires { step.matrix; }) {
+              first = step.matrix;
+            } else if constexpr (requires { step.of.matrix; }) {
+              first = step.of.matrix;
+            }
+          },
+          value);
+      if (!first.empty()) break;
+    }
+    return first;
+  }
+
   static absl::StatusOr<DenseRequest> Build(const Chain& chain, RequestBuilder builder) {
     v1::ChainStart start;
     builder.AllowTypes();
@@ -409,7 +427,8 @@ Call<ComputeResult> Run(const std::shared_ptr<Connection>& connection, const Cha
   const auto build = [&](RequestBuilder builder) {
     return ChainEncoder::Build(chain, std::move(builder));
   };
-  return LaunchDense(connection, connection->chain(), build, options);
+  return LaunchDense(RouteOf(connection, ChainEncoder::FirstMatrix(chain)), &Connection::chain,
+                     build, options);
 }
 
 }  // namespace client

@@ -59,12 +59,14 @@ size_t CarriersOf(const ClientOptions& options, const Credentials& credentials) 
 }  // namespace
 
 Connection::Connection(const std::string& address, const ClientOptions& options,
-                       std::shared_ptr<Credentials> credentials)
+                       std::shared_ptr<Credentials> credentials, Connection* home)
     : address_(address),
       options_(options),
       credentials_(std::move(credentials)),
       stub_(MakeChannel(address, options, *credentials_)),
       carriers_(CarriersOf(options, *credentials_)),
+      home_(home == nullptr ? this : home),
+      nodes_(*this),
       spmm_(*this, "/sparsed.v1.Compute/Spmm"),
       sddmm_(*this, "/sparsed.v1.Compute/Sddmm"),
       chain_(*this, "/sparsed.v1.Compute/Chain"),
@@ -72,9 +74,22 @@ Connection::Connection(const std::string& address, const ClientOptions& options,
 
 absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& address,
                                                              const ClientOptions& options) {
+  return Open(address, options, nullptr);
+}
+
+absl::StatusOr<std::shared_ptr<Connection>> Connection::OpenNode(const std::string& address,
+                                                                 const ClientOptions& options,
+                                                                 Connection& home) {
+  return Open(address, options, &home);
+}
+
+absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& address,
+                                                             const ClientOptions& options,
+                                                             Connection* home) {
   absl::StatusOr<std::shared_ptr<Credentials>> credentials = Credentials::Open(address, options);
   if (!credentials.ok()) return credentials.status();
-  std::shared_ptr<Connection> connection(new Connection(address, options, *std::move(credentials)));
+  std::shared_ptr<Connection> connection(
+      new Connection(address, options, *std::move(credentials), home));
   absl::StatusOr<ServerInfo> info =
       GetServerInfo(connection, CallOptions{.timeout = options.connect_timeout}).Wait();
   if (absl::IsDeadlineExceeded(info.status())) {
@@ -101,6 +116,7 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
   }
   connection->chunk_bytes_ = static_cast<size_t>(
       std::max(kMinChunkBytes, std::min(options.max_chunk_bytes, info->max_chunk_bytes)));
+  connection->nodes().Learn(info->node_addresses);
   connection->max_requests_per_stream_ = std::max(1, info->max_requests_per_stream);
   // Blocks keep it, and may outlive the connection.
   connection->shared_memory_ = std::make_shared<SharedMemory>(

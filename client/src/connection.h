@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "client/src/compute_stream.h"
 #include "client/src/credentials.h"
+#include "client/src/nodes.h"
 #include "client/src/ring.h"
 #include "client/src/shared_memory.h"
 #include "client/src/stream.h"
@@ -27,6 +28,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// UNAVAILABLE, with the address, if no server answers.
   static absl::StatusOr<std::shared_ptr<Connection>> Open(const std::string& address,
                                                           const ClientOptions& options);
+  /// Likewise to another node of the cluster that `home` is a node of.
+  static absl::StatusOr<std::shared_ptr<Connection>> OpenNode(const std::string& address,
+                                                              const ClientOptions& options,
+                                                              Connection& home);
   /// Waits until the streams are gone; not to be called on gRPC's threads.
   ~Connection() = default;
 
@@ -58,14 +63,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
                                          : std::nullopt,
             .lease = nullptr};
   }
+  /// The client's, of all its connections.
+  Nodes& nodes() { return home_->nodes_; }
   ComputeStream& spmm() { return spmm_; }
   ComputeStream& sddmm() { return sddmm_; }
   ComputeStream& chain() { return chain_; }
   ComputeRing& ring() { return ring_; }
 
  private:
+  /// `home`: null for this one itself.
   Connection(const std::string& address, const ClientOptions& options,
-             std::shared_ptr<Credentials> credentials);
+             std::shared_ptr<Credentials> credentials, Connection* home);
+  static absl::StatusOr<std::shared_ptr<Connection>> Open(const std::string& address,
+                                                          const ClientOptions& options,
+                                                          Connection* home);
 
   const std::string address_;
   const ClientOptions options_;
@@ -78,6 +89,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t chunk_bytes_ = 0;
   int max_requests_per_stream_ = 1;
   std::shared_ptr<SharedMemory> shared_memory_;
+  Connection* const home_;
+  Nodes nodes_;  ///< of home
   ComputeStream spmm_;
   ComputeStream sddmm_;
   ComputeStream chain_;

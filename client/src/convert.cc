@@ -207,7 +207,8 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                   .owner = proto.owner(),
                   .time_to_live = std::chrono::nanoseconds(proto.time_to_live_ns()),
                   .idle = std::chrono::nanoseconds(proto.idle_ns()),
-                  .shares = FromProto(proto.shares())};
+                  .shares = FromProto(proto.shares()),
+                  .nodes = {proto.nodes().begin(), proto.nodes().end()}};
   for (const v1::LayoutInfo& layout : proto.layouts()) {
     info.layouts.push_back(
         {layout.kind(), layout.recipe(), layout.bytes(), layout.build_seconds()});
@@ -290,7 +291,9 @@ ServerInfo FromProto(const v1::ServerInfo& proto) {
                   .local_socket = proto.local_socket(),
                   .server_id = proto.server_id(),
                   .tenant = proto.tenant(),
-                  .role = proto.role()};
+                  .role = proto.role(),
+                  .node = proto.node(),
+                  .node_addresses = {proto.node_addresses().begin(), proto.node_addresses().end()}};
   for (const v1::DeviceInfo& device : proto.devices()) {
     info.devices.push_back(FromProto(device));
   }

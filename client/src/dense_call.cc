@@ -30,7 +30,9 @@ Transport DenseRequest::transport() const {
 
 void DenseCall::StartAttempt() {
   // Here nobody copies into the results of the attempt before.
-  if (memory_lost_.exchange(false) && streamed_) request_ = &*streamed_;
+  // Another node maps no memory that is shared with the first.
+  const bool elsewhere = &connection() != first_connection_;
+  if ((memory_lost_.exchange(false) || elsewhere) && streamed_) request_ = &*streamed_;
   {
     const MutexLock lock(mutex_);
     receiving_ = true;
@@ -46,7 +48,7 @@ void DenseCall::StartAttempt() {
   const auto self = std::static_pointer_cast<DenseCall>(shared_from_this());
   // Others come after a pause anyway, and where a ring had no answer the server has more to say.
   const bool by_ring = std::exchange(first_attempt_, false) && !request().carries_arrays();
-  if (!by_ring || !connection().ring().Submit(self)) stream_.Submit(self);
+  if (!by_ring || !connection().ring().Submit(self)) stream().Submit(self);
 }
 
 void DenseCall::StopAttempt() {
@@ -210,7 +212,7 @@ std::optional<absl::Status> DenseCall::OnEnd(const v1::End& end) {
   absl::Status status = WithRequestId(FromProto(end.status()), id_there);
   if (status.ok() && end.has_begin()) status = OnBegin(end.begin());
   if (const auto& told = connection().options().on_request; told && !id_there.empty()) {
-    told(stream_.method(), id_there);
+    told(stream().method(), id_there);
   }
   const MutexLock lock(mutex_);
   result_.request_id = id_there;

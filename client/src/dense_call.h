@@ -61,11 +61,13 @@ class DenseCall final : public RemoteCall {
  public:
   /// `streamed` is the same without shared memory, for attempts after one that lost it; where there
   /// is none, they take `request`, too.
-  DenseCall(Connection& connection, ComputeStream& stream, const CallOptions& options,
-            DenseRequest request, std::optional<DenseRequest> streamed,
+  /// `stream`: which of a connection's.
+  DenseCall(Connection& connection, ComputeStream& (Connection::*stream)(),
+            const CallOptions& options, DenseRequest request, std::optional<DenseRequest> streamed,
             std::shared_ptr<CallState<ComputeResult>> state)
       : RemoteCall(connection, options, request.repeatable ? Repeat::kSafe : Repeat::kNever),
-        stream_(stream),
+        first_connection_(&connection),
+        stream_of_(stream),
         priority_(connection.PriorityOf(options)),
         trace_(TraceOf(options)),
         first_(std::move(request)),
@@ -118,7 +120,10 @@ class DenseCall final : public RemoteCall {
   /// The attempt's.
   const DenseRequest& request() const { return *request_.load(); }
 
-  ComputeStream& stream_;
+  ComputeStream& stream() const { return (connection().*stream_of_)(); }
+
+  const Connection* const first_connection_;
+  ComputeStream& (Connection::*const stream_of_)();
   const uint32_t priority_;
   const TraceHeaders trace_;
   const DenseRequest first_;

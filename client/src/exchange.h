@@ -46,6 +46,11 @@ class Exchange : public RemoteCall, public Stream::Handler {
   const TraceHeaders& trace() const { return trace_; }
 
  private:
+  /// What is asked of matrices; the rest is about a server itself, or what it alone has.
+  bool AnyNode() const final {
+    return method_.starts_with("/sparsed.v1.Catalog/") ||
+           method_.starts_with("/sparsed.v1.Compute/");
+  }
   void StartAttempt() final;
   void StopAttempt() final;
   Next OnMessage(const grpc::ByteBuffer& bytes) final;

@@ -66,7 +66,7 @@ Call<Explanation> Matrix::ExplainAsync(const ExplainOptions& explain,
   request.set_device(explain.device);
   request.set_cache_bytes(explain.cache_bytes);
   return LaunchUnary<v1::ExplainReply, Explanation>(
-      connection_, "/sparsed.v1.Catalog/Explain", options, true, request,
+      RouteOf(connection_, name_), "/sparsed.v1.Catalog/Explain", options, true, request,
       [](const v1::ExplainReply& reply) { return FromProto(reply); });
 }
 

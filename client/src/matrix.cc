@@ -3,6 +3,7 @@
 #include "client/src/catalog_calls.h"
 #include "client/src/compute_calls.h"
 #include "client/src/connection.h"
+#include "client/src/nodes.h"
 #include "client/src/row_blocks.h"
 #include "sparsed/client.h"
 
@@ -12,35 +13,37 @@ absl::StatusOr<MatrixInfo> Matrix::Info(const CallOptions& options) const {
   return InfoAsync(options).Wait();
 }
 Call<MatrixInfo> Matrix::InfoAsync(const CallOptions& options) const {
-  return client::GetMatrix(connection_, name_, options);
+  return client::GetMatrix(RouteOf(connection_, name_), name_, options);
 }
 
 absl::StatusOr<MatrixFeatures> Matrix::Features(const CallOptions& options) const {
   return FeaturesAsync(options).Wait();
 }
 Call<MatrixFeatures> Matrix::FeaturesAsync(const CallOptions& options) const {
-  return client::GetFeatures(connection_, name_, options);
+  return client::GetFeatures(RouteOf(connection_, name_), name_, options);
 }
 
 absl::Status Matrix::Prepare(const PrepareOptions& prepare, const CallOptions& options) const {
   return PrepareAsync(prepare, options).Wait();
 }
 Call<void> Matrix::PrepareAsync(const PrepareOptions& prepare, const CallOptions& options) const {
-  return client::Prepare(connection_, name_, prepare, options);
+  return client::Prepare(RouteOf(connection_, name_), name_, prepare, options);
 }
 
 absl::Status Matrix::WaitReady(ProgressCallback progress, const CallOptions& options) const {
   return WaitReadyAsync(std::move(progress), options).Wait();
 }
 Call<void> Matrix::WaitReadyAsync(ProgressCallback progress, const CallOptions& options) const {
-  return client::Watch(connection_, name_, /*follow=*/false, std::move(progress), options);
+  return client::Watch(RouteOf(connection_, name_), name_, /*follow=*/false, std::move(progress),
+                       options);
 }
 
 absl::Status Matrix::Watch(ProgressCallback progress, const CallOptions& options) const {
   return WatchAsync(std::move(progress), options).Wait();
 }
 Call<void> Matrix::WatchAsync(ProgressCallback progress, const CallOptions& options) const {
-  return client::Watch(connection_, name_, /*follow=*/true, std::move(progress), options);
+  return client::Watch(RouteOf(connection_, name_), name_, /*follow=*/true, std::move(progress),
+                       options);
 }
 
 absl::StatusOr<uint64_t> Matrix::UpdateValues(ConstValues values, const UpdateOptions& update,
@@ -49,21 +52,21 @@ absl::StatusOr<uint64_t> Matrix::UpdateValues(ConstValues values, const UpdateOp
 }
 Call<uint64_t> Matrix::UpdateValuesAsync(ConstValues values, const UpdateOptions& update,
                                          const CallOptions& options) const {
-  return client::UpdateValues(connection_, name_, values, update, options);
+  return client::UpdateValues(RouteOf(connection_, name_), name_, values, update, options);
 }
 
 absl::StatusOr<CsrMatrix> Matrix::Download(const CallOptions& options) const {
   return DownloadAsync(options).Wait();
 }
 Call<CsrMatrix> Matrix::DownloadAsync(const CallOptions& options) const {
-  return client::Download(connection_, name_, options);
+  return client::Download(RouteOf(connection_, name_), name_, options);
 }
 
 absl::Status Matrix::Delete(const CallOptions& options) const {
   return DeleteAsync(options).Wait();
 }
 Call<void> Matrix::DeleteAsync(const CallOptions& options) const {
-  return client::DeleteMatrix(connection_, name_, options);
+  return client::DeleteMatrix(RouteOf(connection_, name_), name_, options);
 }
 
 absl::StatusOr<Matrix> Matrix::Rename(const std::string& new_name,
@@ -74,7 +77,7 @@ absl::StatusOr<Matrix> Matrix::Rename(const std::string& new_name,
 }
 Call<MatrixInfo> Matrix::RenameAsync(const std::string& new_name,
                                      const CallOptions& options) const {
-  return client::RenameMatrix(connection_, name_, new_name, options);
+  return client::RenameMatrix(RouteOf(connection_, name_), name_, new_name, options);
 }
 
 absl::StatusOr<Matrix> Matrix::Copy(const std::string& new_name, const CopyOptions& copy,
@@ -85,7 +88,7 @@ absl::StatusOr<Matrix> Matrix::Copy(const std::string& new_name, const CopyOptio
 }
 Call<MatrixInfo> Matrix::CopyAsync(const std::string& new_name, const CopyOptions& copy,
                                    const CallOptions& options) const {
-  return client::CopyMatrix(connection_, name_, new_name, copy, options);
+  return client::CopyMatrix(RouteOf(connection_, name_), name_, new_name, copy, options);
 }
 
 absl::StatusOr<std::vector<MatrixShare>> Matrix::Share(const MatrixShare& share,
@@ -94,7 +97,7 @@ absl::StatusOr<std::vector<MatrixShare>> Matrix::Share(const MatrixShare& share,
 }
 Call<std::vector<MatrixShare>> Matrix::ShareAsync(const MatrixShare& share,
                                                   const CallOptions& options) const {
-  return client::ShareMatrix(connection_, name_, share, /*revoke=*/false, options);
+  return client::ShareMatrix(RouteOf(connection_, name_), name_, share, /*revoke=*/false, options);
 }
 absl::StatusOr<std::vector<MatrixShare>> Matrix::Unshare(const std::string& with,
                                                          const CallOptions& options) const {
@@ -102,7 +105,8 @@ absl::StatusOr<std::vector<MatrixShare>> Matrix::Unshare(const std::string& with
 }
 Call<std::vector<MatrixShare>> Matrix::UnshareAsync(const std::string& with,
                                                     const CallOptions& options) const {
-  return client::ShareMatrix(connection_, name_, {.with = with}, /*revoke=*/true, options);
+  return client::ShareMatrix(RouteOf(connection_, name_), name_, {.with = with}, /*revoke=*/true,
+                             options);
 }
 
 absl::StatusOr<ComputeResult> Matrix::Spmm(const Operand& b, const Destination& c,
@@ -112,7 +116,7 @@ absl::StatusOr<ComputeResult> Matrix::Spmm(const Operand& b, const Destination& 
 }
 Call<ComputeResult> Matrix::SpmmAsync(const Operand& b, const Destination& c,
                                       const SpmmOptions& spmm, const CallOptions& options) const {
-  return client::Spmm(connection_, name_, b, c, spmm, options);
+  return client::Spmm(RouteOf(connection_, name_), name_, b, c, spmm, options);
 }
 
 absl::StatusOr<ComputeResult> Matrix::Sddmm(const Operand& a, const Operand& b,
@@ -123,7 +127,7 @@ absl::StatusOr<ComputeResult> Matrix::Sddmm(const Operand& a, const Operand& b,
 Call<ComputeResult> Matrix::SddmmAsync(const Operand& a, const Operand& b,
                                        const Destination& values, const SddmmOptions& sddmm,
                                        const CallOptions& options) const {
-  return client::Sddmm(connection_, name_, a, b, values, sddmm, options);
+  return client::Sddmm(RouteOf(connection_, name_), name_, a, b, values, sddmm, options);
 }
 
 absl::StatusOr<SpgemmResult> Matrix::Spgemm(const Matrix& right, RowBlockCallback on_block,
@@ -134,7 +138,8 @@ absl::StatusOr<SpgemmResult> Matrix::Spgemm(const Matrix& right, RowBlockCallbac
 Call<SpgemmResult> Matrix::SpgemmAsync(const Matrix& right, RowBlockCallback on_block,
                                        const SpgemmOptions& spgemm,
                                        const CallOptions& options) const {
-  return client::Spgemm(connection_, name_, right.name_, std::move(on_block), spgemm, options);
+  return client::Spgemm(RouteOf(connection_, name_), name_, right.name_, std::move(on_block),
+                        spgemm, options);
 }
 
 absl::StatusOr<CsrMatrix> Matrix::SpgemmCollect(const Matrix& right, SpgemmResult* result,
@@ -164,7 +169,7 @@ absl::StatusOr<SpgemmResult> Matrix::SpgemmKeep(const Matrix& right, const std::
 Call<SpgemmResult> Matrix::SpgemmKeepAsync(const Matrix& right, const std::string& name,
                                            const SpgemmKeepOptions& keep,
                                            const CallOptions& options) const {
-  return client::SpgemmKeep(connection_, name_, right.name_, name, keep, options);
+  return client::SpgemmKeep(RouteOf(connection_, name_), name_, right.name_, name, keep, options);
 }
 
 }  // namespace client

@@ -14,6 +14,11 @@ constexpr std::chrono::seconds kLeaseGrace{1};
 /// Most products take less.
 constexpr std::chrono::seconds kEndGrace{10};
 constexpr std::chrono::seconds kMaxBackoff{2};
+/// Nodes that know different things may send a call around for as long as that.
+constexpr int kMostRedirects = 16;
+/// In a cluster others take over from a node that is gone within 5 s, and another is asked often.
+constexpr std::chrono::seconds kFailover{10};
+constexpr std::chrono::milliseconds kMaxFailoverBackoff{250};
 
 system_clock::time_point DeadlineOf(const CallOptions& options, const ClientOptions& client) {
   const auto timeout = options.timeout.has_value() ? options.timeout : client.default_timeout;
@@ -27,7 +32,7 @@ system_clock::time_point DeadlineOf(const CallOptions& options, const ClientOpti
 }  // namespace
 
 RemoteCall::RemoteCall(Connection& connection, const CallOptions& options, Repeat repeat)
-    : connection_(connection),
+    : connection_(&connection),
       deadline_(DeadlineOf(options, connection.options())),
       repeat_(repeat) {}
 
@@ -78,10 +83,18 @@ void RemoteCall::SendingClosed() {
 void RemoteCall::MadeProgress() {
   const MutexLock lock(mutex_);
   attempts_ = 1;
+  redirects_ = 0;
+  lost_.reset();
 }
 
-void RemoteCall::AttemptEnded(absl::Status status) {
+void RemoteCall::AttemptEnded(absl::Status status) { Ended(std::move(status), /*sent=*/true); }
+
+void RemoteCall::Ended(absl::Status status, bool sent) {
   const auto keep = shared_from_this();
+  Nodes& nodes = connection().nodes();
+  std::optional<std::vector<std::string>> redirect = nodes.Follow(status);
+  const bool several = AnyNode() && nodes.several();
+  if (several && absl::IsUnavailable(status)) nodes.Forget(connection());
   bool deliver = false;
   bool overdue = false;
   system_clock::duration backoff{};
@@ -94,13 +107,28 @@ void RemoteCall::AttemptEnded(absl::Status status) {
       status = absl::UnavailableError("the server ended the call, as it does when it shuts down");
     }
     backoff = std::min<system_clock::duration>(
-        connection_.options().initial_backoff * (1 << std::min(attempts_ - 1, 10)), kMaxBackoff);
+        connection().options().initial_backoff * (1 << std::min(attempts_ - 1, 10)), kMaxBackoff);
+    const auto now = system_clock::now();
+    elsewhere_ = several && absl::IsUnavailable(status);
+    if (elsewhere_) {
+      if (!lost_) lost_ = now;
+      backoff = std::min<system_clock::duration>(backoff, kMaxFailoverBackoff);
+    }
+    const bool more =
+        attempts_ < connection().options().max_attempts || (elsewhere_ && now - *lost_ < kFailover);
     const auto asked = RetryDelay(status);
     if (asked) backoff = std::max<system_clock::duration>(backoff, *asked);
     waiting_ = (absl::IsUnavailable(status) || asked) && backoff <= kMaxBackoff &&
-               repeat_ != Repeat::kNever && !stopped_ &&
-               attempts_ < connection_.options().max_attempts &&
-               system_clock::now() + backoff < deadline_;
+               (repeat_ != Repeat::kNever || !sent) && !stopped_ && more &&
+               now + backoff < deadline_;
+    if (redirect && !stopped_ && redirects_ < kMostRedirects && now < deadline_) {
+      // Nothing was done there: it is not an attempt that failed.
+      ++redirects_;
+      asked_.clear();
+      waiting_ = true;
+    } else {
+      redirect.reset();
+    }
     if (!waiting_) {
       ended_ = true;
       final_ = std::move(status);
@@ -108,7 +136,9 @@ void RemoteCall::AttemptEnded(absl::Status status) {
       overdue = !deliver;
     }
   }
-  if (deliver) {
+  if (redirect) {
+    GoTo(*std::move(redirect));
+  } else if (deliver) {
     DeliverOnce();
   } else if (overdue) {
     RunAt(system_clock::now() + kLeaseGrace, &RemoteCall::alarm_, &RemoteCall::LeasesOverdue);
@@ -118,12 +148,38 @@ void RemoteCall::AttemptEnded(absl::Status status) {
 }
 
 void RemoteCall::NextAttempt() {
+  bool elsewhere = false;
+  std::string next;
   {
     const MutexLock lock(mutex_);
     if (!waiting_) return;
-    waiting_ = false;
     ++attempts_;
+    elsewhere = elsewhere_;
+    waiting_ = elsewhere;
+    if (elsewhere) {
+      next = connection().nodes().After(asked_.empty() ? connection().address() : asked_);
+      asked_ = next;
+    }
   }
+  if (elsewhere) return GoTo({next});
+  RunAttempt();
+}
+
+void RemoteCall::GoTo(std::vector<std::string> addresses) {
+  connection().nodes().Connect(std::move(addresses),
+                               [self = shared_from_this()](absl::StatusOr<Connection*> there) {
+                                 self->WentTo(std::move(there));
+                               });
+}
+
+void RemoteCall::WentTo(absl::StatusOr<Connection*> there) {
+  {
+    const MutexLock lock(mutex_);
+    if (!waiting_) return;  // cancelled meanwhile
+    waiting_ = false;
+  }
+  if (!there.ok()) return Ended(there.status(), /*sent=*/false);
+  connection_ = *there;
   RunAttempt();
 }
 

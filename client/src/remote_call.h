@@ -3,10 +3,13 @@
 
 #include <grpcpp/alarm.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
@@ -40,6 +43,8 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   virtual void StartAttempt() = 0;
   /// Ends the attempt under way soon, if there is one.
   virtual void StopAttempt() = 0;
+  /// Whether another node of a cluster may answer in the place of one that does not.
+  virtual bool AnyNode() const { return true; }
   /// Memory is still lent a while after the end: break whatever holds it.
   virtual void BreakTransport() {}
   /// The server has not said that it ended the attempt, long after it was asked to.
@@ -66,7 +71,8 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   void AwaitEnd();
   /// Cancels the call at its deadline; for calls whose stream has none.
   void EnforceDeadline();
-  Connection& connection() const { return connection_; }
+  /// That of the attempt: a redirect, or a node that does not answer, makes it another.
+  Connection& connection() const { return *connection_; }
 
  private:
   using Alarm = std::unique_ptr<grpc::Alarm>;
@@ -74,6 +80,11 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   void RunAt(std::chrono::system_clock::time_point time, Alarm RemoteCall::*alarm,
              void (RemoteCall::*action)());
   void NextAttempt();
+  /// The attempt, if there was one, is over; `sent`: the server may have got something of it.
+  void Ended(absl::Status status, bool sent);
+  /// Goes on at the first of these that answers.
+  void GoTo(std::vector<std::string> addresses);
+  void WentTo(absl::StatusOr<Connection*> there);
   void DeadlinePassed();
   void LeaseEnded();
   void LeasesOverdue();
@@ -82,7 +93,7 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   }
   void DeliverOnce();
 
-  Connection& connection_;
+  std::atomic<Connection*> connection_;  ///< changes between attempts
   const std::chrono::system_clock::time_point deadline_;
 
   Mutex mutex_;
@@ -91,6 +102,11 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   Alarm alarm_ ABSL_GUARDED_BY(mutex_);  // the next attempt, or what is overdue
   Alarm deadline_alarm_ ABSL_GUARDED_BY(mutex_);
   int attempts_ ABSL_GUARDED_BY(mutex_) = 0;
+  int redirects_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string asked_ ABSL_GUARDED_BY(mutex_);  ///< the node that was tried last, by its address
+  bool elsewhere_ ABSL_GUARDED_BY(mutex_) = false;  ///< the next attempt is at another node
+  /// Since when no node answers; none: one has.
+  std::optional<std::chrono::system_clock::time_point> lost_ ABSL_GUARDED_BY(mutex_);
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // between two attempts
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   int leases_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -17,6 +17,7 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/device_id.h"
 #include "server/config/access_flags.h"
+#include "server/config/cluster_flags.h"
 #include "server/config/complete.h"
 #include "server/config/config_file.h"
 #include "server/config/nearest_word.h"
@@ -113,6 +114,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                "defined")
       ->group("Serving");
   DefineAccessFlags(app, config, flags.access);
+  DefineClusterFlags(app, config);
   CLI::Option* data_dir = app.add_option("--data-dir", config.data_dir,
                                          "Keep matrices in this folder (made if missing)")
                               ->type_name("DIR")

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/utf8.h"
+#include "server/config/cluster_flags.h"
 #include "server/config/machine.h"
 #include "server/config/values.h"
 
@@ -182,6 +183,7 @@ Config Complete(Flags flags, Problems& problems) {
   if (config.local_listen == "off") config.local_listen.clear();
   CheckDataDirectory(flags, problems);
   CompleteAccess(config, flags.access, problems);
+  CompleteCluster(config, problems);
   if (config.trust_caller_gpu_memory && config.local_listen.empty()) {
     problems.Add("trust-caller-gpu-memory",
                  fmt::format("such memory is handed over the local socket, which {} leaves out",

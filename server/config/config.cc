@@ -85,6 +85,15 @@ std::string ToYaml(const Config& config) {
   } else {
     out << YAML::Key << "data_dir" << YAML::Value << config.data_dir;
   }
+  if (!config.etcd.empty()) {
+    out << YAML::Key << "etcd" << YAML::Value << YAML::Flow << config.etcd;
+    text("advertise", config.advertise);
+    text("node", config.node);
+    out << YAML::Key << "replicas" << YAML::Value << config.replicas;
+    out << YAML::Key << "replication_rate" << YAML::Value << config.replication_rate_bytes;
+    text("cluster_token_file", config.cluster_token_file);
+    text("cluster_ca", config.cluster_ca);
+  }
   out << YAML::Key << "devices" << YAML::Value << YAML::Flow << config.devices;
   out << YAML::Key << "host_memory" << YAML::Value << config.host_memory_bytes;
   out << YAML::Key << "wire_memory" << YAML::Value << config.wire_memory_bytes;

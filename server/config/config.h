@@ -72,6 +72,15 @@ struct Config {
   std::string models = "auto";
   int64_t expected_requests = 20'000;  ///< that a class serves, for what a model's candidate gains
 
+  std::vector<std::string> etcd;  ///< "host:port" of the cluster's directory; empty: by itself
+  std::string advertise;          ///< "host:port" where clients and other nodes reach this one
+  std::string node;               ///< its name in the cluster
+  int replicas = 1;               ///< nodes that have each matrix
+  int64_t replication_rate_bytes = int64_t{256}
+                                   << 20;  ///< a second, in the background; 0: no bound
+  std::string cluster_token_file;          ///< a secret that all nodes have; empty: they ask nobody
+  std::string cluster_ca;                  ///< PEM, who vouches for nodes; empty: the system's
+
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   double slow_request_seconds = 0;  ///< from which on a request is logged as slow; 0: none

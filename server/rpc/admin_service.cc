@@ -50,6 +50,12 @@ class AdminService final : public Service {
         [this](const auto&, const Caller& caller, v1::ServerInfo& reply) {
           Fill(reply);
           reply.set_tenant(caller.tenant);
+          if (service_.cluster != nullptr) {
+            reply.set_node(service_.cluster->self().name);
+            for (const std::string& address : service_.cluster->Addresses()) {
+              reply.add_node_addresses(address);
+            }
+          }
           reply.set_role(std::string(Name(caller.role)));
           return absl::OkStatus();
         });

@@ -70,6 +70,13 @@ Rule RuleOf(Op op) {
     case Op::kRollbackModel:
     case Op::kRemoveModel:
       return {Role::kOperator, "changing what models there are, and which chooses"};
+    case Op::kListNodes:
+      return {Role::kOperator, "the list of the cluster's nodes"};
+    case Op::kDrainNode:
+      return {Role::kOperator, "draining a node"};
+    case Op::kCopyHere:
+    case Op::kFetch:
+      return {Role::kOperator, "what nodes do for each other"};
     case Op::kCalibrate:
       return {Role::kOperator, "calibrating devices"};
   }

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -7,6 +9,7 @@
 #include "server/rpc/live_streams.h"
 #include "server/rpc/page.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/unary.h"
 #include "server/security/access.h"
 #include "server/telemetry/call_origin.h"
@@ -59,11 +62,12 @@ class CatalogService final : public Service {
     return Answer<v1::GetMatrixRequest, v1::MatrixInfo>(
         Op::kGet, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
-          const auto matrix = service_.engine.catalog().Find(caller.tenant, request.name());
+          const auto matrix = FindMatrix(service_, caller.tenant, request.name());
           if (!matrix.ok()) return matrix.status();
           reply = ToMatrixInfo(**matrix, caller.tenant, service_.engine.executor());
           if (request.features()) AddFeatures(**matrix, reply);
           if ((*matrix)->tenant() == caller.tenant) AddShares(**matrix, *reply.mutable_shares());
+          AddNodes(reply);
           return absl::OkStatus();
         });
   }
@@ -87,21 +91,41 @@ class CatalogService final : public Service {
           const engine::Catalog& catalog = service_.engine.catalog();
           // Nobody's own are those of all tenants.
           const std::string_view looks = request.all() ? std::string_view() : caller.tenant;
+          std::map<std::string, v1::MatrixInfo> elsewhere = Elsewhere(request, caller);
+          // False: it goes onto the next page, and so does what follows.
+          const auto add = [&](v1::MatrixInfo info) {
+            if (!page.Take(info)) {
+              reply.set_next_page_token(reply.matrices().rbegin()->name());
+              return false;
+            }
+            *reply.add_matrices() = std::move(info);
+            return true;
+          };
+          const auto add_elsewhere_before = [&](const std::string* name) {
+            while (!elsewhere.empty() && (name == nullptr || elsewhere.begin()->first < *name)) {
+              auto first = elsewhere.extract(elsewhere.begin());
+              if (!add(std::move(first.mapped()))) return false;
+            }
+            return true;
+          };
           for (const auto& matrix :
                request.all() ? catalog.ListAll(request.prefix(), request.page_token())
                : request.shared()
                    ? catalog.ListShared(caller.tenant, request.prefix(), request.page_token())
                    : catalog.List(caller.tenant, request.prefix(), request.page_token())) {
+            // One that is not current any more is shown as the directory has it.
+            if (IsStale(*matrix)) continue;
             v1::MatrixInfo info = ToMatrixInfo(*matrix, looks, service_.engine.executor());
             info.clear_detail();
             info.clear_measurements();
             info.clear_decisions();
-            if (!page.Take(info)) {
-              reply.set_next_page_token(reply.matrices().rbegin()->name());
-              break;
-            }
-            *reply.add_matrices() = std::move(info);
+            AddNodes(info);
+            const std::string name = info.name();
+            if (!add_elsewhere_before(&name)) return absl::OkStatus();
+            elsewhere.erase(name);
+            if (!add(std::move(info))) return absl::OkStatus();
           }
+          add_elsewhere_before(nullptr);
           return absl::OkStatus();
         });
   }
@@ -113,7 +137,7 @@ class CatalogService final : public Service {
         Op::kPrepare, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::PrepareReply&) {
           const auto matrix =
-              service_.engine.catalog().Find(caller.tenant, request.name(), engine::Right::kWrite);
+              FindMatrix(service_, caller.tenant, request.name(), engine::Right::kWrite);
           if (!matrix.ok()) return matrix.status();
           auto classes = ToClasses((*matrix)->type(), request.expected());
           if (!classes.ok()) return classes.status();
@@ -141,7 +165,10 @@ class CatalogService final : public Service {
     return AnswerOnWorker<v1::DeleteMatrixRequest, v1::DeleteMatrixReply>(
         Op::kDelete, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::DeleteMatrixReply&) {
-          absl::Status status = service_.engine.catalog().Delete(caller.tenant, request.name());
+          absl::Status status = MayChange(caller, request.name());
+          if (status.ok()) status = Withdrawn(caller, request.name());
+          if (!status.ok()) return status;
+          status = service_.engine.catalog().Delete(caller.tenant, request.name());
           if (status.ok()) service_.live_streams.MatrixChanged(caller.tenant, request.name());
           return status;
         });
@@ -154,11 +181,17 @@ class CatalogService final : public Service {
         Op::kRename, service_, context, bytes, response,
         [this](const v1::RenameMatrixRequest& request, const Caller& caller, v1::MatrixInfo& reply,
                engine::Store::Stop stop) {
+          absl::Status status = MayChange(caller, request.name());
+          if (status.ok()) status = IsFree(caller, request.new_name());
+          if (!status.ok()) return status;
           const auto renamed = service_.engine.catalog().Rename(
               caller.tenant, request.name(), request.new_name(), service_.threads_per_worker, stop);
           if (!renamed.ok()) return renamed.status();
           service_.live_streams.MatrixChanged(caller.tenant,
                                               engine::Named(caller.tenant, request.name()).second);
+          status = Published(service_, caller.tenant, request.new_name());
+          if (status.ok()) status = Withdrawn(caller, request.name());
+          if (!status.ok()) return status;
           return Describe(**renamed, caller, reply);
         });
   }
@@ -170,11 +203,16 @@ class CatalogService final : public Service {
         Op::kCopy, service_, context, bytes, response,
         [this](const v1::CopyMatrixRequest& request, const Caller& caller, v1::MatrixInfo& reply,
                engine::Store::Stop stop) {
+          absl::Status status = MayChange(caller, request.name());
+          if (status.ok()) status = IsFree(caller, request.new_name());
+          if (!status.ok()) return status;
           const auto copy =
               service_.engine.catalog().Copy(caller.tenant, request.name(), request.new_name(),
                                              request.replace(), service_.threads_per_worker, stop);
           if (!copy.ok()) return copy.status();
           service_.live_streams.MatrixChanged((*copy)->tenant(), (*copy)->name());
+          status = Published(service_, (*copy)->tenant(), (*copy)->name());
+          if (!status.ok()) return status;
           return Describe(**copy, caller, reply);
         });
   }
@@ -187,15 +225,18 @@ class CatalogService final : public Service {
         [this](const auto& request, const Caller& caller, v1::ShareReply& reply) {
           engine::Catalog& catalog = service_.engine.catalog();
           const v1::MatrixShare& share = request.share();
-          absl::Status status =
-              request.revoke()
-                  ? catalog.Unshare(caller.tenant, request.name(), share.with())
-                  : catalog.Share(caller.tenant, request.name(),
-                                  {share.with(),
-                                   share.write() ? engine::Right::kWrite : engine::Right::kRead});
+          absl::Status status = MayChange(caller, request.name());
+          if (!status.ok()) return status;
+          status = request.revoke()
+                       ? catalog.Unshare(caller.tenant, request.name(), share.with())
+                       : catalog.Share(caller.tenant, request.name(),
+                                       {share.with(), share.write() ? engine::Right::kWrite
+                                                                    : engine::Right::kRead});
           if (!status.ok()) return status;
           // Who watches it may not do so any more.
           if (request.revoke()) service_.live_streams.MatrixChanged(caller.tenant, request.name());
+          status = Published(service_, caller.tenant, request.name());
+          if (!status.ok()) return status;
           const auto matrix = catalog.Find(caller.tenant, request.name());
           if (matrix.ok()) AddShares(**matrix, *reply.mutable_shares());
           return absl::OkStatus();
@@ -209,6 +250,74 @@ class CatalogService final : public Service {
   }
 
  private:
+  /// Whether this node makes changes of the matrix.
+  absl::Status MayChange(const Caller& caller, const std::string& name) const {
+    return Routed(service_, caller.tenant, name, Cluster::Need::kChange);
+  }
+  absl::Status IsFree(const Caller& caller, const std::string& name) const {
+    return service_.cluster == nullptr ? absl::OkStatus()
+                                       : service_.cluster->CheckFree(caller.tenant, name);
+  }
+  /// Has the cluster know that there is none of that name any more.
+  absl::Status Withdrawn(const Caller& caller, const std::string& name) const {
+    const auto& [owner, own_name] = engine::Named(caller.tenant, name);
+    // Another's is not his to delete, as the catalog says.
+    if (service_.cluster == nullptr || owner != caller.tenant) return absl::OkStatus();
+    return service_.cluster->Withdraw(owner, own_name);
+  }
+  /// The cluster knows it, and not as one that this node has.
+  bool IsStale(const engine::Matrix& matrix) const {
+    if (service_.cluster == nullptr) return false;
+    const auto record = service_.cluster->RecordOf({matrix.tenant(), matrix.name()});
+    return record.has_value() &&
+           (record->deleted || record->CopyAt(service_.cluster->self().name) == nullptr);
+  }
+  void AddNodes(v1::MatrixInfo& info) const {
+    if (service_.cluster == nullptr) return;
+    const auto record = service_.cluster->RecordOf(engine::Named(info.owner(), info.name()));
+    if (!record.has_value()) return;
+    for (const MatrixCopy& copy : record->copies) info.add_nodes(copy.node);
+  }
+  /// What the directory knows of a matrix.
+  static v1::MatrixInfo InfoOf(const MatrixRecord& record, std::string_view looks) {
+    v1::MatrixInfo info;
+    info.set_name(engine::ReferenceFor(looks, record.key));
+    info.set_rows(record.rows);
+    info.set_cols(record.cols);
+    info.set_nnz(record.nnz);
+    info.set_pattern_hash(record.pattern_hash);
+    info.set_owner(record.key.first);
+    for (const ElementType type :
+         {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
+      if (record.type == Name(type)) info.set_type(ToProto(type));
+    }
+    for (const MatrixCopy& copy : record.copies) info.add_nodes(copy.node);
+    return info;
+  }
+  /// Those of the cluster that are not here, by what the caller calls them.
+  std::map<std::string, v1::MatrixInfo> Elsewhere(const v1::ListMatricesRequest& request,
+                                                  const Caller& caller) const {
+    std::map<std::string, v1::MatrixInfo> infos;
+    if (service_.cluster == nullptr) return infos;
+    const std::string looks = request.all() ? "" : caller.tenant;
+    const bool own = !request.all() && !request.shared();
+    for (const MatrixRecord& record :
+         service_.cluster->Records(own ? std::optional(caller.tenant) : std::nullopt)) {
+      if (record.CopyAt(service_.cluster->self().name) != nullptr) continue;
+      const bool shared = std::ranges::any_of(record.shares, [&](const engine::Share& share) {
+        return share.with == caller.tenant || share.with == engine::kEverybody;
+      });
+      if (request.shared() && (!shared || record.key.first == caller.tenant)) continue;
+      v1::MatrixInfo info = InfoOf(record, looks);
+      if (!info.name().starts_with(request.prefix()) || info.name() <= request.page_token()) {
+        continue;
+      }
+      std::string name = info.name();
+      infos.emplace(std::move(name), std::move(info));
+    }
+    return infos;
+  }
+
   /// Of one that belongs to the caller. OK.
   absl::Status Describe(const engine::Matrix& matrix, const Caller& caller,
                         v1::MatrixInfo& reply) const {

@@ -12,6 +12,7 @@
 #include "server/rpc/admit.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/receive_chunk.h"
+#include "server/rpc/routes.h"
 #include "server/security/access.h"
 #include "server/telemetry/telemetry.h"
 
@@ -399,6 +400,13 @@ void ComputeStream::ResumeCarriers() {
   for (const std::shared_ptr<Carrier>& carrier : waiting) carrier->Resume();
 }
 
+absl::StatusOr<std::shared_ptr<engine::Call>> ComputeStream::BeginCall(
+    ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request) {
+  if (absl::Status here = RoutedProduct(service_, tenant_, spec); !here.ok()) return here;
+  return std::visit(
+      [&](auto& of) { return service_.engine.executor().Begin(std::move(of), request); }, spec);
+}
+
 void ComputeStream::Open(Op op, ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
       *this, start.request_id, service_.telemetry.Begin(op, *caller(), start.subject),
@@ -426,9 +434,7 @@ void ComputeStream::Open(Op op, ComputeStart start) {
   if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&*start.spec)) {
     request->publishes = spgemm->keep_as;
   }
-  absl::StatusOr<std::shared_ptr<engine::Call>> call = std::visit(
-      [&](auto& spec) { return service_.engine.executor().Begin(std::move(spec), request); },
-      *start.spec);
+  absl::StatusOr<std::shared_ptr<engine::Call>> call = BeginCall(*start.spec, request);
   if (!call.ok()) {
     {
       const MutexLock lock(mutex_);

@@ -130,6 +130,9 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
 
   absl::Status Handle(Op op, ComputeMessage message);
   void Open(Op op, ComputeStart start);
+  /// A redirect if another node serves it.
+  absl::StatusOr<std::shared_ptr<engine::Call>> BeginCall(
+      ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request);
   /// Carriers with chunks of requests that were not there look again.
   void ResumeCarriers();
   /// `by`: a carrier, which gets the chunk back, with `*kept`, if its request is not there; null:

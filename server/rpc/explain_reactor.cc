@@ -9,6 +9,7 @@
 #include "engine/retry.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/unary.h"
 
 namespace sparsed::server {
@@ -111,7 +112,7 @@ class ExplainReactor final : public UnaryReactor {
     }
     const absl::StatusOr<engine::ExplainOptions> options = ToOptions(request);
     if (!options.ok()) return options.status();
-    const auto matrix = service().engine.catalog().Find(tenant(), request.name());
+    const auto matrix = FindMatrix(service(), tenant(), request.name());
     if (!matrix.ok()) return matrix.status();
     return service().workers.Run(tenant(), [this, options = *options, matrix = *matrix] {
       Conclude(Explain(*matrix, options));

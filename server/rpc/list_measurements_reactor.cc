@@ -15,6 +15,7 @@
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/worker_pool.h"
 #include "server/security/access.h"
 #include "server/telemetry/telemetry.h"
@@ -79,7 +80,7 @@ class ListMeasurementsReactor final : public BytesWriteReactor, public LiveStrea
       for (const auto& matrix : service_.engine.catalog().List(record_.tenant, "")) add(matrix);
       return absl::OkStatus();
     }
-    const auto matrix = service_.engine.catalog().Find(record_.tenant, name);
+    const auto matrix = FindMatrix(service_, record_.tenant, name);
     if (matrix.ok()) add(*matrix);
     return matrix.status();
   }

@@ -27,6 +27,8 @@ BytesReadReactor* StartUpdateValues(const ServiceContext& service,
 BytesWriteReactor* StartDownload(const ServiceContext& service,
                                  grpc::CallbackServerContext* context,
                                  const grpc::ByteBuffer& request);
+BytesWriteReactor* StartFetch(const ServiceContext& service, grpc::CallbackServerContext* context,
+                              const grpc::ByteBuffer& request);
 BytesWriteReactor* StartWatch(const ServiceContext& service, grpc::CallbackServerContext* context,
                               const grpc::ByteBuffer& request);
 BytesWriteReactor* StartListMeasurements(const ServiceContext& service,

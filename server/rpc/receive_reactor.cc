@@ -14,6 +14,7 @@
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/receive_chunk.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/worker_pool.h"
 #include "server/telemetry/telemetry.h"
 
@@ -55,6 +56,8 @@ struct UpdateValues {
                                                        const v1::UpdateValuesHeader& message) {
     auto header = ToUpdateHeader(tenant, message);
     if (!header.ok()) return header.status();
+    absl::Status here = Routed(service, tenant, message.name(), Cluster::Need::kChange);
+    if (!here.ok()) return here;
     return service.engine.catalog().BeginUpdate(*std::move(header));
   }
 
@@ -63,6 +66,8 @@ struct UpdateValues {
     const absl::StatusOr<engine::MatrixLease> matrix =
         update.Finish(service.threads_per_worker, &cancelled);
     if (!matrix.ok()) return matrix.status();
+    absl::Status published = Published(service, (*matrix)->tenant(), (*matrix)->name());
+    if (!published.ok()) return published;
     v1::UpdateValuesReply reply;
     reply.set_version((*matrix)->version());
     return wire::Encode(reply);
@@ -167,7 +172,8 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     if (target_ == nullptr) return Conclude(Refuse("the {} has no header"));
     received_ = true;
     record_[Phase::kReceive] = NanosecondsSince(record_.begun);
-    if (absl::Status status = service_.workers.Run(record_.tenant, [this] { Publish(); });
+    if (absl::Status status =
+            WorkersFor(Method::kOp, service_).Run(record_.tenant, [this] { Publish(); });
         !status.ok()) {
       Conclude(std::move(status));
     }

@@ -1,4 +1,5 @@
-// Buffers.Get and Catalog.Download: arrays (perhaps from the disk, on a worker), then their chunks.
+// Buffers.Get, Catalog.Download and Cluster.Fetch: arrays (perhaps from the disk, on a worker),
+// then their chunks.
 #include <atomic>
 #include <deque>
 #include <vector>
@@ -11,15 +12,22 @@
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/worker_pool.h"
+#include "server/security/access.h"
 #include "server/telemetry/telemetry.h"
+#include "sparsed/v1/cluster.pb.h"
 
 namespace sparsed::server {
 namespace {
 
 struct Reply {
+  struct Indexed {
+    uint32_t index = 0;
+    Array array;
+  };
   grpc::ByteBuffer header;
-  std::vector<Array> arrays;
+  std::vector<Indexed> arrays;  ///< in the order in which they go
 };
 
 struct GetBuffer {
@@ -27,9 +35,9 @@ struct GetBuffer {
   using Request = v1::GetBufferRequest;
   using Lease = engine::HeldDenseLease;
 
-  static absl::StatusOr<Lease> Find(const ServiceContext& service, const std::string& tenant,
-                                    const std::string& name) {
-    return service.engine.dense().Find(tenant, name);
+  static absl::StatusOr<Lease> Find(const ServiceContext& service, const Caller& caller,
+                                    const Request& request) {
+    return service.engine.dense().Find(caller.tenant, request.name());
   }
 
   static absl::StatusOr<Reply> Load(const ServiceContext& service, const Lease& held,
@@ -38,7 +46,7 @@ struct GetBuffer {
     if (!elements.ok()) return elements.status();
     v1::GetBufferReply reply;
     *reply.mutable_info() = ToBufferInfo(*held, service.engine.dense().now());
-    return Reply{wire::Encode(reply), {*std::move(elements)}};
+    return Reply{wire::Encode(reply), {{0, *std::move(elements)}}};
   }
 };
 
@@ -47,28 +55,80 @@ struct Download {
   using Request = v1::DownloadRequest;
   using Lease = engine::MatrixLease;
 
-  static absl::StatusOr<Lease> Find(const ServiceContext& service, const std::string& tenant,
-                                    const std::string& name) {
-    return service.engine.catalog().Find(tenant, name);
+  static absl::StatusOr<Lease> Find(const ServiceContext& service, const Caller& caller,
+                                    const Request& request) {
+    return FindMatrix(service, caller.tenant, request.name());
   }
 
   static absl::StatusOr<Reply> Load(const ServiceContext& service, const Lease& matrix,
                                     const std::string& tenant, engine::Store::Stop stop) {
-    const auto csr = matrix->pattern()->Csr(stop);
-    if (!csr.ok()) return csr.status();
-    const absl::StatusOr<Array> values = matrix->Values(stop);
-    if (!values.ok()) return values.status();
     v1::DownloadReply reply;
-    v1::DownloadHeader& header = *reply.mutable_header();
-    *header.mutable_matrix() = ToMatrixInfo(*matrix, tenant, service.engine.executor());
-    std::vector<Array> arrays;
+    auto arrays = Csr(service, *matrix, tenant, stop, *reply.mutable_header());
+    if (!arrays.ok()) return arrays.status();
+    return Reply{wire::Encode(reply), *std::move(arrays)};
+  }
+
+  /// The arrays, with what the header says of them.
+  static absl::StatusOr<std::vector<Reply::Indexed>> Csr(const ServiceContext& service,
+                                                         const engine::Matrix& matrix,
+                                                         std::string_view tenant,
+                                                         engine::Store::Stop stop,
+                                                         v1::DownloadHeader& header) {
+    const auto csr = matrix.pattern()->Csr(stop);
+    if (!csr.ok()) return csr.status();
+    const absl::StatusOr<Array> values = matrix.Values(stop);
+    if (!values.ok()) return values.status();
+    *header.mutable_matrix() = ToMatrixInfo(matrix, tenant, service.engine.executor());
+    std::vector<Reply::Indexed> arrays;
     const auto add = [&](std::string_view name, const Array& array) {
       AddArrayHeader(name, array.type, array.length, *header.mutable_arrays());
-      arrays.push_back(array);
+      arrays.push_back({static_cast<uint32_t>(arrays.size()), array});
     };
     for (const char* name : {"row_offsets", "column_indices"}) add(name, *(*csr)->Find(name));
     add("values", *values);
-    return Reply{wire::Encode(reply), std::move(arrays)};
+    return arrays;
+  }
+};
+
+/// A copy for another node: what it needs to have the matrix as this one has it.
+struct Fetch {
+  static constexpr Op kOp = Op::kFetch;
+  using Request = v1::FetchRequest;
+  struct Wanted {
+    engine::MatrixLease matrix;
+    bool values_only = false;
+  };
+  using Lease = std::shared_ptr<const Wanted>;
+
+  static absl::StatusOr<Lease> Find(const ServiceContext& service, const Caller& caller,
+                                    const Request& request) {
+    if (absl::Status node = service.access.RequireNode(caller); !node.ok()) return node;
+    // Copying is no use of it.
+    engine::MatrixLease matrix = service.engine.catalog().Look(request.tenant(), request.name());
+    if (matrix == nullptr) return engine::NoMatrix(request.name());
+    return std::make_shared<const Wanted>(Wanted{std::move(matrix), request.values_only()});
+  }
+
+  static absl::StatusOr<Reply> Load(const ServiceContext& service, const Lease& wanted,
+                                    const std::string& /*tenant*/, engine::Store::Stop stop) {
+    const engine::Matrix& matrix = *wanted->matrix;
+    v1::DownloadReply reply;
+    v1::DownloadHeader& header = *reply.mutable_header();
+    auto arrays = Download::Csr(service, matrix, matrix.tenant(), stop, header);
+    if (!arrays.ok()) return arrays.status();
+    // Plans and measurements each node makes itself.
+    header.mutable_matrix()->clear_measurements();
+    header.mutable_matrix()->clear_decisions();
+    if (matrix.caller_order() != nullptr) {
+      const absl::StatusOr<Array> order = matrix.caller_order()->Get(stop);
+      if (!order.ok()) return order.status();
+      AddArrayHeader("caller_order", order->type, order->length, *header.mutable_arrays());
+      header.set_caller_order(true);
+      arrays->insert(arrays->begin(), {3, *order});
+    } else if (wanted->values_only) {
+      arrays->erase(arrays->begin(), arrays->begin() + 2);
+    }
+    return Reply{wire::Encode(reply), *std::move(arrays)};
   }
 };
 
@@ -83,7 +143,7 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
         context_(*context),
         record_(service.telemetry.Begin(Method::kOp, caller, "")) {
     absl::Status status = absl::UnavailableError("the server is shutting down");
-    if (service_.live_streams.Add(this)) status = Open(request);
+    if (service_.live_streams.Add(this)) status = Open(request, caller);
     if (!status.ok()) Conclude(std::move(status));
   }
 
@@ -114,11 +174,11 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
   }
 
  private:
-  absl::Status Open(const grpc::ByteBuffer& bytes) {
+  absl::Status Open(const grpc::ByteBuffer& bytes, const Caller& caller) {
     typename Method::Request request;
     if (absl::Status status = wire::ParseRequest(bytes, request); !status.ok()) return status;
     record_.subject = request.name();
-    auto lease = Method::Find(service_, record_.tenant, request.name());
+    auto lease = Method::Find(service_, caller, request);
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);
     return service_.workers.Run(record_.tenant, [this] {
@@ -131,9 +191,9 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
     absl::StatusOr<Reply> reply = Method::Load(service_, lease_, record_.tenant, &stop_);
     if (!reply.ok()) return reply.status();
     lease_.reset();
-    for (Array& array : reply->arrays) {
-      bytes_left_ += static_cast<int64_t>(array.bytes());
-      arrays_.emplace_back(0, static_cast<uint32_t>(arrays_.size()), 0, std::move(array));
+    for (Reply::Indexed& indexed : reply->arrays) {
+      bytes_left_ += static_cast<int64_t>(indexed.array.bytes());
+      arrays_.emplace_back(0, indexed.index, 0, std::move(indexed.array));
     }
     out_ = std::move(reply->header);
     first_write_ = StageRecord::Clock::now();
@@ -184,6 +244,11 @@ BytesWriteReactor* StartGetBuffer(const ServiceContext& service,
                                   grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer& request) {
   return Start<GetBuffer>(service, context, request);
+}
+
+BytesWriteReactor* StartFetch(const ServiceContext& service, grpc::CallbackServerContext* context,
+                              const grpc::ByteBuffer& request) {
+  return Start<Fetch>(service, context, request);
 }
 
 BytesWriteReactor* StartDownload(const ServiceContext& service,

@@ -22,6 +22,7 @@ namespace sparsed::server {
 
 class Access;
 class Carriers;
+class Cluster;
 class ConnectionShares;
 class LiveStreams;
 struct PeerProcess;
@@ -47,17 +48,22 @@ struct ServiceContext {
   ConnectionShares& shares;
   const SharedRegions& regions;
   Carriers& carriers;
+  /// In place of `workers`, for what waits for other nodes: none of these waits for one of its own.
+  WorkerPool& changes;
+  WorkerPool& arrivals;
   std::string metrics_address;  ///< empty: off
   std::string local_socket;     ///< a path; empty: off
   std::string server_id;        ///< of this run
   std::chrono::system_clock::time_point started;
   std::chrono::steady_clock::time_point started_steady;  ///< clocks may be set
+  Cluster* cluster = nullptr;                            ///< null: the server is by itself
 };
 
 std::unique_ptr<grpc::Service> MakeCatalogService(const ServiceContext& context);
 std::unique_ptr<grpc::Service> MakeComputeService(const ServiceContext& context);
 std::unique_ptr<grpc::Service> MakeBuffersService(const ServiceContext& context);
 std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context);
+std::unique_ptr<grpc::Service> MakeClusterService(const ServiceContext& context);
 std::unique_ptr<grpc::Service> MakeReflectionService(const ServiceContext& context);
 
 }  // namespace sparsed::server

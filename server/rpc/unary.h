@@ -18,6 +18,7 @@
 #include "server/rpc/client_wait.h"
 #include "server/rpc/connection_share.h"
 #include "server/rpc/live_streams.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/service.h"
 #include "server/rpc/worker_pool.h"
 #include "server/telemetry/telemetry.h"
@@ -131,20 +132,20 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
   if (status.ok()) status = call->Join();
   if (status.ok()) {
     const std::string tenant = call->tenant();
-    status =
-        service.workers.Run(tenant, [call, request = std::move(request), work = std::move(work)] {
-          Reply reply;
-          const Caller& caller = *call->caller();
-          absl::Status done;
-          if constexpr (std::is_invocable_v<Work, const Request&, const Caller&, Reply&,
-                                            engine::Store::Stop>) {
-            done = work(request, caller, reply, &call->stop());
-          } else {
-            done = work(request, caller, reply);
-          }
-          if (done.ok()) AddSubject(request, reply, *call);
-          call->End(std::move(done), reply);
-        });
+    status = WorkersFor(op, service)
+                 .Run(tenant, [call, request = std::move(request), work = std::move(work)] {
+                   Reply reply;
+                   const Caller& caller = *call->caller();
+                   absl::Status done;
+                   if constexpr (std::is_invocable_v<Work, const Request&, const Caller&, Reply&,
+                                                     engine::Store::Stop>) {
+                     done = work(request, caller, reply, &call->stop());
+                   } else {
+                     done = work(request, caller, reply);
+                   }
+                   if (done.ok()) AddSubject(request, reply, *call);
+                   call->End(std::move(done), reply);
+                 });
   }
   if (!status.ok()) call->End(std::move(status), Reply());
   return call;

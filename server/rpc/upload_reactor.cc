@@ -14,6 +14,7 @@
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/receive_chunk.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/worker_pool.h"
 #include "server/telemetry/telemetry.h"
 
@@ -100,6 +101,11 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     record_.parameters = fmt::format("{}x{} nnz={}", message.rows(), message.cols(), message.nnz());
     auto header = ToUploadHeader(record_.tenant, message);
     if (!header.ok()) return header.status();
+    if (service_.cluster != nullptr) {
+      absl::Status here =
+          service_.cluster->RouteUpload(record_.tenant, message.name(), message.pattern_hash());
+      if (!here.ok()) return here;
+    }
     header->requester = {record_.tenant, record_.caller, record_.id, message.name()};
     auto upload = service_.engine.catalog().BeginUpload(*std::move(header));
     if (!upload.ok()) return upload.status();
@@ -126,7 +132,8 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     }
     received_ = true;
     record_[Phase::kReceive] = NanosecondsSince(record_.begun);
-    if (absl::Status status = service_.workers.Run(record_.tenant, [this] { Store(); });
+    if (absl::Status status =
+            WorkersFor(Op::kUpload, service_).Run(record_.tenant, [this] { Store(); });
         !status.ok()) {
       Conclude(std::move(status));
     }
@@ -142,7 +149,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     v1::UploadReply reply;
     *reply.mutable_matrix() = ToMatrixInfo(**matrix, record_.tenant, service_.engine.executor());
     reply_ = wire::Encode(reply);
-    Conclude(absl::OkStatus());
+    Conclude(Published(service_, record_.tenant, record_.subject));
   }
 
   /// The terminal transition; waits for a write under way.

@@ -10,6 +10,7 @@
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/sentence.h"
 #include "server/telemetry/telemetry.h"
 
@@ -73,7 +74,7 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
   /// Watches the pattern that the name stands for now.
   void Observe() {
     const MutexLock observing(observe_mutex_);
-    const auto matrix = service_.engine.catalog().Find(tenant_, name_);
+    const auto matrix = FindMatrix(service_, tenant_, name_);
     if (!matrix.ok()) return End(matrix.status());
     if ((*matrix)->pattern() == pattern_) return;
     if (pattern_ != nullptr) pattern_->progress().Unwatch(watcher_);

@@ -112,6 +112,16 @@ std::shared_ptr<const AccessFile> Access::file() const {
   return file_;
 }
 
+void Access::TrustNodes(std::string_view token) { nodes_digest_ = Sha256(token); }
+
+absl::Status Access::RequireNode(const Caller& caller) {
+  if (caller.node || (everybody() && nodes_digest_.empty())) return absl::OkStatus();
+  return Deny(Denial::kRole,
+              absl::PermissionDeniedError(fmt::format(
+                  "the {} is no node of the cluster, and this is between nodes", caller.name)),
+              "");
+}
+
 absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_view from) {
   if (evidence.token.has_value() && !evidence.private_way) {
     return Deny(Denial::kUnencrypted,
@@ -119,6 +129,12 @@ absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_vi
                     "a token came in plain text from another machine, and counts for nothing: use "
                     "TLS, and replace the token, which others may have read"),
                 from);
+  }
+  if (evidence.token.has_value() && !nodes_digest_.empty() &&
+      Sha256(*evidence.token) == nodes_digest_) {
+    Caller node{std::string(kClusterTenant), Role::kOperator, "node of the cluster", nullptr};
+    node.node = true;
+    return node;
   }
   if (everybody()) {
     if (evidence.token.has_value()) {

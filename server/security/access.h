@@ -58,6 +58,11 @@ class Access {
   static absl::StatusOr<std::unique_ptr<Access>> Open(std::string path);
   ~Access();
 
+  /// Who shows this secret from now on is a node of the cluster, who may do what nodes do for any
+  /// tenant. Before anybody calls.
+  void TrustNodes(std::string_view token);
+  /// PERMISSION_DENIED, counted and logged, unless the caller is a node, or nobody is asked.
+  absl::Status RequireNode(const Caller& caller);
   /// Whether nobody is asked who he is.
   bool everybody() const { return path_.empty(); }
   /// UNAUTHENTICATED, counted and logged. `from` says where the call came from, for the log.
@@ -83,6 +88,7 @@ class Access {
   absl::Status Deny(Denial denial, absl::Status why, std::string_view from);
 
   const std::string path_;
+  std::string nodes_digest_;  ///< of the cluster's token; empty: there is none
   mutable Mutex mutex_;
   std::shared_ptr<const AccessFile> file_ ABSL_GUARDED_BY(mutex_);
   /// Of `file_`; grows before others can see the file.

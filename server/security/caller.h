@@ -15,6 +15,8 @@ struct CallOrigin;
 
 /// The tenant of a server without an access file.
 inline constexpr std::string_view kDefaultTenant = "default";
+/// Whose requests those of other nodes count as.
+inline constexpr std::string_view kClusterTenant = "cluster";
 
 /// Each may do what the one before may.
 enum class Role : uint8_t {
@@ -53,12 +55,14 @@ struct Identity {
 struct Caller {
   std::string tenant;
   Role role = Role::kReadOnly;
-  std::string name;                          ///< for people: "token training-1", "user alice", ...
-  std::shared_ptr<const Identity> identity;  ///< null: the server asks nobody who he is
+  std::string name;  ///< for people: "token training-1", "user alice", ...
+  /// Null: the server asks nobody who he is, or it is a node of the cluster.
+  std::shared_ptr<const Identity> identity;
   /// Counts his call in his tenant's quotas while a copy is there. Null before it is admitted.
   std::shared_ptr<const void> counted = nullptr;
   /// Of the call that he makes. Null before it is admitted.
   std::shared_ptr<const CallOrigin> origin = nullptr;
+  bool node = false;  ///< he showed the cluster's token
 };
 
 }  // namespace sparsed::server

@@ -50,6 +50,7 @@ bool IsStatusCall(Op op) {
     case Op::kListSlow:
     case Op::kWatchRequests:
     case Op::kListModels:
+    case Op::kListNodes:
       return true;
     default:
       return false;

@@ -38,6 +38,10 @@ std::string_view Name(Op op) {
       "rollback_model",
       "remove_model",
       "calibrate",
+      "list_nodes",
+      "drain_node",
+      "copy_here",
+      "fetch",
   };
   return kNames[static_cast<size_t>(op)];
 }

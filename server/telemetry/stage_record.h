@@ -49,8 +49,12 @@ enum class Op : uint8_t {
   kRollbackModel,
   kRemoveModel,
   kCalibrate,
+  kListNodes,
+  kDrainNode,
+  kCopyHere,
+  kFetch,
 };
-inline constexpr int kOps = 34;
+inline constexpr int kOps = 38;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

@@ -37,6 +37,8 @@ bool IsNotable(Op op) {
     case Op::kRollbackModel:
     case Op::kRemoveModel:
     case Op::kCalibrate:
+    case Op::kDrainNode:
+    case Op::kCopyHere:
       return true;
     default:
       return false;

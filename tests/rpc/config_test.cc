@@ -518,6 +518,15 @@ const std::map<std::string, Sample>& Samples() {
       {"batch-wait", {"77"}},
       {"buffer-memory", {"3GiB"}},
       {"buffer-time-to-live", {"77.5"}},
+      {"advertise", {"node-7:7470", {"--in-memory", "--etcd=127.0.0.1:2379"}}},
+      {"cluster-ca",
+       {"ca.pem",
+        {"--in-memory", "--etcd=e:1", "--advertise=a:1", "--tls-certificate=c", "--tls-key=k"}}},
+      {"cluster-token-file", {"t", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
+      {"etcd", {"127.0.0.1:2379", {"--in-memory", "--advertise=a:1"}}},
+      {"node", {"seven", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
+      {"replicas", {"2", {"--data-dir=/tmp/d", "--etcd=e:1", "--advertise=a:1"}}},
+      {"replication-rate", {"77MiB", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
       {"connection-memory", {"5MiB"}},
       {"data-dir", {"/tmp/d", {}}},
       {"device-memory", {"1.5GiB"}},
@@ -732,6 +741,25 @@ TEST(CommandLine, HelpAndVersion) {
       }
     }
   }
+}
+
+TEST(CommandLine, ANodeSaysWhereItIs) {
+  ExpectWrong({"--in-memory", "--etcd=127.0.0.1:2379"}, "--advertise");
+  ExpectWrong({"--in-memory", "--advertise=127.0.0.1:7470"}, "--etcd");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=127.0.0.1:0"}, "port 0");
+  ExpectWrong({"--in-memory", "--etcd=nonsense", "--advertise=a:1"}, "nonsense");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--node=a~b"}, "a~b");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--replicas=2"}, "durable");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--replicas=0"}, "replicas");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--access-file=a",
+               "--tls-certificate=c", "--tls-key=k"},
+              "--cluster-token-file");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--cluster-ca=c"},
+              "--tls-certificate");
+  const Parsed parsed = Parse({"--in-memory", "--etcd=e:1,f:2", "--advertise=a:1"});
+  ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
+  EXPECT_EQ(parsed.config().etcd, (std::vector<std::string>{"e:1", "f:2"}));
+  EXPECT_FALSE(parsed.config().node.empty());
 }
 
 }  // namespace

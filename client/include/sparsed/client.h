@@ -527,6 +527,16 @@ class Client {
   absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options = {}) const;
   Call<ServerInfo> GetServerInfoAsync(const CallOptions& options = {}) const;
   /// Counters since its start.
+  /// The nodes of the cluster; FAILED_PRECONDITION from a server by itself. For operators.
+  absl::StatusOr<ClusterInfo> ListNodes(const CallOptions& options = {}) const;
+  Call<ClusterInfo> ListNodesAsync(const CallOptions& options = {}) const;
+  /// Has a node give its matrices to others, or (`undo`) get some again; how many it owns now.
+  /// NOT_FOUND, UNAVAILABLE. For operators.
+  absl::StatusOr<int64_t> DrainNode(const std::string& node, bool undo = false,
+                                    const CallOptions& options = {}) const;
+  Call<int64_t> DrainNodeAsync(const std::string& node, bool undo = false,
+                               const CallOptions& options = {}) const;
+
   absl::StatusOr<Stats> GetStats(const CallOptions& options = {}) const;
   Call<Stats> GetStatsAsync(const CallOptions& options = {}) const;
   /// What the caller's tenant uses, and what it may; of `all` tenants for operators.

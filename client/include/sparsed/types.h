@@ -252,6 +252,7 @@ struct MatrixInfo {
   std::chrono::nanoseconds time_to_live{0};
   std::chrono::nanoseconds idle{0};  ///< for which nothing used it, if it has a time to live
   std::vector<MatrixShare> shares;   ///< whom its owner shares it with; told to the owner alone
+  std::vector<std::string> nodes;    ///< of a cluster, that have it, its owner first
 };
 
 /// A number that a pattern is judged by.
@@ -453,6 +454,27 @@ struct ServerInfo {
   std::string server_id;  ///< of this run of the server
   std::string tenant;     ///< who calls
   std::string role;       ///< ... and what he may: "read-only", "user" or "operator"
+  std::string node;       ///< its name in a cluster; empty: it is by itself
+  std::vector<std::string> node_addresses;  ///< of the cluster's nodes
+};
+
+/// A node of a cluster, as another knows it.
+struct ClusterNode {
+  std::string name;
+  std::string address;  ///< where clients reach it
+  std::vector<std::string> devices;
+  int64_t memory_bytes = 0;  ///< of its host, that it may use
+  int64_t free_memory_bytes = 0;
+  int64_t matrices = 0;   ///< that it owns
+  int64_t copies = 0;     ///< of others' matrices
+  bool alive = false;     ///< its lease holds
+  bool draining = false;  ///< it gives its matrices to others
+  bool asked = false;     ///< the one that tells this
+};
+
+struct ClusterInfo {
+  std::vector<ClusterNode> nodes;  ///< by name
+  std::string problem;             ///< with the directory; empty: none
 };
 
 struct RequestCount {

@@ -1,0 +1,504 @@
+#include "server/cluster/cluster.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/cluster/placement.h"
+#include "server/log/log.h"
+#include "sparsed/v1/types.pb.h"
+
+namespace sparsed::server {
+namespace {
+
+using std::chrono::steady_clock;
+
+/// Of a node's lease: so long others wait before they take its matrices.
+constexpr int64_t kLeaseSeconds = 3;
+constexpr std::chrono::milliseconds kBeat(800);
+/// Without an answer for so long the lease may have ended: others may own what was here.
+constexpr std::chrono::duration<double> kTrustedSilence(2.6);
+/// Between two writings of how much memory is free.
+constexpr int kBeatsBetweenFacts = 8;
+
+std::string KeyOfNode(std::string_view name) { return fmt::format("{}{}", kNodesPrefix, name); }
+
+/// The tenant and the name of "TENANT~NAME".
+std::optional<engine::NameKey> NameKeyOf(std::string_view key) {
+  const size_t mark = key.find(engine::kOwnerMark);
+  if (mark == std::string_view::npos) return std::nullopt;
+  return engine::NameKey(key.substr(0, mark), key.substr(mark + 1));
+}
+
+}  // namespace
+
+Cluster::Cluster(Options options, std::unique_ptr<Directory> directory, engine::Engine& engine,
+                 std::function<void(const std::string&, const std::string&)> on_changed)
+    : options_(std::move(options)),
+      directory_(std::move(directory)),
+      engine_(engine),
+      on_changed_(std::move(on_changed)),
+      peers_(options_.peers),
+      answered_(steady_clock::now()) {}
+
+absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Join(
+    Options options, std::unique_ptr<Directory> directory, engine::Engine& engine,
+    std::function<void(const std::string&, const std::string&)> on_changed) {
+  std::unique_ptr<Cluster> cluster(
+      new Cluster(std::move(options), std::move(directory), engine, std::move(on_changed)));
+  if (absl::Status status = cluster->Register(/*first=*/true); !status.ok()) return status;
+  if (absl::Status status = cluster->Load(); !status.ok()) return status;
+  Cluster* const raw = cluster.get();
+  const auto run = [raw](void (Cluster::*work)(const std::stop_token&)) {
+    raw->threads_.emplace_back([raw, work](const std::stop_token& stop) { (raw->*work)(stop); });
+  };
+  run(&Cluster::KeepLease);
+  run(&Cluster::Follow);
+  run(&Cluster::Settle);
+  run(&Cluster::CopyInBackground);
+  return cluster;
+}
+
+Cluster::~Cluster() { Leave(); }
+
+void Cluster::Leave() {
+  if (stopping_.exchange(true)) return;
+  peers_.Cancel();
+  for (std::jthread& thread : threads_) thread.request_stop();
+  {
+    const MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  }
+  threads_.clear();
+  int64_t lease = 0;
+  {
+    const MutexLock lock(mutex_);
+    lease = lease_;
+  }
+  if (lease != 0) directory_->Revoke(lease).IgnoreError();
+}
+
+// The node.
+
+absl::Status Cluster::Register(bool first) {
+  const std::string key = KeyOfNode(options_.self.name);
+  const auto present = directory_->Read(key);
+  if (!present.ok()) return present.status();
+  for (const Directory::Entry& entry : present->entries) {
+    if (entry.key != key) continue;  // of a node with a longer name
+    const auto record = ParseNodeRecord(entry.value);
+    // One at the same address is this one's last run: its socket is this one's now.
+    if (!record.ok() || record->address == options_.self.address) continue;
+    return absl::AlreadyExistsError(fmt::format("another node at {} is called {} already (--node)",
+                                                record->address, options_.self.name));
+  }
+  const absl::StatusOr<int64_t> lease = directory_->Grant(kLeaseSeconds);
+  if (!lease.ok()) return lease.status();
+  NodeRecord self = options_.self;
+  self.free_memory_bytes = self.memory_bytes - engine_.budget().used();
+  const auto applied =
+      directory_->Apply({{.key = key, .value = ToJson(self), .lease = *lease, .if_revision = {}}});
+  if (!applied.ok()) return applied.status();
+  const MutexLock lock(mutex_);
+  lease_ = *lease;
+  answered_ = steady_clock::now();
+  if (!first) {
+    Log(LogLevel::kWarn, "registered in the cluster again: the lease had ended",
+        {{"node", options_.self.name}});
+  }
+  return absl::OkStatus();
+}
+
+void Cluster::KeepLease(const std::stop_token& stop) {
+  for (int beat = 1; Sleep(stop, kBeat); ++beat) {
+    int64_t lease = 0;
+    {
+      const MutexLock lock(mutex_);
+      lease = lease_;
+    }
+    absl::Status status = directory_->KeepAlive(lease);
+    if (absl::IsNotFound(status)) status = Register(/*first=*/false);
+    Note(status);
+    if (!status.ok() || beat % kBeatsBetweenFacts != 0) continue;
+    NodeRecord self = options_.self;
+    self.free_memory_bytes = self.memory_bytes - engine_.budget().used();
+    {
+      const MutexLock lock(mutex_);
+      lease = lease_;
+    }
+    Note(directory_
+             ->Apply({{.key = KeyOfNode(self.name),
+                       .value = ToJson(self),
+                       .lease = lease,
+                       .if_revision = {}}})
+             .status());
+  }
+}
+
+void Cluster::Note(const absl::Status& status) {
+  const MutexLock lock(mutex_);
+  const bool was_silent = steady_clock::now() - answered_ > kTrustedSilence;
+  if (status.ok() || absl::IsAborted(status)) {
+    answered_ = steady_clock::now();
+    if (was_silent) Log(LogLevel::kInfo, "the directory answers again", {});
+    return;
+  }
+  if (counts_.directory_errors++ == 0 || !was_silent) {
+    Log(LogLevel::kWarn, "the directory does not answer",
+        {{"message", std::string(status.message())}});
+  }
+}
+
+std::string Cluster::Problem() const {
+  const MutexLock lock(mutex_);
+  const std::chrono::duration<double> silence = steady_clock::now() - answered_;
+  if (silence < kTrustedSilence) return {};
+  return fmt::format(
+      "etcd has not answered for {:.0f} s: products go on, and changes are refused until it does",
+      silence.count());
+}
+
+void Cluster::Follow(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    int64_t revision = 0;
+    {
+      const MutexLock lock(mutex_);
+      revision = next_revision_;
+    }
+    const absl::Status status = directory_->Watch(
+        std::string(kDirectoryPrefix), revision,
+        [this](const std::vector<Directory::Event>& events) {
+          const MutexLock lock(mutex_);
+          for (const Directory::Event& event : events) TakeLocked(event);
+          changed_.NotifyAll();
+        },
+        stop);
+    if (stop.stop_requested()) return;
+    Note(status);
+    if (!Sleep(stop, std::chrono::milliseconds(300))) return;
+    // What was missed; where the directory is away, the watch goes on from where it was.
+    Load().IgnoreError();
+  }
+}
+
+absl::Status Cluster::Load() {
+  const auto contents = directory_->Read(std::string(kDirectoryPrefix));
+  if (!contents.ok()) return contents.status();
+  const MutexLock lock(mutex_);
+  Known before = std::exchange(known_, {});
+  for (const Directory::Entry& entry : contents->entries) TakeLocked({entry, false});
+  // What was written here since is newer.
+  for (auto& [key, record] : before.matrices) {
+    if (record.revision > contents->revision) known_.matrices[key] = std::move(record);
+  }
+  next_revision_ = contents->revision + 1;
+  changed_.NotifyAll();
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Reload(const engine::NameKey& key) {
+  const std::string of = DirectoryKey(key);
+  const auto contents = directory_->Read(of);
+  if (!contents.ok()) return contents.status();
+  const auto found = std::ranges::find(contents->entries, of, &Directory::Entry::key);
+  const MutexLock lock(mutex_);
+  if (found != contents->entries.end()) {
+    TakeLocked({*found, false});
+  } else {
+    known_.matrices.erase(key);
+  }
+  return absl::OkStatus();
+}
+
+void Cluster::TakeLocked(const Directory::Event& event) {
+  next_revision_ = std::max(next_revision_, event.entry.revision + 1);
+  unsettled_ = true;
+  const std::string_view key = event.entry.key;
+  if (key.starts_with(kNodesPrefix)) {
+    const std::string name(key.substr(kNodesPrefix.size()));
+    auto record = ParseNodeRecord(event.entry.value);
+    if (event.deleted || !record.ok()) {
+      if (known_.nodes.erase(name) > 0) {
+        Log(LogLevel::kWarn, "a node is gone", {{"node", name}});
+      }
+    } else {
+      record->name = name;
+      known_.nodes[name] = *std::move(record);
+    }
+  } else if (key.starts_with(kDrainPrefix)) {
+    const std::string name(key.substr(kDrainPrefix.size()));
+    if (event.deleted) {
+      known_.draining.erase(name);
+    } else {
+      known_.draining.insert(name);
+    }
+  } else if (key.starts_with(kMatricesPrefix)) {
+    const auto name = NameKeyOf(key.substr(kMatricesPrefix.size()));
+    if (!name.has_value()) return;
+    const auto present = known_.matrices.find(*name);
+    const bool known = present != known_.matrices.end();
+    if (known && present->second.revision >= event.entry.revision) return;
+    if (event.deleted) {
+      if (known) known_.matrices.erase(present);
+      return;
+    }
+    auto record = ParseMatrixRecord(event.entry.value);
+    if (!record.ok() || record->key != *name) {
+      Log(LogLevel::kError, "the directory's record of a matrix makes no sense, and is left out",
+          {{"key", std::string(key)}});
+      return;
+    }
+    record->revision = event.entry.revision;
+    known_.matrices[*name] = *std::move(record);
+  }
+}
+
+bool Cluster::Sleep(const std::stop_token& stop, std::chrono::milliseconds time) {
+  const auto end = steady_clock::now() + time;
+  while (!stop.stop_requested()) {
+    const MutexLock lock(mutex_);
+    if (steady_clock::now() >= end) return true;
+    // Changes wake it, too.
+    changed_.WaitUntil(mutex_, end);
+  }
+  return false;
+}
+
+// Who serves what.
+
+std::vector<std::string> Cluster::PlacementLocked(std::string_view key) const {
+  std::vector<PlacementNode> nodes;
+  for (const auto& [name, record] : known_.nodes) {
+    if (known_.draining.contains(name)) continue;
+    nodes.push_back({name, static_cast<double>(std::max<int64_t>(record.memory_bytes, 1))});
+  }
+  return Place(key, nodes);
+}
+
+bool Cluster::IsCurrentHere(const MatrixRecord& record) const {
+  if (record.deleted) return false;
+  // The owner's is current whatever it is.
+  if (record.owner() == options_.self.name) return true;
+  const MatrixCopy* const copy = record.CopyAt(options_.self.name);
+  if (copy == nullptr) return false;
+  const engine::MatrixLease here = engine_.catalog().Look(record.key.first, record.key.second);
+  return here != nullptr && IdentityOf(*here) == copy->identity;
+}
+
+absl::Status Cluster::Redirect(std::string_view reference, std::vector<std::string> nodes,
+                               uint64_t epoch) {
+  v1::Redirect redirect;
+  redirect.set_matrix(std::string(reference));
+  redirect.set_epoch(epoch);
+  {
+    const MutexLock lock(mutex_);
+    for (const std::string& node : nodes) {
+      const auto found = known_.nodes.find(node);
+      if (found != known_.nodes.end()) redirect.add_addresses(found->second.address);
+    }
+    ++counts_.redirects;
+  }
+  absl::Status status = absl::FailedPreconditionError(fmt::format(
+      "\"{}\" is served by another node of the cluster: {} at {}", reference, nodes.front(),
+      redirect.addresses_size() > 0 ? redirect.addresses(0) : "nowhere"));
+  status.SetPayload(kRedirectUrl, absl::Cord(redirect.SerializeAsString()));
+  return status;
+}
+
+absl::Status Cluster::Route(std::string_view tenant, std::string_view reference, Need need) {
+  const std::optional<MatrixRecord> record = RecordOf(engine::Named(tenant, reference));
+  if (!record.has_value()) return absl::OkStatus();
+  const bool shared = std::ranges::any_of(record->shares, [&](const engine::Share& share) {
+    return share.with == tenant || share.with == engine::kEverybody;
+  });
+  if (record->deleted || (record->key.first != tenant && !shared)) {
+    return engine::NoMatrix(reference);
+  }
+  if (need == Need::kChange) {
+    if (const std::string problem = Problem(); !problem.empty()) {
+      return absl::UnavailableError(problem);
+    }
+  }
+  const bool here = need == Need::kRead ? IsCurrentHere(*record) : IsMine(*record);
+  if (here) return absl::OkStatus();
+  std::vector<std::string> nodes;
+  {
+    const MutexLock lock(mutex_);
+    for (const MatrixCopy& copy : record->copies) {
+      if (copy.node != options_.self.name && IsAliveLocked(copy.node)) nodes.push_back(copy.node);
+      if (need == Need::kChange) break;  // its owner alone
+    }
+  }
+  if (nodes.empty()) {
+    return absl::UnavailableError(need == Need::kChange || record->copies.size() == 1
+                                      ? fmt::format("the node {}, which owns \"{}\", is not there",
+                                                    record->owner(), reference)
+                                      : fmt::format("no node that has \"{}\" is there", reference));
+  }
+  std::ranges::rotate(nodes, nodes.begin() + static_cast<std::ptrdiff_t>(turn_++ % nodes.size()));
+  return Redirect(reference, std::move(nodes), record->epoch);
+}
+
+absl::Status Cluster::RouteAll(std::string_view tenant,
+                               const std::vector<std::string>& references) {
+  if (references.size() == 1) return Route(tenant, references.front(), Need::kRead);
+  // A node that has them all: of each, who has it.
+  std::vector<std::string> common;
+  bool first = true, all_here = true;
+  uint64_t epoch = 0;
+  for (const std::string& reference : references) {
+    const absl::Status one = Route(tenant, reference, Need::kRead);
+    if (absl::IsNotFound(one)) return one;
+    all_here = all_here && one.ok();
+    const auto record = RecordOf(engine::Named(tenant, reference));
+    if (!record.has_value()) return absl::OkStatus();  // the engine says that it is nowhere
+    epoch = std::max(epoch, record->epoch);
+    std::vector<std::string> have;
+    for (const MatrixCopy& copy : record->copies) {
+      if (IsAlive(copy.node)) have.push_back(copy.node);
+    }
+    if (first) common = have;
+    std::erase_if(common, [&](const std::string& node) {
+      return std::ranges::find(have, node) == have.end();
+    });
+    first = false;
+  }
+  if (all_here) return absl::OkStatus();
+  std::erase(common, options_.self.name);
+  if (!common.empty()) return Redirect(references.front(), std::move(common), epoch);
+  return absl::FailedPreconditionError(fmt::format(
+      "no node has all of {}: upload one of them with the other's pattern hash, or copy "
+      "it, so that they meet",
+      fmt::join(references, ", ")));
+}
+
+absl::Status Cluster::RouteUpload(const std::string& tenant, const std::string& name,
+                                  const std::string& pattern_hash) {
+  if (const std::string problem = Problem(); !problem.empty()) {
+    return absl::UnavailableError(problem);
+  }
+  const engine::NameKey key(tenant, name);
+  std::vector<std::string> nodes;
+  uint64_t epoch = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = known_.matrices.find(key);
+    if (found != known_.matrices.end() && !found->second.deleted) {
+      epoch = found->second.epoch;
+      for (const MatrixCopy& copy : found->second.copies) {
+        if (IsAliveLocked(copy.node)) nodes.push_back(copy.node);
+      }
+      // Who takes over will be the owner.
+      if (nodes.size() > 1) nodes.resize(1);
+    }
+    if (nodes.empty() && !pattern_hash.empty()) {
+      for (auto it = known_.matrices.lower_bound({tenant, ""});
+           it != known_.matrices.end() && it->first.first == tenant; ++it) {
+        const MatrixRecord& other = it->second;
+        if (other.deleted || other.pattern_hash != pattern_hash) continue;
+        if (!IsAliveLocked(other.owner()) || known_.draining.contains(other.owner())) continue;
+        nodes = {other.owner()};
+        break;
+      }
+    }
+    if (nodes.empty()) {
+      nodes = PlacementLocked(pattern_hash.empty()
+                                  ? fmt::format("{}{}{}", tenant, engine::kOwnerMark, name)
+                                  : pattern_hash);
+    }
+  }
+  if (nodes.empty() || nodes.front() == options_.self.name) return absl::OkStatus();
+  nodes.resize(1);
+  return Redirect(name, std::move(nodes), epoch);
+}
+
+absl::Status Cluster::CheckFree(const std::string& tenant, const std::string& name) {
+  const std::optional<MatrixRecord> record = RecordOf({tenant, name});
+  if (!record.has_value() || record->deleted || IsMine(*record)) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "another node, {}, has a matrix called \"{}\": delete it first, or choose another "
+      "name",
+      record->owner(), name));
+}
+
+// What is known.
+
+std::optional<MatrixRecord> Cluster::RecordOf(const engine::NameKey& key) const {
+  const MutexLock lock(mutex_);
+  const auto found = known_.matrices.find(key);
+  if (found == known_.matrices.end()) return std::nullopt;
+  return found->second;
+}
+
+std::vector<MatrixRecord> Cluster::Records(const std::optional<std::string>& tenant) const {
+  std::vector<MatrixRecord> records;
+  const MutexLock lock(mutex_);
+  auto it =
+      tenant.has_value() ? known_.matrices.lower_bound({*tenant, ""}) : known_.matrices.begin();
+  for (; it != known_.matrices.end() && (!tenant.has_value() || it->first.first == *tenant); ++it) {
+    if (!it->second.deleted) records.push_back(it->second);
+  }
+  return records;
+}
+
+std::vector<Cluster::Node> Cluster::Nodes() const {
+  std::map<std::string, Node> nodes;
+  const MutexLock lock(mutex_);
+  for (const auto& [name, record] : known_.nodes) {
+    nodes[name].record = record;
+    nodes[name].alive = true;
+  }
+  for (const std::string& name : known_.draining) nodes[name].draining = true;
+  for (const auto& [key, record] : known_.matrices) {
+    if (record.deleted) continue;
+    for (const MatrixCopy& copy : record.copies) {
+      Node& node = nodes[copy.node];
+      ++(copy.node == record.owner() ? node.matrices : node.copies);
+    }
+  }
+  std::vector<Node> list;
+  for (auto& [name, node] : nodes) {
+    node.record.name = name;
+    list.push_back(std::move(node));
+  }
+  return list;
+}
+
+std::vector<std::string> Cluster::Addresses() const {
+  std::vector<std::string> addresses;
+  const MutexLock lock(mutex_);
+  for (const auto& [name, record] : known_.nodes) addresses.push_back(record.address);
+  return addresses;
+}
+
+Cluster::Counts Cluster::counts() const {
+  const size_t wanted = WantedCopies();
+  const MutexLock lock(mutex_);
+  Counts counts = counts_;
+  counts.directory_silence = std::chrono::duration<double>(steady_clock::now() - answered_).count();
+  for (const auto& [key, record] : known_.matrices) {
+    if (!IsMine(record) || record.copies.size() >= wanted) continue;
+    counts.copies_missing += static_cast<int64_t>(wanted - record.copies.size());
+  }
+  return counts;
+}
+
+absl::StatusOr<int64_t> Cluster::Drain(const std::string& node, bool undo) {
+  const std::vector<Node> nodes = Nodes();
+  const auto found =
+      std::ranges::find_if(nodes, [&](const Node& one) { return one.record.name == node; });
+  if (found == nodes.end()) {
+    return absl::NotFoundError(fmt::format("there is no node called \"{}\"", node));
+  }
+  Directory::Change change{.key = fmt::format("{}{}", kDrainPrefix, node),
+                           .value = undo ? std::nullopt : std::optional<std::string>("true"),
+                           .if_revision = {}};
+  const auto applied = directory_->Apply({change});
+  Note(applied.status());
+  if (!applied.ok()) return applied.status();
+  return found->matrices;
+}
+
+}  // namespace sparsed::server

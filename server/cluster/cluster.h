@@ -1,0 +1,197 @@
+// A server's part in a cluster: who the other nodes are, who has which matrix, and who serves what.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "engine/engine.h"
+#include "server/cluster/copies.h"
+#include "server/cluster/directory.h"
+#include "server/cluster/record.h"
+
+namespace sparsed::server {
+
+/// Thread-safe. What the directory holds is known here from a watch of it, so that to route a
+/// request asks nobody; what it says of a change reaches other nodes within milliseconds.
+class Cluster {
+ public:
+  struct Options {
+    NodeRecord self;
+    int replicas = 1;                   ///< nodes that have each matrix, if there are so many
+    int64_t copy_bytes_per_second = 0;  ///< of copies that are made again; 0: as fast as it goes
+    int threads = 1;                    ///< for a copy that arrives
+    Peers::Options peers;
+  };
+  struct Node {
+    NodeRecord record;
+    bool alive = false, draining = false;
+    int64_t matrices = 0, copies = 0;
+  };
+  struct Counts {
+    int64_t redirects = 0;
+    int64_t directory_errors = 0;
+    int64_t copies_made = 0, copies_failed = 0, copy_bytes = 0;
+    double copy_seconds = 0;
+    int64_t copies_missing = 0;  ///< that matrices of this node should have and have not
+    int64_t takeovers = 0;
+    double directory_silence = 0;  ///< seconds since the directory answered
+  };
+  enum class Need : uint8_t {
+    kRead,   ///< any node that has what is current
+    kChange  ///< its owner
+  };
+
+  /// Registers the node, and knows who else is there when it returns. UNAVAILABLE without a
+  /// directory; ALREADY_EXISTS if another server, elsewhere, has that name and is alive.
+  /// `on_changed` is told what a copy that arrived, or was dropped, changed here.
+  static absl::StatusOr<std::unique_ptr<Cluster>> Join(
+      Options options, std::unique_ptr<Directory> directory, engine::Engine& engine,
+      std::function<void(const std::string& tenant, const std::string& name)> on_changed);
+  ~Cluster();
+  /// Leaves at once: its lease ends, so that others take over, and what waits for them fails. What
+  /// clients ask is answered from what was known last.
+  void Leave();
+
+  const NodeRecord& self() const { return options_.self; }
+
+  /// OK: it is to be served here, or it is nowhere. FAILED_PRECONDITION with a redirect;
+  /// UNAVAILABLE if no node that has it is there, or it is a change and the directory is away.
+  absl::Status Route(std::string_view tenant, std::string_view reference, Need need);
+  /// The same of what is computed with several matrices: FAILED_PRECONDITION without a redirect if
+  /// they are not on one node.
+  absl::Status RouteAll(std::string_view tenant, const std::vector<std::string>& references);
+  /// Of an upload: to who owns the name; of a new name, to who has a matrix of the tenant's with
+  /// that pattern, or whom placement names for the pattern's hash; without a hash, for the name.
+  absl::Status RouteUpload(const std::string& tenant, const std::string& name,
+                           const std::string& pattern_hash);
+  /// FAILED_PRECONDITION if another node owns the name.
+  absl::Status CheckFree(const std::string& tenant, const std::string& name);
+
+  // What follows may block for as long as a copy takes.
+
+  /// After the matrix was changed here: has the directory know, and returns when all its copies are
+  /// made, durably. UNAVAILABLE: it is changed here, and may be elsewhere later.
+  absl::Status Publish(const std::string& tenant, const std::string& name);
+  /// Before it is deleted here: from now on it is nowhere.
+  absl::Status Withdraw(const std::string& tenant, const std::string& name);
+  /// Its time to live was over, and it is gone here: so it is everywhere, if it was this node's.
+  absl::Status Expired(const std::string& tenant, const std::string& name);
+  /// Has the cluster look at what is here soon: something changed by itself.
+  void LookSoon();
+  /// What another node asks for.
+  absl::StatusOr<v1::CopyHereReply> CopyHere(const v1::CopyHereRequest& request);
+
+  /// By name.
+  std::vector<Node> Nodes() const;
+  /// Addresses of nodes that are there, this one's included.
+  std::vector<std::string> Addresses() const;
+  /// Empty, or what is wrong with the directory.
+  std::string Problem() const;
+  /// NOT_FOUND; UNAVAILABLE. How many matrices it still owns.
+  absl::StatusOr<int64_t> Drain(const std::string& node, bool undo);
+  /// Of a tenant's matrices, or of all tenants' (none), by key.
+  std::vector<MatrixRecord> Records(const std::optional<std::string>& tenant) const;
+  std::optional<MatrixRecord> RecordOf(const engine::NameKey& key) const;
+  Counts counts() const;
+
+ private:
+  struct Known {
+    std::map<engine::NameKey, MatrixRecord> matrices;
+    std::map<std::string, NodeRecord> nodes;  ///< that are alive
+    std::set<std::string> draining;
+  };
+  /// A matrix that somebody changes or copies; others wait.
+  class Busy;
+
+  Cluster(Options options, std::unique_ptr<Directory> directory, engine::Engine& engine,
+          std::function<void(const std::string&, const std::string&)> on_changed);
+
+  // The node's threads.
+  void KeepLease(const std::stop_token& stop);
+  void Follow(const std::stop_token& stop);
+  void Settle(const std::stop_token& stop);
+  /// False once `stop` is requested.
+  bool Sleep(const std::stop_token& stop, std::chrono::milliseconds time);
+
+  absl::Status Register(bool first);
+  absl::Status Load();
+  absl::Status Reload(const engine::NameKey& key);
+  void TakeLocked(const Directory::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// `status` of asking the directory.
+  void Note(const absl::Status& status);
+
+  absl::Status Redirect(std::string_view reference, std::vector<std::string> nodes, uint64_t epoch);
+  bool IsCurrentHere(const MatrixRecord& record) const;
+  bool IsMine(const MatrixRecord& record) const {
+    return !record.deleted && record.owner() == options_.self.name;
+  }
+  bool IsAliveLocked(const std::string& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return known_.nodes.contains(node);
+  }
+  bool IsAlive(const std::string& node) const {
+    const MutexLock lock(mutex_);
+    return IsAliveLocked(node);
+  }
+  std::vector<std::string> PlacementLocked(std::string_view key) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// How many copies a matrix should have, by the nodes that may have some.
+  size_t WantedCopies() const;
+  /// Writes the record in the place of what it was read from, and knows it then.
+  absl::Status Write(MatrixRecord& record);
+  absl::Status Erase(const MatrixRecord& record);
+
+  // With the matrix busy.
+  absl::Status PublishBusy(const engine::NameKey& key);
+  /// Nodes that are to have copies of this one's matrix with that pattern.
+  std::vector<std::string> TargetsFor(std::string_view pattern_hash) const;
+  /// Copies to other nodes until there are enough.
+  absl::Status Replicate(const engine::NameKey& key, bool background);
+  void HandOver(MatrixRecord record);
+  void SettleMatrix(const MatrixRecord& record);
+  void SettleMine(MatrixRecord record);
+  /// This node is drained, and others have enough copies.
+  bool IsSpare(const MatrixRecord& record) const;
+  void SettleDeleted(MatrixRecord record);
+  void DropHere(const engine::NameKey& key);
+  void CopyInBackground(const std::stop_token& stop);
+  void TakeShares(const MatrixRecord& record);
+
+  const Options options_;
+  const std::unique_ptr<Directory> directory_;
+  engine::Engine& engine_;
+  const std::function<void(const std::string&, const std::string&)> on_changed_;
+  Peers peers_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Known known_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_revision_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t lease_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool unsettled_ ABSL_GUARDED_BY(mutex_) = true;
+  std::set<engine::NameKey> busy_ ABSL_GUARDED_BY(mutex_);
+  std::deque<engine::NameKey> incomplete_ ABSL_GUARDED_BY(mutex_);  ///< to be copied, one by one
+  /// Copies that came, and that their owner has yet to put into the record.
+  std::map<engine::NameKey, std::chrono::steady_clock::time_point> arrived_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point answered_ ABSL_GUARDED_BY(mutex_);  ///< by the directory
+  Counts counts_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> turn_ = 0;  ///< so that readers are sent to all copies
+  std::atomic<bool> stopping_ = false;
+
+  std::vector<std::jthread> threads_;  ///< last
+};
+
+}  // namespace sparsed::server

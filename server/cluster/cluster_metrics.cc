@@ -1,0 +1,64 @@
+#include "server/cluster/cluster_metrics.h"
+
+#include <string>
+
+#include "server/cluster/cluster.h"
+#include "server/telemetry/sample.h"
+
+namespace sparsed::server {
+
+std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
+  using prometheus::MetricFamily;
+  using prometheus::MetricType;
+  if (cluster == nullptr) return {};
+  const Cluster::Counts counts = cluster->counts();
+  int64_t alive = 0, draining = 0, gone = 0, matrices = 0, copies = 0;
+  for (const Cluster::Node& node : cluster->Nodes()) {
+    ++(!node.alive ? gone : node.draining ? draining : alive);
+    if (node.record.name != cluster->self().name) continue;
+    matrices = node.matrices;
+    copies = node.copies;
+  }
+  std::vector<MetricFamily> families;
+  const auto add = [&](const char* name, const char* help, MetricType type,
+                       std::vector<prometheus::ClientMetric> samples) {
+    families.push_back({name, help, type, std::move(samples)});
+  };
+  add("sparsed_cluster_nodes",
+      "Nodes of the cluster, as this one knows them: serving, draining, or gone though they own "
+      "something",
+      MetricType::Gauge,
+      {Sample(static_cast<double>(alive), {{"state", "serving"}}),
+       Sample(static_cast<double>(draining), {{"state", "draining"}}),
+       Sample(static_cast<double>(gone), {{"state", "gone"}})});
+  add("sparsed_cluster_matrices", "Matrices that this node owns, and copies of others' that it has",
+      MetricType::Gauge,
+      {Sample(static_cast<double>(matrices), {{"role", "owner"}}),
+       Sample(static_cast<double>(copies), {{"role", "copy"}})});
+  const auto one = [&](const char* name, const char* help, MetricType type, double value) {
+    add(name, help, type, {Sample(value)});
+  };
+  one("sparsed_cluster_copies_missing",
+      "Copies that matrices of this node should have on others and do not have yet",
+      MetricType::Gauge, static_cast<double>(counts.copies_missing));
+  one("sparsed_cluster_redirects_total", "Requests that were sent to another node",
+      MetricType::Counter, static_cast<double>(counts.redirects));
+  add("sparsed_cluster_copies_total",
+      "Copies of this node's matrices on others, by what became of them", MetricType::Counter,
+      {Sample(static_cast<double>(counts.copies_made), {{"result", "made"}}),
+       Sample(static_cast<double>(counts.copies_failed), {{"result", "failed"}})});
+  one("sparsed_cluster_copy_bytes_total", "Bytes of arrays that other nodes copied from this one",
+      MetricType::Counter, static_cast<double>(counts.copy_bytes));
+  one("sparsed_cluster_copy_seconds_total", "Seconds that copying to other nodes took",
+      MetricType::Counter, counts.copy_seconds);
+  one("sparsed_cluster_takeovers_total",
+      "Matrices whose owner was gone and that this node took over", MetricType::Counter,
+      static_cast<double>(counts.takeovers));
+  one("sparsed_cluster_directory_errors_total", "Questions that etcd did not answer",
+      MetricType::Counter, static_cast<double>(counts.directory_errors));
+  one("sparsed_cluster_directory_silence_seconds", "Seconds since etcd answered", MetricType::Gauge,
+      counts.directory_silence);
+  return families;
+}
+
+}  // namespace sparsed::server

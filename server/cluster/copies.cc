@@ -1,0 +1,278 @@
+#include "server/cluster/copies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace sparsed::server {
+namespace {
+
+/// A chunk and its envelope.
+constexpr int kMostMessageBytes = 80 << 20;
+/// For a copy, whatever its size; the rest comes with its bytes.
+constexpr auto kPatience = std::chrono::minutes(10);
+constexpr uint32_t kCallerOrder = 3;
+
+absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      fmt::format("the node at {}: {}", address, status.error_message()));
+}
+
+std::optional<ElementType> TypeOf(v1::ElementType type) {
+  switch (type) {
+    case v1::ELEMENT_TYPE_F32:
+      return ElementType::kF32;
+    case v1::ELEMENT_TYPE_F64:
+      return ElementType::kF64;
+    case v1::ELEMENT_TYPE_F16:
+      return ElementType::kF16;
+    case v1::ELEMENT_TYPE_BF16:
+      return ElementType::kBF16;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// INTERNAL for what is no matrix; the rest is the catalog's to check.
+absl::StatusOr<engine::UploadHeader> HeaderOf(const v1::CopyHereRequest& request,
+                                              const v1::DownloadHeader& header, bool values_only) {
+  const v1::MatrixInfo& matrix = header.matrix();
+  const std::optional<ElementType> type = TypeOf(matrix.type());
+  if (!type.has_value()) return absl::InternalError("a node sent values of an unknown type");
+  engine::UploadHeader upload;
+  upload.tenant = request.tenant();
+  upload.name = request.name();
+  upload.rows = matrix.rows();
+  upload.cols = matrix.cols();
+  upload.nnz = matrix.nnz();
+  upload.type = *type;
+  upload.replace = true;
+  upload.sort = header.caller_order();
+  if (values_only) upload.pattern_hash = matrix.pattern_hash();
+  upload.time_to_live = std::chrono::nanoseconds(matrix.time_to_live_ns());
+  upload.requester = {request.tenant(), "a node of the cluster", "", request.name()};
+  return upload;
+}
+
+/// Where arrays that come chunk after chunk, each array's in ascending order, go.
+class Receiver {
+ public:
+  Receiver(engine::Upload& upload, const v1::DownloadHeader& header)
+      : upload_(upload), ordered_(header.caller_order()) {
+    const v1::MatrixInfo& matrix = header.matrix();
+    const uint64_t nnz = static_cast<uint64_t>(matrix.nnz());
+    widths_ = {8, 4, SizeOf(TypeOf(matrix.type()).value_or(ElementType::kF32))};
+    bytes_ = {static_cast<uint64_t>(matrix.rows() + 1) * 8, nnz * 4, nnz * widths_[2],
+              ordered_ ? nnz * 8 : 0};
+    if (ordered_) order_.resize(nnz);
+  }
+
+  absl::Status Take(const v1::Chunk& chunk) {
+    const uint32_t array = chunk.array();
+    const std::string& data = chunk.data();
+    if (array > kCallerOrder || chunk.offset() != received_[array] ||
+        data.size() > bytes_[array] - received_[array]) {
+      return absl::InternalError("a node sent bytes that belong to no array");
+    }
+    received_[array] += data.size();
+    if (array == kCallerOrder) {
+      std::memcpy(reinterpret_cast<char*>(order_.data()) + chunk.offset(), data.data(),
+                  data.size());
+      return absl::OkStatus();
+    }
+    if (ordered_ && array > 0) return Scatter(array, chunk.offset(), data);
+    const absl::StatusOr<std::byte*> to = upload_.Claim(array, chunk.offset(), data.size());
+    if (!to.ok()) return to.status();
+    std::memcpy(*to, data.data(), data.size());
+    return absl::OkStatus();
+  }
+
+ private:
+  /// To where the caller had them: `order_` came before.
+  absl::Status Scatter(uint32_t array, uint64_t offset, const std::string& data) {
+    const size_t width = widths_[array];
+    if (received_[kCallerOrder] != bytes_[kCallerOrder] || offset % width != 0 ||
+        data.size() % width != 0) {
+      return absl::InternalError("a node sent nonzeros before their order");
+    }
+    std::byte*& begin = begin_[array];
+    if (begin == nullptr) {
+      const absl::StatusOr<std::byte*> all = upload_.Claim(array, 0, bytes_[array]);
+      if (!all.ok()) return all.status();
+      begin = *all;
+    }
+    for (size_t i = 0; i < data.size() / width; ++i) {
+      const int64_t at = order_[offset / width + i];
+      if (at < 0 || static_cast<size_t>(at) >= order_.size()) {
+        return absl::InternalError("a node sent an order that is none");
+      }
+      std::memcpy(begin + static_cast<size_t>(at) * width, data.data() + i * width, width);
+    }
+    return absl::OkStatus();
+  }
+
+  engine::Upload& upload_;
+  const bool ordered_;
+  std::array<size_t, 3> widths_{};
+  std::array<uint64_t, 4> bytes_{};
+  std::array<uint64_t, 4> received_{};
+  std::array<std::byte*, 3> begin_{};
+  std::vector<int64_t> order_;
+};
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const Peers::Options& options) {
+  if (!options.tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions ssl;
+  ssl.pem_root_certs = options.authorities;
+  ssl.pem_cert_chain = options.certificate;
+  ssl.pem_private_key = options.key;
+  return grpc::SslCredentials(ssl);
+}
+
+}  // namespace
+
+Peers::Peers(Options options)
+    : options_(std::move(options)), credentials_(CredentialsOf(options_)) {}
+
+std::shared_ptr<grpc::Channel> Peers::ChannelTo(const std::string& address) {
+  const MutexLock lock(mutex_);
+  std::shared_ptr<grpc::Channel>& channel = channels_[address];
+  if (channel == nullptr) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMostMessageBytes);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    // A node that vanished without a word.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+    channel = grpc::CreateCustomChannel(address, credentials_, arguments);
+  }
+  return channel;
+}
+
+class Peers::Calling {
+ public:
+  explicit Calling(Peers& peers) : peers_(peers) {
+    context_.set_deadline(std::chrono::system_clock::now() + kPatience);
+    const std::string& token = peers_.options_.token;
+    if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
+    const MutexLock lock(peers_.mutex_);
+    peers_.calling_.insert(&context_);
+    if (peers_.cancelled_) context_.TryCancel();
+  }
+  ~Calling() {
+    const MutexLock lock(peers_.mutex_);
+    peers_.calling_.erase(&context_);
+  }
+  Calling(const Calling&) = delete;
+  Calling& operator=(const Calling&) = delete;
+  grpc::ClientContext& context() { return context_; }
+
+ private:
+  Peers& peers_;
+  grpc::ClientContext context_;
+};
+
+void Peers::Cancel() {
+  const MutexLock lock(mutex_);
+  cancelled_ = true;
+  for (grpc::ClientContext* const context : calling_) context->TryCancel();
+}
+
+absl::StatusOr<v1::CopyHereReply> Peers::CopyHere(const std::string& address,
+                                                  const v1::CopyHereRequest& request) {
+  v1::CopyHereReply reply;
+  const auto stub = v1::Cluster::NewStub(ChannelTo(address));
+  Calling calling(*this);
+  absl::Status status = FromGrpc(stub->CopyHere(&calling.context(), request, &reply), address);
+  if (!status.ok()) return status;
+  return reply;
+}
+
+absl::StatusOr<v1::CopyHereReply> Peers::Fetch(const v1::CopyHereRequest& request,
+                                               engine::Engine& engine, int threads,
+                                               const std::atomic<bool>& stop) {
+  const bool may_have_pattern =
+      !request.pattern_hash().empty() && engine.catalog().HasPattern(request.pattern_hash());
+  bool pattern_missing = false;
+  auto reply = FetchOnce(request, may_have_pattern, &pattern_missing, engine, threads, stop);
+  if (!pattern_missing) return reply;
+  return FetchOnce(request, false, &pattern_missing, engine, threads, stop);
+}
+
+absl::StatusOr<v1::CopyHereReply> Peers::FetchOnce(const v1::CopyHereRequest& request,
+                                                   bool values_only, bool* pattern_missing,
+                                                   engine::Engine& engine, int threads,
+                                                   const std::atomic<bool>& stop) {
+  *pattern_missing = false;
+  v1::FetchRequest fetch;
+  fetch.set_tenant(request.tenant());
+  fetch.set_name(request.name());
+  fetch.set_values_only(values_only);
+  const auto stub = v1::Cluster::NewStub(ChannelTo(request.from()));
+  Calling calling(*this);
+  grpc::ClientContext& context = calling.context();
+  const auto stream = stub->Fetch(&context, fetch);
+  v1::CopyHereReply reply;
+  std::unique_ptr<engine::Upload> upload;
+  std::optional<Receiver> receiver;
+  v1::DownloadReply message;
+  absl::Status status;
+  const auto begun = std::chrono::steady_clock::now();
+  while (status.ok() && stream->Read(&message)) {
+    if (stop) {
+      status = absl::CancelledError("the node shuts down");
+    } else if (message.has_header() && upload == nullptr) {
+      const v1::MatrixInfo& matrix = message.header().matrix();
+      reply.set_source_created_unix_ns(matrix.created_unix_ns());
+      reply.set_source_version(matrix.version());
+      auto header = HeaderOf(request, message.header(), values_only);
+      auto begin = header.ok() ? engine.catalog().BeginUpload(*std::move(header))
+                               : absl::StatusOr<std::unique_ptr<engine::Upload>>(header.status());
+      status = begin.status();
+      if (!status.ok()) break;
+      upload = *std::move(begin);
+      *pattern_missing = values_only && !upload->pattern_known();
+      if (*pattern_missing) break;
+      receiver.emplace(*upload, message.header());
+    } else if (message.has_chunk() && receiver.has_value()) {
+      status = receiver->Take(message.chunk());
+      reply.set_bytes(reply.bytes() + static_cast<int64_t>(message.chunk().data().size()));
+      if (request.bytes_per_second() > 0) {
+        const std::chrono::duration<double> due(static_cast<double>(reply.bytes()) /
+                                                static_cast<double>(request.bytes_per_second()));
+        const auto ahead = due - (std::chrono::steady_clock::now() - begun);
+        if (ahead.count() > 0) {
+          std::this_thread::sleep_for(
+              std::min<std::chrono::duration<double>>(ahead, std::chrono::seconds(1)));
+        }
+      }
+    } else {
+      status = absl::InternalError("a node sent what is no part of a matrix");
+    }
+  }
+  if (!status.ok() || *pattern_missing) context.TryCancel();
+  const grpc::Status end = stream->Finish();
+  if (*pattern_missing) return absl::NotFoundError("the pattern is not here");
+  if (!status.ok()) return status;
+  if (!end.ok()) return FromGrpc(end, request.from());
+  if (upload == nullptr) return absl::InternalError("a node sent no matrix");
+  const absl::StatusOr<engine::MatrixLease> matrix = upload->Finish(threads, &stop);
+  if (!matrix.ok()) return matrix.status();
+  reply.set_created_unix_ns((*matrix)->created_unix_ns());
+  reply.set_version((*matrix)->version());
+  return reply;
+}
+
+}  // namespace sparsed::server

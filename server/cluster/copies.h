@@ -1,0 +1,59 @@
+// Copies of matrices, from one node to another.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "engine/engine.h"
+#include "sparsed/v1/cluster.grpc.pb.h"
+
+namespace sparsed::server {
+
+/// The other nodes, as this one calls them. Thread-safe.
+class Peers {
+ public:
+  struct Options {
+    bool tls = false;
+    std::string authorities;       ///< PEM, who vouches for nodes; empty: the system's
+    std::string certificate, key;  ///< PEM, shown to nodes that ask for one; empty: none
+    std::string token;             ///< the cluster's; empty: nodes ask nobody who he is
+  };
+
+  explicit Peers(Options options);
+
+  /// Ends calls that are under way, and those that come.
+  void Cancel();
+
+  /// Has the node at `address` copy a matrix, and waits until that is done.
+  absl::StatusOr<v1::CopyHereReply> CopyHere(const std::string& address,
+                                             const v1::CopyHereRequest& request);
+  /// Copies the matrix from a node into `engine`, durably. Arrays of a pattern that is here already
+  /// do not travel. Of Fetch's errors and those of an upload; CANCELLED once `stop` is true.
+  absl::StatusOr<v1::CopyHereReply> Fetch(const v1::CopyHereRequest& request,
+                                          engine::Engine& engine, int threads,
+                                          const std::atomic<bool>& stop);
+
+ private:
+  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
+  /// A call under way.
+  class Calling;
+  absl::StatusOr<v1::CopyHereReply> FetchOnce(const v1::CopyHereRequest& request, bool values_only,
+                                              bool* pattern_missing, engine::Engine& engine,
+                                              int threads, const std::atomic<bool>& stop);
+
+  const Options options_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<grpc::ClientContext*> calling_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sparsed::server

@@ -1,0 +1,126 @@
+#include "server/cluster/record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace sparsed::server {
+namespace {
+
+using nlohmann::json;
+
+/// Calls `read` with the object; INVALID_ARGUMENT for what is no such thing.
+template <typename Record, typename Read>
+absl::StatusOr<Record> Parse(std::string_view text, const char* what, const Read& read) {
+  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  absl::Status wrong =
+      absl::InvalidArgumentError(fmt::format("the directory has no {} there", what));
+  if (!object.is_object()) return wrong;
+  try {
+    Record record;
+    read(object, record);
+    return record;
+  } catch (const json::exception&) {
+    return wrong;
+  }
+}
+
+}  // namespace
+
+std::string ToJson(const NodeRecord& record) {
+  return json{{"name", record.name},
+              {"address", record.address},
+              {"devices", record.devices},
+              {"memory_bytes", record.memory_bytes},
+              {"free_memory_bytes", record.free_memory_bytes}}
+      .dump();
+}
+
+absl::StatusOr<NodeRecord> ParseNodeRecord(std::string_view text) {
+  return Parse<NodeRecord>(text, "node", [](const json& object, NodeRecord& record) {
+    object.at("name").get_to(record.name);
+    object.at("address").get_to(record.address);
+    object.at("devices").get_to(record.devices);
+    object.at("memory_bytes").get_to(record.memory_bytes);
+    object.at("free_memory_bytes").get_to(record.free_memory_bytes);
+  });
+}
+
+CopyIdentity IdentityOf(const engine::Matrix& matrix) {
+  return {matrix.created_unix_ns(), matrix.version()};
+}
+
+const MatrixCopy* MatrixRecord::CopyAt(std::string_view node) const {
+  const auto found =
+      std::ranges::find_if(copies, [&](const MatrixCopy& copy) { return copy.node == node; });
+  return found == copies.end() ? nullptr : &*found;
+}
+
+void MatrixRecord::MoveToFormer(std::string_view node) {
+  std::erase_if(copies, [&](const MatrixCopy& copy) { return copy.node == node; });
+  if (std::ranges::find(former, node) == former.end()) former.emplace_back(node);
+}
+
+std::string DirectoryKey(const engine::NameKey& key) {
+  return fmt::format("{}{}{}{}", kMatricesPrefix, key.first, engine::kOwnerMark, key.second);
+}
+
+std::string ToJson(const MatrixRecord& record) {
+  json copies = json::array();
+  for (const MatrixCopy& copy : record.copies) {
+    copies.push_back({{"node", copy.node},
+                      {"created_unix_ns", copy.identity.created_unix_ns},
+                      {"version", copy.identity.version}});
+  }
+  json shares = json::array();
+  for (const engine::Share& share : record.shares) {
+    shares.push_back({{"with", share.with}, {"write", share.right == engine::Right::kWrite}});
+  }
+  return json{{"tenant", record.key.first},
+              {"name", record.key.second},
+              {"rows", record.rows},
+              {"cols", record.cols},
+              {"nnz", record.nnz},
+              {"type", record.type},
+              {"pattern_hash", record.pattern_hash},
+              {"epoch", record.epoch},
+              {"copies", std::move(copies)},
+              {"former", record.former},
+              {"shares", std::move(shares)},
+              {"deleted", record.deleted}}
+      .dump();
+}
+
+absl::StatusOr<MatrixRecord> ParseMatrixRecord(std::string_view text) {
+  absl::StatusOr<MatrixRecord> parsed =
+      Parse<MatrixRecord>(text, "matrix", [](const json& object, MatrixRecord& record) {
+        object.at("tenant").get_to(record.key.first);
+        object.at("name").get_to(record.key.second);
+        object.at("rows").get_to(record.rows);
+        object.at("cols").get_to(record.cols);
+        object.at("nnz").get_to(record.nnz);
+        object.at("type").get_to(record.type);
+        object.at("pattern_hash").get_to(record.pattern_hash);
+        object.at("epoch").get_to(record.epoch);
+        object.at("former").get_to(record.former);
+        object.at("deleted").get_to(record.deleted);
+        for (const json& copy : object.at("copies")) {
+          record.copies.push_back(
+              {copy.at("node").get<std::string>(),
+               {copy.at("created_unix_ns").get<int64_t>(), copy.at("version").get<uint64_t>()}});
+        }
+        for (const json& share : object.at("shares")) {
+          record.shares.push_back(
+              {share.at("with").get<std::string>(),
+               share.at("write").get<bool>() ? engine::Right::kWrite : engine::Right::kRead});
+        }
+      });
+  if (parsed.ok() && !parsed->deleted && parsed->copies.empty()) {
+    return absl::InvalidArgumentError("the directory has a matrix that no node has");
+  }
+  return parsed;
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,76 @@
+// What the directory holds: a record of each node and of each matrix, as JSON that people can read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/catalog/matrix.h"
+#include "engine/catalog/shares.h"
+
+namespace sparsed::server {
+
+/// A detail of a status, and what it is on the wire: sparsed.v1.Redirect.
+inline constexpr char kRedirectUrl[] = "type.googleapis.com/sparsed.v1.Redirect";
+/// Of all keys of clusters.
+inline constexpr std::string_view kDirectoryPrefix = "/sparsed/";
+inline constexpr std::string_view kNodesPrefix = "/sparsed/nodes/";
+inline constexpr std::string_view kMatricesPrefix = "/sparsed/matrices/";
+inline constexpr std::string_view kDrainPrefix = "/sparsed/drain/";
+
+/// Under the node's lease.
+struct NodeRecord {
+  std::string name;
+  std::string address;  ///< where clients reach it
+  std::vector<std::string> devices;
+  int64_t memory_bytes = 0;  ///< of the host, that it may use; its weight
+  int64_t free_memory_bytes = 0;
+};
+std::string ToJson(const NodeRecord& record);
+absl::StatusOr<NodeRecord> ParseNodeRecord(std::string_view json);
+
+/// A version of a matrix, as a node that has it knows it: every upload and every change of values
+/// makes another.
+struct CopyIdentity {
+  int64_t created_unix_ns = 0;
+  uint64_t version = 0;
+
+  friend bool operator==(const CopyIdentity&, const CopyIdentity&) = default;
+};
+CopyIdentity IdentityOf(const engine::Matrix& matrix);
+
+struct MatrixCopy {
+  std::string node;
+  CopyIdentity identity;  ///< there
+};
+
+struct MatrixRecord {
+  engine::NameKey key;  ///< tenant, name
+  int64_t rows = 0, cols = 0, nnz = 0;
+  std::string type;  ///< "f32", ...
+  std::string pattern_hash;
+  uint64_t epoch = 0;  ///< grows with each change of the record
+  /// Nodes that have what is current. The first owns it: changes are its own to make.
+  std::vector<MatrixCopy> copies;
+  /// Nodes that may have what is not current any more, to be dropped.
+  std::vector<std::string> former;
+  std::vector<engine::Share> shares;
+  /// It stays as long as `former` has nodes, so that none of them brings the matrix back.
+  bool deleted = false;
+  int64_t revision = 0;  ///< the directory's, of this record; 0: it is not there. Not in the JSON.
+
+  const std::string& owner() const { return copies.front().node; }
+  /// Null if the node has none that is current.
+  const MatrixCopy* CopyAt(std::string_view node) const;
+  /// `node`'s copy is current no more.
+  void MoveToFormer(std::string_view node);
+};
+/// In the directory: "/sparsed/matrices/TENANT~NAME".
+std::string DirectoryKey(const engine::NameKey& key);
+std::string ToJson(const MatrixRecord& record);
+/// `revision` is left to the caller.
+absl::StatusOr<MatrixRecord> ParseMatrixRecord(std::string_view json);
+
+}  // namespace sparsed::server

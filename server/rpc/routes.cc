@@ -1,0 +1,86 @@
+#include "server/rpc/routes.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace sparsed::server {
+namespace {
+
+/// Every matrix that it computes with, once.
+std::vector<std::string> MatricesOf(const ComputeSpec& spec) {
+  std::vector<std::string> names;
+  const auto add = [&names](const std::string& name) {
+    if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  };
+  if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
+    add(spmm->matrix);
+  } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
+    add(sddmm->matrix);
+  } else if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec)) {
+    add(spgemm->left);
+    add(spgemm->right);
+    add(spgemm->mask);
+  } else {
+    for (const engine::ChainStep& step : std::get<engine::ChainSpec>(spec).steps) {
+      std::visit(
+          [&add](const auto& of) {
+            if constexpr (requires { of.matrix; }) add(of.matrix);
+          },
+          step);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+absl::Status Routed(const ServiceContext& service, std::string_view tenant,
+                    std::string_view reference, Cluster::Need need) {
+  if (service.cluster == nullptr) return absl::OkStatus();
+  return service.cluster->Route(tenant, reference, need);
+}
+
+absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
+                                               std::string_view tenant, std::string_view reference,
+                                               engine::Right right) {
+  absl::Status here = Routed(service, tenant, reference, Cluster::Need::kRead);
+  if (!here.ok()) return here;
+  return service.engine.catalog().Find(tenant, reference, right);
+}
+
+absl::Status RoutedProduct(const ServiceContext& service, const std::string& tenant,
+                           const ComputeSpec& spec) {
+  if (service.cluster == nullptr) return absl::OkStatus();
+  const std::vector<std::string> matrices = MatricesOf(spec);
+  if (matrices.empty()) return absl::OkStatus();
+  if (absl::Status here = service.cluster->RouteAll(tenant, matrices); !here.ok()) return here;
+  const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec);
+  if (spgemm == nullptr || spgemm->keep_as.empty()) return absl::OkStatus();
+  return service.cluster->CheckFree(tenant, spgemm->keep_as);
+}
+
+absl::Status Published(const ServiceContext& service, const std::string& tenant,
+                       const std::string& name) {
+  if (service.cluster == nullptr) return absl::OkStatus();
+  return service.cluster->Publish(tenant, name);
+}
+
+WorkerPool& WorkersFor(Op op, const ServiceContext& service) {
+  if (service.cluster == nullptr) return service.workers;
+  switch (op) {
+    case Op::kUpload:
+    case Op::kUpdateValues:
+    case Op::kDelete:
+    case Op::kRename:
+    case Op::kCopy:
+    case Op::kShare:
+    case Op::kDrainNode:
+      return service.changes;
+    case Op::kCopyHere:
+      return service.arrivals;
+    default:
+      return service.workers;
+  }
+}
+
+}  // namespace sparsed::server

@@ -1,0 +1,33 @@
+// Which node of a cluster serves a request. A server by itself serves them all.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "server/cluster/cluster.h"
+#include "server/rpc/compute_message.h"
+#include "server/rpc/service.h"
+
+namespace sparsed::server {
+
+/// OK, or Cluster::Route's errors.
+absl::Status Routed(const ServiceContext& service, std::string_view tenant,
+                    std::string_view reference, Cluster::Need need);
+/// The catalog's Find, of what this node serves.
+absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
+                                               std::string_view tenant, std::string_view reference,
+                                               engine::Right right = engine::Right::kRead);
+/// Of all matrices that a product computes with, and of the name that it makes.
+absl::Status RoutedProduct(const ServiceContext& service, const std::string& tenant,
+                           const ComputeSpec& spec);
+/// After a change that was made here, once the cluster knows of it; on `changes`.
+absl::Status Published(const ServiceContext& service, const std::string& tenant,
+                       const std::string& name);
+
+/// Where what `op` does that blocks runs.
+WorkerPool& WorkersFor(Op op, const ServiceContext& service);
+
+}  // namespace sparsed::server

@@ -1,0 +1,4 @@
+# Three servers and an etcd; skipped where no etcd is installed.
+add_test(NAME cluster_test
+  COMMAND ${CMAKE_CURRENT_LIST_DIR}/cluster_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
+set_tests_properties(cluster_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)

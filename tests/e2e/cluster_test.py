@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+"""Three servers and a real etcd: nodes answer for each other, fail, come back and are drained.
+
+cluster_test.py SPARSED SPARSECTL
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+from running import ended, reserved_port, serving
+
+MATRICES = 12
+REPLICAS = 2
+# What is promised of a node that is gone.
+SECONDS_TO_ANSWER = 5.0
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def wait_for(what, condition, seconds=60):
+    """Polls until `condition()` is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"not within {seconds} s: {what}")
+
+
+class Etcd:
+    """A real one, whose data stays when it is killed."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port, self.peer_port = reserved_port(), reserved_port()
+        self.process = None
+
+    def start(self):
+        client = f"http://127.0.0.1:{self.port}"
+        peer = f"http://127.0.0.1:{self.peer_port}"
+        with open(self.folder / "etcd.log", "ab") as log:
+            self.process = subprocess.Popen(
+                ["etcd", "--name=test", f"--data-dir={self.folder / 'etcd'}",
+                 f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
+                 f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+                 f"--initial-cluster=test={peer}"],
+                stdout=log, stderr=log, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": ""})
+
+        def healthy():
+            with contextlib.suppress(OSError, ValueError):
+                with urllib.request.urlopen(f"{client}/health", timeout=1) as answer:
+                    return json.load(answer).get("health") in ("true", True)
+            return False
+        wait_for("etcd is healthy", healthy)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Node:
+    """A server of the cluster, with its folder and address for as many runs as it has."""
+
+    def __init__(self, sparsed, folder, name, etcd):
+        self.sparsed, self.folder, self.name, self.etcd = sparsed, folder / name, name, etcd
+        self.folder.mkdir()
+        self.port = reserved_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.process = self.metrics = None
+
+    def start(self):
+        log = self.folder / "log"
+        with open(log, "ab") as out:
+            begin = out.tell()
+            self.process = subprocess.Popen(
+                [self.sparsed, f"--listen={self.address}", f"--advertise={self.address}",
+                 f"--node={self.name}", f"--etcd=127.0.0.1:{self.etcd.port}",
+                 f"--replicas={REPLICAS}", f"--data-dir={self.folder / 'data'}", "--devices=cpu",
+                 "--host-memory=1GiB", "--threads=1", "--preparation-workers=0",
+                 "--metrics-listen=127.0.0.1:0", "--log-format=json", "--shutdown-grace=5"],
+                stdout=out, stderr=out)
+        self.metrics = serving(self.process, log, begin, 120)["metrics"]
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def metric(self, name):
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as page:
+            for line in page.read().decode().splitlines():
+                if line.startswith(name + " "):
+                    return float(line.rsplit(" ", 1)[1])
+        raise SystemExit(f"{self.name} has no metric {name}")
+
+
+class Cluster:
+    def __init__(self, sparsed, sparsectl, folder):
+        self.sparsectl, self.folder = sparsectl, folder
+        self.etcd = Etcd(folder)
+        self.etcd.start()
+        self.nodes = {name: Node(sparsed, folder, name, self.etcd) for name in ("a", "b", "c")}
+
+    def run(self, node, *arguments, check=True, **flags):
+        """sparsectl at a node, or at several."""
+        names = node if isinstance(node, (list, tuple)) else [node]
+        server = ",".join(self.nodes[name].address for name in names)
+        done = subprocess.run([self.sparsectl, f"--server={server}", "--json", *arguments],
+                              capture_output=True, text=True, timeout=120, check=False,
+                              cwd=self.folder, **flags)
+        if check and done.returncode != 0:
+            raise SystemExit(f"sparsectl {arguments} at {names}: {done.stdout}{done.stderr}")
+        return done if not check else (json.loads(done.stdout) if done.stdout.strip() else None)
+
+    def matrices(self, node):
+        listed = self.run(node, "list")
+        return {matrix["name"]: matrix
+                for matrix in (listed["matrices"] if isinstance(listed, dict) else listed)}
+
+    def product(self, node, name):
+        out = self.folder / "C.npy"
+        out.unlink(missing_ok=True)
+        self.run(node, "spmm", name, "--operand=B.npy", f"--out={out}")
+        return out.read_bytes()
+
+
+def upload_and_find(cluster, files):
+    """Uploads by one node, and finds everything by every node."""
+    for name in files:
+        cluster.run("a", "upload", f"{name}.mtx")
+    products = {}
+    for node in cluster.nodes:
+        wait_for(f"{node} lists all", lambda n=node: set(cluster.matrices(n)) == set(files), 10)
+        for name in files:
+            result = cluster.product(node, name)
+            products.setdefault(name, result)
+            assert products[name] == result, f"{node} has another product of {name}"
+    listed = cluster.matrices("a")
+    owners = {matrix["nodes"][0] for matrix in listed.values()}
+    assert len(owners) > 1, f"one node owns everything: {listed}"
+    for name, matrix in listed.items():
+        assert len(matrix["nodes"]) == REPLICAS, f"{name} is on {matrix['nodes']}"
+    redirects = sum(n.metric("sparsed_cluster_redirects_total") for n in cluster.nodes.values())
+    assert redirects > 0, "nobody was redirected"
+    say(f"{len(files)} matrices of {len(owners)} owners, two nodes each; {redirects:.0f} redirects")
+    return products
+
+
+def mistakes(cluster):
+    again = cluster.run("b", "upload", "m0.mtx", check=False)
+    assert again.returncode != 0 and "m0" in again.stderr + again.stdout, again
+    missing = cluster.run("c", "show", "nothing", check=False)
+    assert missing.returncode != 0, missing
+    nobody = cluster.run("c", "cluster", "drain", "nobody", check=False)
+    assert nobody.returncode != 0 and "nobody" in nobody.stderr + nobody.stdout, nobody
+
+
+def change_by_any(cluster, products):
+    """Values that are replaced, and names that change, by a node that does not own them."""
+    for node in cluster.nodes:
+        cluster.run(node, "update", "m0", f"--values=values-{node}.npy")
+        results = {cluster.product(other, "m0") for other in cluster.nodes}
+        assert len(results) == 1, "nodes have different values of m0"
+        assert results != {products["m0"]}, "the values are the old ones"
+        products["m0"] = results.pop()
+    cluster.run("c", "rename", "m1", "renamed")
+    products["renamed"] = products.pop("m1")
+    for node in cluster.nodes:
+        wait_for(f"{node} knows the new name",
+                 lambda n=node: "renamed" in (m := cluster.matrices(n)) and "m1" not in m, 10)
+        assert cluster.product(node, "renamed") == products["renamed"]
+    cluster.run("b", "delete", "m2")
+    del products["m2"]
+    for node in cluster.nodes:
+        wait_for(f"{node} has no m2", lambda n=node: "m2" not in cluster.matrices(n), 10)
+    say("values replaced, a name changed, a matrix deleted by nodes that did not own them")
+
+
+def kill_one(cluster, products):
+    """Nothing that was acknowledged is lost with a node, and what it had is answered at once."""
+    listed = cluster.matrices("a")
+    victim = max(cluster.nodes, key=lambda n: sum(m["nodes"][0] == n for m in listed.values()))
+    others = [name for name in cluster.nodes if name != victim]
+    lost = [name for name, matrix in listed.items() if matrix["nodes"][0] == victim]
+    cluster.nodes[victim].kill()
+    killed = time.monotonic()
+    slowest = 0.0
+    for name in lost:
+        begun = time.monotonic()
+        assert cluster.product(others, name) == products[name], f"{name} is another"
+        slowest = max(slowest, time.monotonic() - begun)
+    assert slowest < SECONDS_TO_ANSWER, f"a product took {slowest:.1f} s"
+    # A client that knows only the dead one and another.
+    assert cluster.product([victim, *others], lost[0]) == products[lost[0]]
+    say(f"killed {victim}, which owned {len(lost)}: the slowest product took {slowest:.2f} s")
+
+    def owned():
+        return all(matrix["nodes"][0] != victim for matrix in cluster.matrices(others[0]).values())
+    wait_for("others own its matrices", owned, 30)
+    say(f"others own them after {time.monotonic() - killed:.1f} s")
+    changed, deleted = lost[0], lost[1]
+    size = cluster.matrices(others[0])[changed]["nnz"]
+    cluster.run(others[0], "update", changed, "--values=values-a.npy")
+    assert size == cluster.matrices(others[0])[changed]["nnz"]
+    products[changed] = cluster.product(others[1], changed)
+    cluster.run(others[1], "delete", deleted)
+    del products[deleted]
+
+    def whole():
+        return all(len(matrix["nodes"]) == REPLICAS and victim not in matrix["nodes"]
+                   for matrix in cluster.matrices(others[0]).values())
+    wait_for("copies are made again", whole)
+    say("its copies are made again")
+    return victim, changed, deleted
+
+
+def come_back(cluster, products, victim, changed, deleted):
+    cluster.nodes[victim].start()
+    wait_for("it has dropped or renewed what is old",
+             lambda: deleted not in cluster.matrices(victim), 20)
+    for name, expected in products.items():
+        assert cluster.product(victim, name) == expected, f"{victim} serves an old {name}"
+    shown = cluster.run(victim, "show", deleted, check=False)
+    assert shown.returncode != 0, f"{deleted} is back"
+    assert cluster.product(victim, changed) == products[changed]
+    say(f"{victim} is back and serves nothing that is old")
+
+
+def lose_etcd(cluster, products):
+    cluster.etcd.kill()
+    time.sleep(4)
+    for node in cluster.nodes:
+        for name in list(products)[:4]:
+            assert cluster.product(node, name) == products[name]
+        refused = cluster.run(node, "upload", "m0.mtx", "--name=late", check=False)
+        text = refused.stderr + refused.stdout
+        assert refused.returncode != 0 and "etcd" in text, text
+        state = cluster.run(node, "cluster", "list")
+        assert "etcd" in state["problem"], state
+    refused = cluster.run("a", "delete", "m3" if "m3" in products else "m4", check=False)
+    assert refused.returncode != 0 and "etcd" in refused.stderr + refused.stdout, refused
+    say("without etcd products go on, and changes are refused")
+    cluster.etcd.start()
+    wait_for("changes are made again",
+             lambda: cluster.run("a", "upload", "m0.mtx", "--name=late", "--replace",
+                                 check=False).returncode == 0, 30)
+    products["late"] = cluster.product("b", "late")
+    say("etcd is back, and so are changes")
+
+
+def drain(cluster, products):
+    wait_for("all nodes are there", lambda: all(
+        node["state"] == "serving" for node in cluster.run("a", "cluster", "list")["nodes"]), 20)
+    cluster.run("a", "cluster", "drain", "b")
+
+    def state():
+        nodes = cluster.run("a", "cluster", "list")["nodes"]
+        return next(node for node in nodes if node["name"] == "b")["state"]
+    wait_for("b is drained", lambda: state() == "drained")
+    listed = cluster.matrices("a")
+    assert all("b" not in matrix["nodes"] for matrix in listed.values()), listed
+    for name, expected in products.items():
+        assert cluster.product("b", name) == expected, f"{name} is another"
+    cluster.run("a", "cluster", "drain", "b", "--undo")
+    assert state() == "serving"
+    say("drained b")
+
+
+def main():
+    sparsed, sparsectl = sys.argv[1:]
+    if shutil.which("etcd") is None:
+        print("skipped: etcd is not installed (Debian package etcd-server)")
+        return 77
+    with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
+        folder = pathlib.Path(temporary)
+        cluster = Cluster(sparsed, sparsectl, folder)
+        stack.callback(lambda: cluster.etcd.kill())
+        try:
+            for node in cluster.nodes.values():
+                node.start()
+            make = [sparsectl, "generate"]
+            names = [f"m{i}" for i in range(MATRICES)]
+            for i, name in enumerate(names):
+                subprocess.run([*make, "matrix", "200x200", "--row-nonzeros=5", f"--seed={i + 1}",
+                                f"--out={name}.mtx"], cwd=folder, check=True,
+                               stdout=subprocess.DEVNULL)
+            subprocess.run([*make, "dense", "200x8", "--out=B.npy"], cwd=folder, check=True,
+                           stdout=subprocess.DEVNULL)
+            for i, node in enumerate(cluster.nodes):
+                subprocess.run([*make, "dense", "1000x1", f"--seed={i + 7}",
+                                f"--out=values-{node}.npy"], cwd=folder, check=True,
+                               stdout=subprocess.DEVNULL)
+            products = upload_and_find(cluster, names)
+            mistakes(cluster)
+            change_by_any(cluster, products)
+            victim, changed, deleted = kill_one(cluster, products)
+            come_back(cluster, products, victim, changed, deleted)
+            lose_etcd(cluster, products)
+            drain(cluster, products)
+        except BaseException:
+            for node in cluster.nodes.values():
+                with contextlib.suppress(OSError):
+                    print(f"--- {node.name}\n{(node.folder / 'log').read_text()[-6000:]}")
+            raise
+        finally:
+            for node in cluster.nodes.values():
+                if node.process is not None and node.process.poll() is None:
+                    with ended(node.process):
+                        pass
+    say("ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,374 @@
+// What a cluster stands on: placement, records, a real etcd, and who is a node.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "server/cluster/etcd.h"
+#include "server/cluster/placement.h"
+#include "server/cluster/record.h"
+#include "server/security/access.h"
+
+namespace sparsed::server {
+namespace {
+
+std::vector<PlacementNode> NodesOf(int count, double weight = 1) {
+  std::vector<PlacementNode> nodes;
+  for (int i = 0; i < count; ++i) nodes.push_back({"node-" + std::to_string(i), weight});
+  return nodes;
+}
+
+std::string KeyOf(int i) { return "pattern " + std::to_string(i); }
+
+TEST(Placement, ANodeThatGoesMovesOnlyWhatItHad) {
+  const std::vector<PlacementNode> all = NodesOf(7);
+  std::vector<PlacementNode> fewer = all;
+  fewer.erase(fewer.begin() + 3);
+  int moved = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<std::string> before = Place(KeyOf(i), all);
+    const std::vector<std::string> after = Place(KeyOf(i), fewer);
+    moved += before.front() == "node-3" ? 1 : 0;
+    // All others stay in their order, so that replicas do, too.
+    std::erase(before, "node-3");
+    ASSERT_EQ(before, after);
+  }
+  EXPECT_GT(moved, 2000 / 7 / 2);
+}
+
+TEST(Placement, WeightsAreShares) {
+  std::vector<PlacementNode> nodes = NodesOf(3);
+  nodes[1].weight = 3;
+  std::map<std::string, int> first;
+  constexpr int kKeys = 20000;
+  for (int i = 0; i < kKeys; ++i) ++first[Place(KeyOf(i), nodes).front()];
+  // Five standard deviations are less than 2 % of all keys.
+  EXPECT_NEAR(first["node-0"], kKeys / 5, kKeys / 50);
+  EXPECT_NEAR(first["node-1"], 3 * kKeys / 5, kKeys / 50);
+  EXPECT_NEAR(first["node-2"], kKeys / 5, kKeys / 50);
+}
+
+TEST(Placement, AHeavierNodeTakesFromOthersAndGivesNothing) {
+  const std::vector<PlacementNode> before = NodesOf(5);
+  std::vector<PlacementNode> after = before;
+  after[2].weight = 4;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string was = Place(KeyOf(i), before).front();
+    const std::string is = Place(KeyOf(i), after).front();
+    EXPECT_TRUE(is == was || is == "node-2") << was << " " << is;
+  }
+}
+
+TEST(Placement, DoesNotDependOnTheOrderOfNodes) {
+  std::vector<PlacementNode> nodes = NodesOf(5);
+  const std::vector<std::string> placed = Place("k", nodes);
+  std::ranges::reverse(nodes);
+  EXPECT_EQ(Place("k", nodes), placed);
+  EXPECT_EQ(placed.size(), 5U);
+}
+
+TEST(Placement, WithoutWeightOrNodesThereIsNone) {
+  EXPECT_TRUE(Place("k", {}).empty());
+  EXPECT_TRUE(Place("k", {{"a", 0}, {"b", -1}}).empty());
+  EXPECT_EQ(Place("k", {{"a", 0}, {"b", 1}}), std::vector<std::string>{"b"});
+}
+
+MatrixRecord SomeRecord() {
+  MatrixRecord record;
+  record.key = {"alice", "gnn/web@2"};
+  record.rows = 3;
+  record.cols = 4;
+  record.nnz = 5;
+  record.type = "f32";
+  record.pattern_hash = "abc";
+  record.epoch = 7;
+  record.copies = {{"a", {11, 2}}, {"b", {12, 1}}};
+  record.former = {"c"};
+  record.shares = {{"bob", engine::Right::kWrite}, {"*", engine::Right::kRead}};
+  return record;
+}
+
+TEST(Record, IsReadAsItWasWritten) {
+  const MatrixRecord record = SomeRecord();
+  const auto read = ParseMatrixRecord(ToJson(record));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(ToJson(*read), ToJson(record));
+  EXPECT_EQ(read->key, record.key);
+  EXPECT_EQ(read->owner(), "a");
+  EXPECT_EQ(read->CopyAt("b")->identity, (CopyIdentity{12, 1}));
+  EXPECT_EQ(read->CopyAt("c"), nullptr);
+  EXPECT_EQ(DirectoryKey(record.key), "/sparsed/matrices/alice~gnn/web@2");
+
+  const NodeRecord node = {"a", "h:1", {"cpu", "cuda:0"}, 10, 5};
+  const auto node_read = ParseNodeRecord(ToJson(node));
+  ASSERT_TRUE(node_read.ok()) << node_read.status();
+  EXPECT_EQ(ToJson(*node_read), ToJson(node));
+}
+
+TEST(Record, ACopyThatIsNotCurrentIsFormer) {
+  MatrixRecord record = SomeRecord();
+  record.MoveToFormer("a");
+  record.MoveToFormer("a");
+  EXPECT_EQ(record.owner(), "b");
+  EXPECT_EQ(record.former, (std::vector<std::string>{"c", "a"}));
+}
+
+TEST(Record, WhatIsNoneIsRefused) {
+  for (const char* text :
+       {"", "nonsense", "[]", "{}", R"({"name": 7})", "null", "{\"tenant\": \"a\""}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseMatrixRecord(text).status())) << text;
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseNodeRecord(text).status())) << text;
+  }
+  MatrixRecord nowhere = SomeRecord();
+  nowhere.copies.clear();
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseMatrixRecord(ToJson(nowhere)).status()));
+  nowhere.deleted = true;
+  EXPECT_TRUE(ParseMatrixRecord(ToJson(nowhere)).ok());
+}
+
+TEST(Nodes, AreKnownByTheClustersTokenAlone) {
+  const auto access = Access::Open("");
+  ASSERT_TRUE(access.ok());
+  Access& nobody_asked = **access;
+  const auto anybody = nobody_asked.Identify({.private_way = true}, "test");
+  ASSERT_TRUE(anybody.ok());
+  EXPECT_TRUE(nobody_asked.RequireNode(*anybody).ok());
+
+  const std::string token(40, 't');
+  nobody_asked.TrustNodes(token);
+  EXPECT_TRUE(absl::IsPermissionDenied(nobody_asked.RequireNode(*anybody)));
+  const auto node = nobody_asked.Identify({.token = token, .private_way = true}, "test");
+  ASSERT_TRUE(node.ok()) << node.status();
+  EXPECT_TRUE(node->node);
+  EXPECT_EQ(node->tenant, kClusterTenant);
+  EXPECT_TRUE(nobody_asked.RequireNode(*node).ok());
+  // A plain way tells others.
+  EXPECT_TRUE(absl::IsUnauthenticated(nobody_asked.Identify({.token = token}, "test").status()));
+  const std::string other(40, 'u');
+  EXPECT_TRUE(absl::IsUnauthenticated(
+      nobody_asked.Identify({.token = other, .private_way = true}, "test").status()));
+}
+
+/// A port that is free now, and that a program which starts soon finds free, too.
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in name = {};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(name);
+  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&name), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size), 0);
+  close(fd);
+  return ntohs(name.sin_port);
+}
+
+class EtcdTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v etcd > /dev/null") != 0) {
+      GTEST_SKIP() << "etcd is not installed (Debian package etcd-server)";
+    }
+    std::string folder = testing::TempDir() + "sparsed_etcd_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+    client_ = "127.0.0.1:" + std::to_string(FreePort());
+    peer_ = "127.0.0.1:" + std::to_string(FreePort());
+    Start();
+  }
+  void TearDown() override {
+    Kill();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void Start() {
+    const std::vector<std::string> words = {"etcd",
+                                            "--name=test",
+                                            "--data-dir=" + folder_ + "/data",
+                                            "--listen-client-urls=http://" + client_,
+                                            "--advertise-client-urls=http://" + client_,
+                                            "--listen-peer-urls=http://" + peer_,
+                                            "--initial-advertise-peer-urls=http://" + peer_,
+                                            "--initial-cluster=test=http://" + peer_};
+    std::vector<char*> arguments;
+    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    const std::string log = folder_ + "/log";
+    pid_ = fork();
+    if (pid_ == 0) {
+      const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      dup2(out, STDOUT_FILENO);
+      dup2(out, STDERR_FILENO);
+      execvp("etcd", arguments.data());
+      _exit(127);
+    }
+    directory_ = OpenEtcd({client_});
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!directory_->Read("/").ok() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+  void Kill() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    pid_ = -1;
+  }
+
+  std::string folder_, client_, peer_;
+  pid_t pid_ = -1;
+  std::unique_ptr<Directory> directory_;
+};
+
+TEST_F(EtcdTest, KeysAreWrittenReadAndDeleted) {
+  const auto first =
+      directory_->Apply({{.key = "/t/a", .value = "1", .if_revision = 0},
+                         {.key = "/t/b", .value = std::string("\0\xff", 2), .if_revision = 0}});
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(directory_->Apply({{.key = "/u", .value = "3", .if_revision = {}}}).ok());
+  auto read = directory_->Read("/t/");
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->entries.size(), 2U);
+  EXPECT_EQ(read->entries[0].value, "1");
+  EXPECT_EQ(read->entries[1].value, std::string("\0\xff", 2));
+  EXPECT_EQ(read->entries[0].revision, *first);
+  ASSERT_TRUE(directory_->Apply({{.key = "/t/a", .value = {}, .if_revision = *first}}).ok());
+  read = directory_->Read("/t/");
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->entries.size(), 1U);
+}
+
+TEST_F(EtcdTest, AllPagesAreRead) {
+  for (int batch = 0; batch < 20; ++batch) {
+    std::vector<Directory::Change> changes;
+    for (int i = 0; i < 110; ++i) {
+      changes.push_back(
+          {.key = "/p/" + std::to_string(batch * 1000 + i), .value = "v", .if_revision = {}});
+    }
+    ASSERT_TRUE(directory_->Apply(changes).ok());
+  }
+  const auto read = directory_->Read("/p/");
+  ASSERT_TRUE(read.ok());
+  std::set<std::string> keys;
+  for (const Directory::Entry& entry : read->entries) keys.insert(entry.key);
+  EXPECT_EQ(keys.size(), 2200U);
+  EXPECT_EQ(read->entries.size(), 2200U);
+}
+
+TEST_F(EtcdTest, AChangeOfWhatSomebodyElseChangedIsAborted) {
+  const auto first = directory_->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}});
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(absl::IsAborted(
+      directory_->Apply({{.key = "/t/a", .value = "2", .if_revision = 0}}).status()));
+  const auto second = directory_->Apply({{.key = "/t/a", .value = "2", .if_revision = *first}});
+  ASSERT_TRUE(second.ok());
+  // All or nothing.
+  EXPECT_TRUE(absl::IsAborted(directory_
+                                  ->Apply({{.key = "/t/b", .value = "x", .if_revision = 0},
+                                           {.key = "/t/a", .value = "3", .if_revision = *first}})
+                                  .status()));
+  const auto read = directory_->Read("/t/");
+  ASSERT_TRUE(read.ok());
+  ASSERT_EQ(read->entries.size(), 1U);
+  EXPECT_EQ(read->entries[0].value, "2");
+}
+
+TEST_F(EtcdTest, KeysGoWithTheirLease) {
+  const auto lease = directory_->Grant(2);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  ASSERT_TRUE(
+      directory_->Apply({{.key = "/n/a", .value = "1", .lease = *lease, .if_revision = {}}}).ok());
+  EXPECT_TRUE(directory_->KeepAlive(*lease).ok());
+  EXPECT_EQ(directory_->Read("/n/")->entries.size(), 1U);
+  ASSERT_TRUE(directory_->Revoke(*lease).ok());
+  EXPECT_EQ(directory_->Read("/n/")->entries.size(), 0U);
+  EXPECT_TRUE(absl::IsNotFound(directory_->KeepAlive(*lease)));
+
+  const auto forgotten = directory_->Grant(2);
+  ASSERT_TRUE(forgotten.ok());
+  ASSERT_TRUE(
+      directory_->Apply({{.key = "/n/b", .value = "1", .lease = *forgotten, .if_revision = {}}})
+          .ok());
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!directory_->Read("/n/")->entries.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_TRUE(directory_->Read("/n/")->entries.empty());
+}
+
+TEST_F(EtcdTest, WatchersSeeEveryChangeSinceARevision) {
+  const auto first = directory_->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}});
+  ASSERT_TRUE(first.ok());
+  Mutex mutex;
+  std::vector<std::string> seen;
+  std::jthread watcher([&](const std::stop_token& stop) {
+    EXPECT_TRUE(directory_
+                    ->Watch(
+                        "/t/", *first,
+                        [&](const std::vector<Directory::Event>& events) {
+                          const MutexLock lock(mutex);
+                          for (const Directory::Event& event : events) {
+                            seen.push_back(event.entry.key +
+                                           (event.deleted ? " gone" : "=" + event.entry.value));
+                          }
+                        },
+                        stop)
+                    .ok());
+  });
+  ASSERT_TRUE(directory_->Apply({{.key = "/other", .value = "1", .if_revision = {}}}).ok());
+  ASSERT_TRUE(directory_->Apply({{.key = "/t/b", .value = "2", .if_revision = {}}}).ok());
+  ASSERT_TRUE(directory_->Apply({{.key = "/t/a", .value = {}, .if_revision = {}}}).ok());
+  const std::vector<std::string> expected = {"/t/a=1", "/t/b=2", "/t/a gone"};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (std::chrono::steady_clock::now() < deadline) {
+    const MutexLock lock(mutex);
+    if (seen.size() == expected.size()) break;
+  }
+  watcher.request_stop();
+  watcher.join();
+  EXPECT_EQ(seen, expected);
+}
+
+TEST_F(EtcdTest, OneThatIsAwayIsSaidAndAskedAgain) {
+  ASSERT_TRUE(directory_->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}}).ok());
+  const std::unique_ptr<Directory> before = std::move(directory_);
+  Kill();
+  const absl::Status away = before->Read("/t/").status();
+  EXPECT_TRUE(absl::IsUnavailable(away)) << away;
+  EXPECT_NE(away.message().find(client_), std::string::npos) << away;
+  EXPECT_TRUE(absl::IsUnavailable(before->Grant(3).status()));
+  EXPECT_TRUE(absl::IsUnavailable(before->KeepAlive(1)));
+  EXPECT_TRUE(absl::IsUnavailable(before->Watch("/t/", 1, [](const auto&) {}, {})));
+  Start();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!before->Read("/t/").ok() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  const auto read = before->Read("/t/");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->entries.size(), 1U);
+}
+
+TEST_F(EtcdTest, TheNextMemberIsAskedWhenOneDoesNotAnswer) {
+  const std::unique_ptr<Directory> both =
+      OpenEtcd({"127.0.0.1:" + std::to_string(FreePort()), client_});
+  EXPECT_TRUE(both->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}}).ok());
+  EXPECT_EQ(both->Read("/t/")->entries.size(), 1U);
+}
+
+}  // namespace
+}  // namespace sparsed::server
