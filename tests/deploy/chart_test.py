@@ -59,12 +59,12 @@ class Form:
         return self.one("ConfigMap")["data"]["sparsed.yaml"]
 
 
-def settings_of(sparsed, config):
-    """What SPARSED makes of the settings."""
+def settings_of(sparsed, config, flags):
+    """What SPARSED makes of the settings, and of flags besides."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(config)
         file.flush()
-        result = subprocess.run([sparsed, f"--config={file.name}", "--print-config"],
+        result = subprocess.run([sparsed, f"--config={file.name}", *flags, "--print-config"],
                                 capture_output=True, text=True, timeout=60)
     expect(result.returncode == 0, config, result.stderr)
     return yaml.safe_load(result.stdout) if result.returncode == 0 else {}
@@ -100,7 +100,8 @@ def check_form(sparsed, form):
     expect(container["command"][1] == "--config=/etc/sparsed/sparsed.yaml" and
            "/etc/sparsed/sparsed.yaml" in mounts, container["command"])
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    settings = settings_of(sparsed, form.config)
+    flags = [flag.replace("$(POD_NAME)", "pod-0") for flag in container["command"][2:]]
+    settings = settings_of(sparsed, form.config, flags)
     expect(settings.get("listen") == [f"0.0.0.0:{ports['grpc']}"], settings)
     expect(settings.get("metrics_listen") == f"0.0.0.0:{ports['metrics']}", settings)
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
