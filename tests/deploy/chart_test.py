@@ -59,12 +59,12 @@ class Form:
         return self.one("ConfigMap")["data"]["sparsed.yaml"]
 
 
-def settings_of(sparsed, config):
-    """What SPARSED makes of the settings."""
+def settings_of(sparsed, config, flags):
+    """What SPARSED makes of the settings, and of flags besides."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(config)
         file.flush()
-        result = subprocess.run([sparsed, f"--config={file.name}", "--print-config"],
+        result = subprocess.run([sparsed, f"--config={file.name}", *flags, "--print-config"],
                                 capture_output=True, text=True, timeout=60)
     expect(result.returncode == 0, config, result.stderr)
     return yaml.safe_load(result.stdout) if result.returncode == 0 else {}
@@ -100,7 +100,8 @@ def check_form(sparsed, form):
     expect(container["command"][1] == "--config=/etc/sparsed/sparsed.yaml" and
            "/etc/sparsed/sparsed.yaml" in mounts, container["command"])
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    settings = settings_of(sparsed, form.config)
+    flags = [flag.replace("$(POD_NAME)", "pod-0") for flag in container["command"][2:]]
+    settings = settings_of(sparsed, form.config, flags)
     expect(settings.get("listen") == [f"0.0.0.0:{ports['grpc']}"], settings)
     expect(settings.get("metrics_listen") == f"0.0.0.0:{ports['metrics']}", settings)
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -158,11 +159,41 @@ def check_forms(sparsed, chart):
     expect(settings["in_memory"] is True and "data_dir" not in settings, settings)
     expect("a restart loses them" in form.notes, form.notes)
     expect({d["kind"] for d in form.documents} == {"ConfigMap", "Service", "StatefulSet"}, form.by_name)
+    check_cluster(sparsed, chart)
     # Other settings are another pod, the same ones are not.
     again = {**INSECURE, "persistence": {"enabled": False}}
     sums = [Form(chart, values).pod["metadata"]["annotations"]["checksum/config"]
             for values in (again, again, {**again, "config": {"lanes": 2}})]
     expect(sums[0] == sums[1] != sums[2], sums)
+
+
+def check_cluster(sparsed, chart):
+    etcd = ["etcd-0.etcd:2379", "etcd-1.etcd:2379"]
+    form = Form(chart, {**INSECURE, "replicaCount": 3, "cluster": {"etcd": etcd}})
+    settings = check_form(sparsed, form)
+    expect(settings["etcd"] == etcd and settings["replicas"] == 2, settings)
+    expect(form.container["command"][2:] ==
+           ["--node=$(POD_NAME)", "--advertise=$(POD_NAME).demo-sparsed-headless.work.svc:7470"],
+           form.container["command"])
+    expect([name["name"] for name in form.container["env"]] == ["POD_NAME"], form.container["env"])
+    expect("lifecycle" not in form.container, form.container)
+    labels = form.one("StatefulSet")["spec"]["selector"]["matchLabels"]
+    policy = form.one("NetworkPolicy")["spec"]
+    expect({"podSelector": {"matchLabels": labels}} in policy["ingress"][0]["from"], policy)
+    [peers, others] = policy["egress"]
+    expect(peers["to"] == [{"podSelector": {"matchLabels": labels}}], peers)
+    expect([port["port"] for port in others["ports"]] == [2379, 53, 53], others)
+    expect("answer for each other" in form.notes and "on 2 of them" in form.notes, form.notes)
+
+    form = Form(chart, {**SECURE, "cluster": {"etcd": etcd, "tokenSecret": "nodes", "drainSeconds": 300},
+                        "terminationGracePeriodSeconds": 400, "replicaCount": 3})
+    settings = check_form(sparsed, form)
+    expect(settings["cluster_token_file"] == "/etc/sparsed/cluster/token", settings)
+    expect(settings["cluster_ca"] == "/etc/sparsed/tls/ca.crt", settings)
+    [stop] = form.container["lifecycle"]["preStop"]["exec"]["command"][2:]
+    expect('cluster drain "$POD_NAME" --wait=300' in stop and "--token-file=" in stop, stop)
+    [start] = form.container["lifecycle"]["postStart"]["exec"]["command"][2:]
+    expect("--undo" in start, start)
 
 
 def check_rules(rule, runbooks):
@@ -187,6 +218,14 @@ def check_refusals(chart):
                          ({**INSECURE, "tls": {"clientCa": True}}, "tls.clientCa"),
                          ({"access": {"insecure": True, "metricsToken": True}}, "access.secret"),
                          ({**INSECURE, "replicas": 2}, "replicas"),
+                         ({**SECURE, "cluster": {"etcd": ["e:2379"]}}, "cluster.tokenSecret"),
+                         ({**INSECURE, "cluster": {"etcd": ["http://e:2379"]}}, "etcd"),
+                         ({**INSECURE, "cluster": {"etcd": ["e:2379"]}, "persistence": {"enabled": False}},
+                          "cluster.replicas"),
+                         ({**INSECURE, "cluster": {"etcd": ["e:2379"]},
+                           "podDisruptionBudget": {"maxUnavailable": 2}}, "maxUnavailable"),
+                         ({**INSECURE, "cluster": {"etcd": ["e:2379"], "drainSeconds": 60}},
+                          "terminationGracePeriodSeconds"),
                          ({**INSECURE, "gpu": {"enabled": True, "count": 0}}, "count"),
                          ({**INSECURE, "config": {"host-memory": "1GiB"}}, "host-memory"),
                          ({**INSECURE, "persistence": {"size": "lots"}}, "size"),

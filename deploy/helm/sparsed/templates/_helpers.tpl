@@ -24,6 +24,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.image.repository }}:{{ $tag }}
 {{- end -}}
 
+{{/* Where other nodes of a cluster, and clients that they send there, reach a pod. */}}
+{{- define "sparsed.podAddress" -}}
+$(POD_NAME).{{ include "sparsed.name" . }}-headless.{{ .Release.Namespace }}.svc:7470
+{{- end -}}
+
+{{/* By which a pod drains itself; as words of a shell. */}}
+{{- define "sparsed.drain" -}}
+sparsectl --server="$POD_NAME.{{ include "sparsed.name" . }}-headless.{{ .Release.Namespace }}.svc:7470"{{ if .Values.cluster.tokenSecret }} --tls-ca=/etc/sparsed/tls/ca.crt --token-file=/etc/sparsed/cluster/token{{ end }} cluster drain "$POD_NAME"
+{{- end -}}
+
 {{/* The server's configuration file: what the chart decides, and .Values.config over it. */}}
 {{- define "sparsed.config" -}}
 {{- if not (or .Values.access.insecure (and .Values.access.secret .Values.tls.secret)) -}}
@@ -34,6 +44,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- if and .Values.access.metricsToken (not .Values.access.secret) -}}
 {{- fail "access.metricsToken: tokens are in access.secret, which is empty" -}}
+{{- end -}}
+{{- if .Values.cluster.etcd -}}
+{{- if and .Values.access.secret (not .Values.cluster.tokenSecret) -}}
+{{- fail "name the secret cluster.tokenSecret: with access.secret the nodes of a cluster know each other by it" -}}
+{{- end -}}
+{{- if and (gt (int .Values.cluster.replicas) 1) (not .Values.persistence.enabled) -}}
+{{- fail "cluster.replicas: copies are on disks, which persistence.enabled=false does not have; set it to 1" -}}
+{{- end -}}
+{{- if and .Values.podDisruptionBudget.enabled (gt (int .Values.cluster.replicas) 1) (ge (int .Values.podDisruptionBudget.maxUnavailable) (int .Values.cluster.replicas)) -}}
+{{- fail "podDisruptionBudget.maxUnavailable: as many pods as have each matrix (cluster.replicas) may not be away at once" -}}
+{{- end -}}
+{{- if and (gt (int .Values.cluster.drainSeconds) 0) (le (int .Values.terminationGracePeriodSeconds) (add 30 (int .Values.cluster.drainSeconds))) -}}
+{{- fail "terminationGracePeriodSeconds: cluster.drainSeconds and 30 s for ending are to fit into it" -}}
+{{- end -}}
 {{- end -}}
 {{- $config := dict "listen" (list "0.0.0.0:7470") "metrics_listen" "0.0.0.0:7471" -}}
 {{- if .Values.persistence.enabled -}}
@@ -62,6 +86,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $config "tls_key" "/etc/sparsed/tls/tls.key" -}}
 {{- if .Values.tls.clientCa -}}
 {{- $_ := set $config "tls_client_ca" "/etc/sparsed/tls/ca.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.cluster -}}
+{{- if .etcd -}}
+{{- $_ := set $config "etcd" .etcd -}}
+{{- $_ := set $config "replicas" (int .replicas) -}}
+{{- if .tokenSecret -}}
+{{- $_ := set $config "cluster_token_file" "/etc/sparsed/cluster/token" -}}
+{{- $_ := set $config "cluster_ca" "/etc/sparsed/tls/ca.crt" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $config (deepCopy .Values.config)) -}}
