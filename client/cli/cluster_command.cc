@@ -2,6 +2,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 
@@ -38,6 +43,26 @@ absl::StatusOr<Report> ListNodes(const Client& client) {
   return report;
 }
 
+/// DEADLINE_EXCEEDED with what it still has.
+absl::Status WaitUntilDrained(const Client& client, const std::string& name, double seconds) {
+  const auto deadline = std::chrono::steady_clock::now() +
+                        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                            std::chrono::duration<double>(seconds));
+  while (true) {
+    const absl::StatusOr<ClusterInfo> cluster = client.ListNodes();
+    if (!cluster.ok()) return cluster.status();
+    const auto node = std::ranges::find(cluster->nodes, name, &ClusterNode::name);
+    const int64_t left = node == cluster->nodes.end() ? 0 : node->matrices + node->copies;
+    if (left == 0) return absl::OkStatus();
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return absl::DeadlineExceededError(
+          fmt::format("{} still has {} after {:.3g} s; it goes on giving them to others", name,
+                      left == 1 ? "a matrix" : fmt::format("{} matrices", left), seconds));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+}
+
 }  // namespace
 
 void AddCluster(CLI::App& app, Invocation& invocation) {
@@ -52,12 +77,23 @@ void AddCluster(CLI::App& app, Invocation& invocation) {
       "more");
   auto node = std::make_shared<std::string>();
   auto undo = std::make_shared<bool>(false);
+  auto wait = std::make_shared<double>(0);
   drain->add_option("NODE", *node, "Its name")->type_name("TEXT")->required();
   drain->add_flag("--undo", *undo, "It gets matrices again");
-  drain->callback([&invocation, node, undo] {
-    invocation.run = [node, undo](const Client& client) -> absl::StatusOr<Report> {
+  drain
+      ->add_option("--wait", *wait,
+                   "Seconds, at most, to wait until it has nothing any more (default: it does not)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 86400.0));
+  drain->callback([&invocation, node, undo, wait] {
+    invocation.run = [node, undo, wait](const Client& client) -> absl::StatusOr<Report> {
       const absl::StatusOr<int64_t> matrices = client.DrainNode(*node, *undo);
       if (!matrices.ok()) return matrices.status();
+      if (!*undo && *wait > 0) {
+        if (absl::Status s = WaitUntilDrained(client, *node, *wait); !s.ok()) return s;
+        return Report{{{"node", *node}, {"draining", true}, {"matrices", 0}},
+                      fmt::format("{} is drained\n", *node)};
+      }
       return Report{
           {{"node", *node}, {"draining", !*undo}, {"matrices", *matrices}},
           *undo ? fmt::format("{} gets matrices again\n", *node)

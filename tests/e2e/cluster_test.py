@@ -261,12 +261,14 @@ def lose_etcd(cluster, products):
 def drain(cluster, products):
     wait_for("all nodes are there", lambda: all(
         node["state"] == "serving" for node in cluster.run("a", "cluster", "list")["nodes"]), 20)
-    cluster.run("a", "cluster", "drain", "b")
+    early = cluster.run("a", "cluster", "drain", "b", "--wait=0.001", check=False)
+    assert early.returncode == 8 and "b still has" in early.stderr + early.stdout, early
 
     def state():
         nodes = cluster.run("a", "cluster", "list")["nodes"]
         return next(node for node in nodes if node["name"] == "b")["state"]
-    wait_for("b is drained", lambda: state() == "drained")
+    cluster.run("a", "cluster", "drain", "b", "--wait=60")
+    assert state() == "drained"
     listed = cluster.matrices("a")
     assert all("b" not in matrix["nodes"] for matrix in listed.values()), listed
     for name, expected in products.items():
