@@ -40,7 +40,7 @@ void PassAfter(int asked);
 void Heal();
 
 /// There are so many of them, cuda:0 and on, alike.
-inline constexpr int kCards = 2;
+inline constexpr int kCards = 3;
 
 /// Calls that wait for a card.
 struct Waits {
