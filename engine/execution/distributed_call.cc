@@ -189,7 +189,7 @@ void DistributedCall::PartEnded(CallEnd end) {
 
 bool DistributedCall::GoOn(CallEnd* end) {
   if (rows_ == nullptr || !end->status.ok()) return false;
-  const absl::StatusOr<size_t> next = rows_->Next();
+  const absl::StatusOr<size_t> next = rows_->Next(end->steps);
   if (!next.ok()) end->status = next.status();
   if (!next.ok() || *next == 0) return false;
   {
@@ -221,7 +221,7 @@ void DistributedCall::Finish(CallEnd end) {
                              gpus_, rows_ == nullptr ? "" : rows_->Describe());
   }
   if (rows_ != nullptr) {
-    end.steps.clear();
+    end.steps = is_chain_ ? rows_->TakeSteps() : std::vector<StepEnd>();
     results_ = rows_->results();
   }
   if (end.status.ok() && begin_last_ != nullptr) {
@@ -251,13 +251,15 @@ void DistributedCall::Finish(CallEnd end) {
 
 void DistributedCall::LastEnded(CallEnd end) {
   Calls ended;  // as above
+  std::vector<StepEnd> steps;
   {
     const MutexLock lock(mutex_);
     ended.swap(calls_);
+    steps = std::move(end_.steps);
     Add(end_.timings, end.timings);  // of the parts before it
     end.version = end_.version;
   }
-  end.steps.clear();
+  end.steps = std::move(steps);
   End(std::move(end));
 }
 
@@ -273,13 +275,14 @@ void DistributedCall::End(CallEnd end) {
 
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginRows(
     const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
-    std::vector<HeldDenseLease> held, const std::shared_ptr<ResultSink>& sink) {
+    std::vector<HeldDenseLease> held, bool is_chain, const std::shared_ptr<ResultSink>& sink) {
   absl::StatusOr<std::unique_ptr<RowPhases>> rows = RowPhases::Begin(impl, spec, held);
   if (!rows.ok()) return rows.status();
   if (*rows == nullptr) return nullptr;
   auto call = std::make_shared<DistributedCall>(impl, sink);
   call->rows_ = *std::move(rows);
   call->used_ = std::move(held);
+  call->is_chain_ = is_chain;
   const DenseShape& shape = call->rows_->shape();
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
   if (spec.results[0].place.held.empty()) {
@@ -322,7 +325,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginInRows(
   chain.results.push_back({.value = held.size(),
                            .place = spec.result,
                            .leading_dimension = spec.result_leading_dimension});
-  return BeginRows(impl, chain, std::move(held), sink);
+  return BeginRows(impl, chain, std::move(held), /*is_chain=*/false, sink);
 }
 
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
@@ -450,7 +453,8 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     columns.push_back((*operand)->shape.cols);
     held.push_back(*std::move(operand));
   }
-  if (std::ranges::any_of(held, IsInRows)) return BeginRows(impl, spec, std::move(held), sink);
+  if (std::ranges::any_of(held, IsInRows))
+    return BeginRows(impl, spec, std::move(held), /*is_chain=*/true, sink);
   const bool all_held = std::ranges::none_of(
       spec.results, [](const ChainSpec::Result& result) { return result.place.held.empty(); });
   if (count == 0 || !all_held || spec.results.empty()) return nullptr;

@@ -64,7 +64,7 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   /// Of a chain whose operands lie in rows, or of an SpMM; null as above.
   static absl::StatusOr<std::shared_ptr<Call>> BeginRows(
       const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
-      std::vector<HeldDenseLease> held, const std::shared_ptr<ResultSink>& sink);
+      std::vector<HeldDenseLease> held, bool is_chain, const std::shared_ptr<ResultSink>& sink);
   static absl::StatusOr<std::shared_ptr<Call>> BeginInRows(
       const std::shared_ptr<Executor::Impl>& impl, const SpmmSpec& spec, const HeldDenseLease& b,
       const std::shared_ptr<ResultSink>& sink);
@@ -90,7 +90,8 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
       begin_last_;   ///< what makes one result of all parts' and sends it; null: nothing is left
   CallBegin begin_;  ///< but for the plan
   size_t gpus_ = 0;
-  std::unique_ptr<RowPhases> rows_;   ///< null: its parts are one group
+  std::unique_ptr<RowPhases> rows_;  ///< null: its parts are one group
+  bool is_chain_ = true;
   std::string last_name_ = "values";  ///< of what the last call sends
 
   Mutex mutex_;

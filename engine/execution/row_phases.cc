@@ -235,10 +235,15 @@ std::shared_ptr<const ActivePlan> RowPhases::PlanOf(const SpmmStep& spmm) const 
   return found.plan;
 }
 
-absl::StatusOr<size_t> RowPhases::Next() {
+absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
   if (runs_) {
     // Of the step before.
     runs_ = false;
+    StepEnd& step = steps_.emplace_back();
+    for (const StepEnd& product : took) {
+      if (step.plan.empty()) step.plan = product.plan;
+      step.nanoseconds += product.nanoseconds;
+    }
     values_[made()].blocks = out_->blocks();
     out_.reset();
     in_.clear();

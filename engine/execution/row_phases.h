@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,8 +32,9 @@ class RowPhases {
       const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
       const std::vector<HeldDenseLease>& held);
 
-  /// After all parts of the phase before ended well: how many the next has; 0: all is computed.
-  absl::StatusOr<size_t> Next();
+  /// After all parts of the phase before ended well, the slowest with `took`: how many the next
+  /// has; 0: all is computed.
+  absl::StatusOr<size_t> Next(const std::vector<StepEnd>& took = {});
   /// Begins one of them.
   absl::StatusOr<std::shared_ptr<Call>> BeginPart(size_t i, std::shared_ptr<ResultSink> sink);
 
@@ -42,6 +44,8 @@ class RowPhases {
   const std::vector<std::shared_ptr<BlockResults>>& results() const { return published_; }
   /// Where the result is to be sent: its rows, together on one GPU.
   ChainSpec Gathered() const;
+  /// What each step did.
+  std::vector<StepEnd> TakeSteps() { return std::move(steps_); }
   /// For people: what it exchanged, and what it had to cut.
   std::string Describe() const;
   /// Buffers may be written by others. Not while a part runs.
@@ -100,6 +104,7 @@ class RowPhases {
   std::shared_ptr<BlockResults> out_;
   std::vector<std::vector<DenseBlock>> in_;  ///< for each part's operands: blocks by part
 
+  std::vector<StepEnd> steps_;  ///< so far
   int64_t exchanged_bytes_ = 0, cut_bytes_ = 0;
 };
 

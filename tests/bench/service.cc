@@ -570,8 +570,10 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
   const std::string name = "bench-distributed";
   UploadOptions options;
   options.replace = true;
+  const bool in_rows = over == "rows";
+  if (in_rows) options.expected.push_back({Operation::kSpmm, false, k});
   for (const int64_t width : {k, k / 2, k / 4}) {
-    if (width < 1) continue;
+    if (in_rows || width < 1) continue;
     options.expected.push_back({Operation::kSpmm, false, width});
     options.expected.push_back({Operation::kSddmm, false, width});
   }
@@ -607,7 +609,6 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
     Chain chain;
   };
   std::vector<Lies> all;
-  const bool in_rows = over == "rows";
   for (const Distribution lies :
        {Distribution::kWhole, in_rows ? Distribution::kRows : Distribution::kColumns}) {
     const std::string as = lies == Distribution::kWhole ? "whole" : over;

@@ -98,6 +98,36 @@ TEST_F(DistributedFailures, OfRowsEndTheWholeToo) {
   EXPECT_EQ(engine_->executor().in_flight(), 0);
 }
 
+class CardsApart : public DistributedFailures {
+ protected:
+  void SetUp() override {
+    cuda::stand_in::LetPeersRead(false);
+    DistributedFailures::SetUp();
+  }
+  void TearDown() override {
+    cuda::stand_in::LetPeersRead(true);
+    DistributedFailures::TearDown();
+  }
+};
+
+TEST_F(CardsApart, CopyBlocksWhole) {
+  const std::vector<float> x = Random(5);
+  Hold("x", x, Distribution::kRows);
+  Hold("y", {});
+  ASSERT_TRUE(Multiply().ok());
+  int64_t read = 0;
+  for (const auto& gpu : engine_->gpus()) {
+    read += gpu->bytes_from_peers();
+    for (const HeldDenseLease& held : {Find("x")}) {
+      for (const DenseBlock& block : held->blocks) {
+        EXPECT_EQ(gpu->residency().PresenceOf(block.elements), Residency::Presence::kCopy);
+      }
+    }
+  }
+  EXPECT_LE(read, static_cast<int64_t>(x.size() * sizeof(float))) << "each block once";
+  ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
+}
+
 TEST_F(DistributedFailures, OfACopyBetweenCardsGoThroughTheHost) {
   const std::vector<float> x = Random(3);
   Hold("x", x);

@@ -275,7 +275,7 @@ TEST_P(BuffersInRows, TakeThePlanOfTheWholeMatrix) {
     ExpectNear(Whole("y"), Reference(pattern_, FloatsOf(pattern_), x, kK));
     return sink->plan;
   };
-  EXPECT_NE(plan().find("csr / cuda.csr.rows"), std::string::npos) << plan();
+  EXPECT_NE(plan().find(": csr / cuda.csr."), std::string::npos) << plan();
   BuildContext context;
   context.memory = &HeapMemory();
   auto built = BuildLayout(*ParseRecipe("dcsr"), ViewCsr(**pattern->Csr()), context);
@@ -322,6 +322,10 @@ TEST_P(BuffersInRows, GoThroughChains) {
   ASSERT_TRUE(ended.ok()) << ended;
   EXPECT_NE(sink->plan.find(InRows()), std::string::npos) << sink->plan;
   EXPECT_EQ(Sum(&Device::bytes_out), before) << "nothing left the cards";
+  ASSERT_EQ(sink->end().steps.size(), 3U);
+  EXPECT_TRUE(sink->end().steps[0].plan.starts_with("csr / cuda.csr."))
+      << sink->end().steps[0].plan;
+  EXPECT_EQ(sink->end().steps[2].plan, "sum");
   ExpectInRows("y");
   const std::vector<double> once = Product({x.begin(), x.end()}), twice = Product(once);
   std::vector<double> expected(once.size());
