@@ -270,7 +270,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   if (absl::Status status = engine->OpenGpus(observer); !status.ok()) return status;
   engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_, options.catalog);
   DenseOptions dense = options.dense;
-  dense.column_blocks = std::max<int64_t>(1, static_cast<int64_t>(engine->gpus_.size()));
+  dense.blocks = std::max<int64_t>(1, static_cast<int64_t>(engine->gpus_.size()));
   engine->dense_ =
       std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_, std::move(dense));
   absl::StatusOr<StoreContents> contents = engine->store_->Load();

@@ -23,6 +23,13 @@ PutOptions PutOptionsOf(const sparsed_put_options* given, Arguments& in) {
     put.time_to_live = std::chrono::nanoseconds(options.time_to_live_ns);
   }
   if (options.columns_over_gpus != 0) put.distribution = Distribution::kColumns;
+  if (options.rows_over_gpus != 0) {
+    if (options.columns_over_gpus != 0) {
+      in.Refuse("columns_over_gpus and rows_over_gpus are both set");
+    }
+    put.distribution = Distribution::kRows;
+  }
+  if (options.rows_of != nullptr) put.rows_of = options.rows_of;
   return put;
 }
 

@@ -20,12 +20,16 @@ struct PutArguments {
   std::string type = "f32";
   bool durable = false;
   std::string owner;
-  std::string time_to_live;  ///< empty: the server's
-  bool columns = false;      ///< over the GPUs
+  std::string time_to_live;            ///< empty: the server's
+  bool columns = false, rows = false;  ///< over the GPUs
+  std::string rows_of;                 ///< a matrix; empty: none
 };
 
 /// Of one that is distributed.
-std::string Parts(const DenseInfo& info) { return fmt::format("columns over {} GPUs", info.parts); }
+std::string Parts(const DenseInfo& info) {
+  return fmt::format("{} over {} GPUs",
+                     info.distribution == Distribution::kRows ? "rows" : "columns", info.parts);
+}
 
 std::string TimeToLive(const DenseInfo& info) {
   return info.time_to_live.has_value() ? Duration(*info.time_to_live) : "until deleted";
@@ -80,10 +84,12 @@ absl::StatusOr<DenseMatrix> Put(const Client& client, const PutArguments& argume
 }
 
 absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& arguments) {
-  PutOptions options = {
-      .durable = arguments.durable,
-      .owner = arguments.owner,
-      .distribution = arguments.columns ? Distribution::kColumns : Distribution::kWhole};
+  PutOptions options = {.durable = arguments.durable,
+                        .owner = arguments.owner,
+                        .distribution = arguments.columns ? Distribution::kColumns
+                                        : arguments.rows  ? Distribution::kRows
+                                                          : Distribution::kWhole,
+                        .rows_of = arguments.rows_of};
   if (!arguments.time_to_live.empty()) {
     const auto time_to_live = ParseDuration(arguments.time_to_live);
     if (!time_to_live.ok()) return time_to_live.status();
@@ -147,9 +153,20 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
                   "For how long it stays though nothing uses it, such as 90s, 10m, 24h or 7d "
                   "(default: as the server decides; a durable one stays until it is deleted)")
       ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
-  put->add_flag("--columns-over-gpus", p->columns,
-                "Each GPU of a server that has several gets as many of its columns, and computes "
-                "with them; results that stay there lie likewise");
+  CLI::Option* const columns = put->add_flag(
+      "--columns-over-gpus", p->columns,
+      "Each GPU of a server that has several gets as many of its columns, and computes "
+      "with them; results that stay there lie likewise");
+  CLI::Option* const rows = put->add_flag(
+      "--rows-over-gpus", p->rows,
+      "Each GPU of a server that has several gets rows of it, and computes the same rows of "
+      "products; results that stay there lie likewise");
+  columns->excludes(rows);
+  put->add_option("--rows-of", p->rows_of,
+                  "With --rows-over-gpus: a matrix with as many rows; each GPU gets those with as "
+                  "many of its nonzeros (default: as many rows)")
+      ->type_name("MATRIX")
+      ->needs(rows);
   put->callback([&invocation, p] {
     if (p->file.empty() && p->zeros.empty()) throw CLI::RequiredError("FILE");
     invocation.run = [p](const Client& client) { return PutBuffer(client, *p); };

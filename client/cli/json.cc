@@ -138,7 +138,9 @@ Json ToJson(const DenseInfo& info) {
           {"time_to_live_ns",
            info.time_to_live.has_value() ? Json(info.time_to_live->count()) : Json()},
           {"idle_ns", info.idle.count()},
-          {"distribution", info.distribution == Distribution::kColumns ? "columns" : "whole"},
+          {"distribution", info.distribution == Distribution::kColumns ? "columns"
+                           : info.distribution == Distribution::kRows  ? "rows"
+                                                                       : "whole"},
           {"parts", info.parts}};
 }
 

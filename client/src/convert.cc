@@ -264,6 +264,7 @@ DenseInfo FromProto(const v1::BufferInfo& proto) {
           .time_to_live = time_to_live,
           .idle = std::chrono::nanoseconds(proto.idle_ns()),
           .distribution = proto.distribution() == v1::DISTRIBUTION_COLUMNS ? Distribution::kColumns
+                          : proto.distribution() == v1::DISTRIBUTION_ROWS  ? Distribution::kRows
                                                                            : Distribution::kWhole,
           .parts = proto.parts()};
 }

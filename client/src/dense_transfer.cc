@@ -197,7 +197,10 @@ Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const 
   header.set_owner(put.owner);
   if (put.distribution == Distribution::kColumns) {
     header.set_distribution(v1::DISTRIBUTION_COLUMNS);
+  } else if (put.distribution == Distribution::kRows) {
+    header.set_distribution(v1::DISTRIBUTION_ROWS);
   }
+  header.set_rows_of(put.rows_of);
   if (put.time_to_live.has_value()) {
     // 0 would be the server's default.
     if (put.time_to_live->count() == 0) {

@@ -10,6 +10,8 @@
 
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/stored.h"
+#include "kernels/formats/csr.h"
+#include "kernels/formats/row_bounds.h"
 
 namespace sparsed::engine {
 namespace {
@@ -53,32 +55,38 @@ void CopyRows(const std::byte* from, size_t from_pitch, std::byte* to, size_t to
   }
 }
 
-/// The block's columns of the whole matrix, in memory of their own.
-absl::StatusOr<Array> TakeColumns(const Array& whole, const DenseShape& shape,
-                                  const ColumnBlock& block, MemorySource& memory) {
+/// Where it begins in the whole matrix.
+size_t OffsetOf(const DenseBlock& block, const DenseShape& shape) {
+  return static_cast<size_t>(block.first_row) * ColumnBytes(shape, shape.leading_dimension) +
+         ColumnBytes(shape, block.first_col);
+}
+
+/// The block's part of the whole matrix, in memory of its own.
+absl::StatusOr<Array> TakeBlock(const Array& whole, const DenseShape& shape,
+                                const DenseBlock& block, MemorySource& memory) {
   absl::StatusOr<Array> taken =
       AllocateArray(memory, kElements, shape.type, block.shape.elements());
-  if (!taken.ok() || shape.rows == 0) return taken;
+  if (!taken.ok() || block.shape.rows == 0) return taken;
   const size_t width = ColumnBytes(shape, block.shape.cols);
-  CopyRows(whole.buffer.data() + ColumnBytes(shape, block.first),
+  CopyRows(whole.buffer.data() + OffsetOf(block, shape),
            ColumnBytes(shape, shape.leading_dimension), taken->buffer.mutable_data(), width, width,
-           shape.rows);
+           block.shape.rows);
   return taken;
 }
 
 /// The matrix that the blocks are, with zeros in the gaps between its rows.
-absl::StatusOr<Array> PutTogether(const DenseShape& shape, const std::vector<ColumnBlock>& blocks,
+absl::StatusOr<Array> PutTogether(const DenseShape& shape, const std::vector<DenseBlock>& blocks,
                                   MemorySource& memory, LazyArray::Stop stop) {
   absl::StatusOr<Array> whole = AllocateArray(memory, kElements, shape.type, shape.elements());
   if (!whole.ok() || shape.rows == 0) return whole;
   std::byte* const begin = whole->buffer.mutable_data();
   if (shape.leading_dimension > shape.cols) std::memset(begin, 0, whole->bytes());
-  for (const ColumnBlock& block : blocks) {
+  for (const DenseBlock& block : blocks) {
     const absl::StatusOr<Array> elements = block.elements->Get(stop);
     if (!elements.ok()) return elements.status();
     const size_t width = ColumnBytes(shape, block.shape.cols);
-    CopyRows(elements->buffer.data(), width, begin + ColumnBytes(shape, block.first),
-             ColumnBytes(shape, shape.leading_dimension), width, shape.rows);
+    CopyRows(elements->buffer.data(), width, begin + OffsetOf(block, shape),
+             ColumnBytes(shape, shape.leading_dimension), width, block.shape.rows);
   }
   return whole;
 }
@@ -91,7 +99,7 @@ std::shared_ptr<LazyArray> MadeWhenNeeded(LazyArray::Loader make, Budget& budget
       std::move(make), [] { return true; }, budget.evictions(), &payer, /*is_read=*/false});
 }
 
-std::shared_ptr<LazyArray> WholeOf(const DenseShape& shape, std::vector<ColumnBlock> blocks,
+std::shared_ptr<LazyArray> WholeOf(const DenseShape& shape, std::vector<DenseBlock> blocks,
                                    Budget& budget, MemoryOwner& payer) {
   MemorySource& memory = budget.Source(MemoryUse::kBuffers, &payer);
   return MadeWhenNeeded(
@@ -101,32 +109,91 @@ std::shared_ptr<LazyArray> WholeOf(const DenseShape& shape, std::vector<ColumnBl
       budget, payer);
 }
 
-}  // namespace
-
-std::vector<ColumnBlock> ColumnBlocks(const DenseShape& shape, int64_t count) {
-  std::vector<ColumnBlock> blocks;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t first = shape.cols * i / count, end = shape.cols * (i + 1) / count;
-    blocks.push_back({first, {shape.rows, end - first, end - first, shape.type}, nullptr});
-  }
-  return blocks;
-}
-
-std::vector<ColumnBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count, Budget& budget) {
-  if (static_cast<int64_t>(held->blocks.size()) == count) return held->blocks;
+/// `blocks` of it, which are copied when somebody needs them.
+std::vector<DenseBlock> CutOutOf(const HeldDenseLease& held, std::vector<DenseBlock> blocks,
+                                 Budget& budget) {
   MemoryOwner& payer = budget.OwnerOf(held->tenant);
   MemorySource& memory = budget.Source(MemoryUse::kRequests, &payer);
-  std::vector<ColumnBlock> blocks = ColumnBlocks(held->shape, count);
-  for (ColumnBlock& block : blocks) {
+  for (DenseBlock& block : blocks) {
     block.elements = MadeWhenNeeded(
         [held, block, &memory](LazyArray::Stop stop) -> absl::StatusOr<Array> {
           const absl::StatusOr<Array> whole = held->elements->Get(stop);
           if (!whole.ok()) return whole.status();
-          return TakeColumns(*whole, held->shape, block, memory);
+          return TakeBlock(*whole, held->shape, block, memory);
         },
         budget, payer);
   }
   return blocks;
+}
+
+}  // namespace
+
+std::vector<DenseBlock> ColumnBlocks(const DenseShape& shape, int64_t count) {
+  std::vector<DenseBlock> blocks;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = shape.cols * i / count, end = shape.cols * (i + 1) / count;
+    blocks.push_back({0, first, {shape.rows, end - first, end - first, shape.type}, nullptr});
+  }
+  return blocks;
+}
+
+std::vector<DenseBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count, Budget& budget) {
+  if (held->distribution() == Distribution::kColumns &&
+      static_cast<int64_t>(held->blocks.size()) == count) {
+    return held->blocks;
+  }
+  return CutOutOf(held, ColumnBlocks(held->shape, count), budget);
+}
+
+std::vector<DenseBlock> BlocksOfRows(const DenseShape& shape, std::span<const int64_t> bounds) {
+  std::vector<DenseBlock> blocks;
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    blocks.push_back(
+        {bounds[i], 0, {bounds[i + 1] - bounds[i], shape.cols, shape.cols, shape.type}, nullptr});
+  }
+  return blocks;
+}
+
+std::vector<int64_t> RowBoundsOf(const std::vector<DenseBlock>& blocks) {
+  std::vector<int64_t> bounds = {0};
+  for (const DenseBlock& block : blocks) bounds.push_back(block.first_row + block.shape.rows);
+  return bounds;
+}
+
+std::vector<int64_t> EvenBounds(int64_t rows, int64_t count) {
+  std::vector<int64_t> bounds;
+  for (int64_t i = 0; i <= count; ++i) {
+    bounds.push_back(rows / count * i + rows % count * i / count);
+  }
+  return bounds;
+}
+
+std::vector<DenseBlock> RowBlocksOf(const HeldDenseLease& held, std::span<const int64_t> bounds,
+                                    Budget& budget) {
+  if (held->distribution() == Distribution::kRows &&
+      std::ranges::equal(RowBoundsOf(held->blocks), bounds)) {
+    return held->blocks;
+  }
+  return CutOutOf(held, BlocksOfRows(held->shape, bounds), budget);
+}
+
+bool DenseCatalog::Distributes(const PutHeader& header) const {
+  if (header.distribution == Distribution::kWhole || options_.blocks < 2) return false;
+  const bool rows = header.distribution == Distribution::kRows;
+  return (rows ? header.shape.rows : header.shape.cols) >= options_.blocks;
+}
+
+absl::StatusOr<std::vector<DenseBlock>> DenseCatalog::BlocksFor(const PutHeader& header,
+                                                                Store::Stop stop) const {
+  const int64_t count = options_.blocks;
+  if (!Distributes(header)) return std::vector<DenseBlock>();
+  if (header.distribution == Distribution::kColumns) return ColumnBlocks(header.shape, count);
+  if (header.rows_of == nullptr) {
+    return BlocksOfRows(header.shape, EvenBounds(header.shape.rows, count));
+  }
+  const absl::StatusOr<std::shared_ptr<const Layout>> csr = header.rows_of->pattern()->Csr(stop);
+  if (!csr.ok()) return csr.status();
+  return BlocksOfRows(header.shape, RowBoundsByNonzeros(ViewCsr(**csr), count));
 }
 
 int64_t QuotaBytes(const DenseShape& shape) {
@@ -205,13 +272,15 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   held->owner = header_.owner;
   held->time_to_live = header_.time_to_live;
   held->elements = std::make_shared<LazyArray>(elements);
-  if (catalog_.Distributes(header_)) {
+  absl::StatusOr<std::vector<DenseBlock>> blocks = catalog_.BlocksFor(header_, stop);
+  if (!blocks.ok()) return blocks.status();
+  held->blocks = *std::move(blocks);
+  if (!held->blocks.empty()) {
     MemorySource& memory = catalog_.MemoryOf(header_.tenant);
-    held->blocks = ColumnBlocks(held->shape, catalog_.options_.column_blocks);
-    for (ColumnBlock& block : held->blocks) {
-      absl::StatusOr<Array> columns = TakeColumns(elements, held->shape, block, memory);
-      if (!columns.ok()) return columns.status();
-      block.elements = std::make_shared<LazyArray>(*std::move(columns));
+    for (DenseBlock& block : held->blocks) {
+      absl::StatusOr<Array> taken = TakeBlock(elements, held->shape, block, memory);
+      if (!taken.ok()) return taken.status();
+      block.elements = std::make_shared<LazyArray>(*std::move(taken));
     }
     // The disk has it whole; else it need not be in memory twice.
     if (!held->durable) {
@@ -402,6 +471,18 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   const std::string what = fmt::format("buffer '{}'", header.name);
   if (absl::Status s = ValidateShape(what, header.shape); !s.ok()) return s;
   if (absl::Status s = CheckDurable(header.durable, store_); !s.ok()) return s;
+  if (header.rows_of != nullptr) {
+    const Matrix& of = *header.rows_of;
+    if (header.distribution != Distribution::kRows) {
+      return absl::InvalidArgumentError(fmt::format(
+          "{} is to have the rows of '{}', but is not distributed by rows", what, of.name()));
+    }
+    if (of.pattern()->rows() != header.shape.rows) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} is to have the rows of '{}', which has {} of them, not {}", what,
+                      of.name(), of.pattern()->rows(), header.shape.rows));
+    }
+  }
   if (!header.owner.empty()) {
     if (absl::Status s = ValidateName("owner", header.owner); !s.ok()) return s;
   }
@@ -413,7 +494,7 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   const int64_t elements = header.shape.elements();
   const size_t bytes = static_cast<size_t>(elements) * SizeOf(header.shape.type);
   const MemoryOwner& owner = budget_.OwnerOf(header.tenant);
-  // Its columns are taken out of the whole.
+  // Its blocks are taken out of the whole.
   const size_t room = Distributes(header) ? 2 * bytes : bytes;
   if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, room, &owner); !s.ok()) return s;
   {
@@ -570,14 +651,14 @@ DenseWrite::~DenseWrite() {
   catalog_->writing_.erase(NameKey(base_->tenant, base_->name));
 }
 
-absl::Status DenseWrite::Publish(std::vector<ColumnBlock> blocks) {
+absl::Status DenseWrite::Publish(std::vector<DenseBlock> blocks) {
   std::shared_ptr<LazyArray> whole =
       WholeOf(base_->shape, blocks, catalog_->budget_, catalog_->budget_.OwnerOf(base_->tenant));
   return Publish(std::move(whole), std::move(blocks));
 }
 
 absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements,
-                                 std::vector<ColumnBlock> blocks) {
+                                 std::vector<DenseBlock> blocks) {
   auto held = std::make_shared<HeldDense>(*base_);
   held->version = base_->version + 1;
   held->durable = false;

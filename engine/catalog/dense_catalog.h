@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "engine/catalog/matrix.h"
 #include "engine/catalog/name_locks.h"
 #include "engine/memory/array_assembler.h"
 #include "engine/memory/budget.h"
@@ -47,10 +49,11 @@ absl::Status ValidateSizes(std::string_view what, const DenseShape& shape);
 enum class Distribution : uint8_t {
   kWhole,    ///< on the one that computed it; copied to others that use it
   kColumns,  ///< each has as many of its columns, side by side
+  kRows,     ///< each has rows of it, one after the other
 };
-/// Columns [first, first + shape.cols) of a buffer, one row after the other.
-struct ColumnBlock {
-  int64_t first = 0;
+/// `shape.rows` rows and `shape.cols` columns of a buffer, from these on, without gaps.
+struct DenseBlock {
+  int64_t first_row = 0, first_col = 0;
   DenseShape shape;
   std::shared_ptr<LazyArray> elements;
 };
@@ -66,7 +69,11 @@ struct HeldDense {
   std::shared_ptr<LazyArray> elements;
   /// What each GPU has of it; empty: it is whole. `elements` is made of them where somebody needs
   /// it in one place.
-  std::vector<ColumnBlock> blocks;
+  std::vector<DenseBlock> blocks;
+  Distribution distribution() const {
+    if (blocks.empty()) return Distribution::kWhole;
+    return blocks[0].shape.cols == shape.cols ? Distribution::kRows : Distribution::kColumns;
+  }
   std::string owner;  ///< as whoever put it said, for people to read; may be empty
   /// For which nothing needs to use it before it is forgotten; 0: it stays.
   DenseClock::duration time_to_live{0};
@@ -91,6 +98,9 @@ struct PutHeader {
   /// 0: the catalog's, or none if it is durable.
   DenseClock::duration time_to_live{0};
   Distribution distribution = Distribution::kWhole;
+  /// kRows: each GPU has those that are this matrix's with as many of its nonzeros, about; null: as
+  /// many rows.
+  MatrixLease rows_of = nullptr;
 };
 
 struct DenseOptions {
@@ -98,7 +108,7 @@ struct DenseOptions {
   int64_t tenant_bytes = 0;  ///< QuotaBytes of all that one tenant holds; 0: no quota
   std::function<DenseClock::time_point()> now = DenseClock::now;
   /// That a buffer which is distributed has: one for each GPU.
-  int64_t column_blocks = 1;
+  int64_t blocks = 1;
 };
 
 /// Of one tenant.
@@ -115,10 +125,18 @@ struct DenseExpiry {
 };
 
 /// `count` blocks of a matrix of that shape, whose columns differ by one at most; without elements.
-std::vector<ColumnBlock> ColumnBlocks(const DenseShape& shape, int64_t count);
-/// Those of a buffer: its own, if it has so many, else blocks that are copied out of the whole, for
+std::vector<DenseBlock> ColumnBlocks(const DenseShape& shape, int64_t count);
+/// Block i has rows [bounds[i], bounds[i + 1]); without elements.
+std::vector<DenseBlock> BlocksOfRows(const DenseShape& shape, std::span<const int64_t> bounds);
+/// The bounds of blocks that are rows: of one, and the last one's end.
+std::vector<int64_t> RowBoundsOf(const std::vector<DenseBlock>& blocks);
+/// `count` blocks of rows whose numbers differ by one at most.
+std::vector<int64_t> EvenBounds(int64_t rows, int64_t count);
+/// Those of a buffer: its own, if they are these, else blocks that are copied out of the whole, for
 /// a request, when it needs them.
-std::vector<ColumnBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count, Budget& budget);
+std::vector<DenseBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count, Budget& budget);
+std::vector<DenseBlock> RowBlocksOf(const HeldDenseLease& held, std::span<const int64_t> bounds,
+                                    Budget& budget);
 
 class DenseCatalog;
 
@@ -157,13 +175,13 @@ class DenseWrite {
     return Publish(std::move(elements), {});
   }
   /// The same of one that is distributed.
-  absl::Status Publish(std::vector<ColumnBlock> blocks);
+  absl::Status Publish(std::vector<DenseBlock> blocks);
 
  private:
   friend class DenseCatalog;
   DenseWrite(DenseCatalog& catalog, HeldDenseLease base)
       : catalog_(&catalog), base_(std::move(base)) {}
-  absl::Status Publish(std::shared_ptr<LazyArray> elements, std::vector<ColumnBlock> blocks);
+  absl::Status Publish(std::shared_ptr<LazyArray> elements, std::vector<DenseBlock> blocks);
 
   DenseCatalog* catalog_ = nullptr;  ///< null: nothing is held
   HeldDenseLease base_;
@@ -211,11 +229,12 @@ class DenseCatalog {
   /// Makes the disk agree: it has `held` if that is durable, else none of its name.
   absl::Status Write(const HeldDense& held, const Array& elements, bool stored, Store::Stop stop);
 
-  /// It is to lie in columns, and has one for each block.
-  bool Distributes(const PutHeader& header) const {
-    return header.distribution == Distribution::kColumns && options_.column_blocks > 1 &&
-           header.shape.cols >= options_.column_blocks;
-  }
+  /// It is to lie in blocks, and has a column, or a row, for each.
+  bool Distributes(const PutHeader& header) const;
+  /// Those blocks, without elements; none: it is whole. Reads the disk if the matrix that says
+  /// where they begin is not in memory.
+  absl::StatusOr<std::vector<DenseBlock>> BlocksFor(const PutHeader& header,
+                                                    Store::Stop stop) const;
   /// Of a tenant's buffers.
   MemorySource& MemoryOf(std::string_view tenant) {
     return budget_.Source(MemoryUse::kBuffers, &budget_.OwnerOf(tenant));

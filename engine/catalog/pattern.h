@@ -24,7 +24,8 @@ namespace sparsed::engine {
 /// Thread-safe. Lives while a matrix, a request or a preparation holds it.
 class Pattern {
  public:
-  /// `payer` pays for plain CSR and the layouts, in memory and on disk; null: nobody does.
+  /// `payer` pays for plain CSR and the layouts, in memory and on disk; null: nobody does. Without
+  /// a hash it is derived from another: not prepared, and nothing of it is stored.
   Pattern(std::string hash, int64_t rows, int64_t cols, int64_t nnz,
           std::shared_ptr<LazyLayout> csr, MemoryOwner* payer = nullptr);
 

@@ -47,6 +47,8 @@ struct Lane {
   /// On a GPU, kernels and copies within the device are queued and nobody waits for them: whoever
   /// set this keeps all that they read and write until Backend::Settle.
   bool queues = false;
+  /// Rows of other GPUs are on their way, beside what is queued: see Backend::AwaitFetched.
+  bool fetches = false;
   /// Of several of a GPU: short jobs alone run on it, before what runs on the others.
   bool express = false;
 };
@@ -228,8 +230,10 @@ class Backend {
                            double* milliseconds) = 0;
   /// Now, for who measures what the lane does next, or did.
   virtual absl::StatusOr<std::unique_ptr<Moment>> Now(Lane& lane) = 0;
-  /// Waits for what is queued.
+  /// Waits for what is queued, or on its way from other GPUs.
   virtual absl::Status Settle(Lane& lane) = 0;
+  /// What is queued from now on comes after all that is on its way from other GPUs.
+  virtual absl::Status AwaitFetched(Lane& /*lane*/) { return absl::OkStatus(); }
   /// The same of any work. A context has the lane's threads or stream, and no workspace.
   virtual Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const = 0;
   virtual absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,

@@ -34,6 +34,18 @@ struct PartSpec {
   std::optional<DeviceId> device = {};               ///< none: the call finds one itself
 };
 
+/// Rows of blocks that lie on several GPUs, one after the other.
+struct FetchedRows {
+  struct Part {
+    DenseBlock block;
+    DeviceId device;                  ///< that has it
+    std::shared_ptr<LazyArray> rows;  ///< i64, of the block's; null: all
+    int64_t count = 0;
+  };
+  DenseShape shape;  ///< of all of them
+  std::vector<Part> parts;
+};
+
 /// A dense operand as the request names it.
 struct OperandSpec {
   std::optional<DenseShape> shape = {};  ///< a held one's must agree; the others need one
@@ -43,8 +55,9 @@ struct OperandSpec {
   /// Memory that the caller may change at any time, which harms nobody but its result.
   Buffer shared = {};
   DeviceId shared_on = {};  ///< where that is
-  /// What was found of a buffer, columns of it or all, in the place of its name.
-  std::optional<ColumnBlock> block = {};
+  /// What was found of a buffer, a part of it or all, in the place of its name.
+  std::optional<DenseBlock> block = {};
+  std::shared_ptr<const FetchedRows> fetched = nullptr;  ///< likewise
 };
 
 /// Where a dense result goes: into the stream, if nothing is set.

@@ -235,7 +235,9 @@ absl::Status ChainCall::PlaceOperands(Lane& lane) {
 absl::Status ChainCall::RunSteps(Lane& lane) {
   Backend& backend = *lane.backend;
   if (!placed_) {
-    if (absl::Status s = PlaceOperands(lane); !s.ok()) return s;
+    const absl::Status s = PlaceOperands(lane);
+    if (!s.ok() && lane.fetches) backend.Settle(lane).IgnoreError();
+    if (!s.ok()) return s;
   }
   const size_t first = next_;
   const auto began = Clock::now();
@@ -303,6 +305,15 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
 absl::Status ChainCall::RunStep(size_t i, Lane& lane) {
   may_repeat_ = true;
   used_.clear();
+  // Until then steps run beside what comes from other GPUs.
+  const std::vector<size_t> uses = UsesOf(spec_.steps[i]);
+  const bool fetched = lane.fetches && std::ranges::any_of(uses, [&](size_t value) {
+                         return value < operands_.size() &&
+                                std::holds_alternative<Operand::Fetched>(operands_[value].source);
+                       });
+  if (fetched) {
+    if (absl::Status s = lane.backend->AwaitFetched(lane); !s.ok()) return s;
+  }
   return std::visit([&](const auto& spec) { return Run(spec, i, lane); }, spec_.steps[i]);
 }
 
@@ -584,9 +595,7 @@ absl::StatusOr<PlacedDense> ChainCall::NewResult(const SpmmStep& spmm, size_t i,
   if (spmm.beta == 0) return NewValue(index, lane);
   Value& made = values_[index];
   Value& old = values_[*spmm.accumulate];
-  const bool last = *spmm.accumulate >= spec_.operands.size() && old.last_use == i &&
-                    *spmm.accumulate != spmm.b && spmm.accumulate != spmm.values;
-  if (last && old.order == nullptr && !old.result && !made.result) {
+  if (IsLastUse(spmm, i) && old.result == made.result) {
     may_repeat_ = false;
     made.placed = std::exchange(old.placed, std::nullopt);
     return *made.placed;

@@ -129,6 +129,10 @@ class ChainCall final : public Job {
   /// One of a matrix's nonzeros.
   void AddNonzeros(const MatrixLease& matrix, int64_t heads);
   absl::Status SetResults();
+  /// What nothing but a step that makes a buffer's new value adds to is computed there, too.
+  void AccumulateInPlace();
+  /// Nothing uses what step `i` accumulates to but the step, as that, and a step made it.
+  bool IsLastUse(const SpmmStep& spmm, size_t i) const;
   absl::StatusOr<MatrixLease> FindMatrix(const std::string& name);
   /// The value that a step uses; INVALID_ARGUMENT if none before it has that number.
   absl::StatusOr<Value*> Use(std::string_view what, size_t value);

@@ -364,7 +364,25 @@ absl::Status ChainCall::SetResults() {
         (value.shape.cols > 1 || results_.back().shape().leading_dimension == 1);
     if (wanted.value >= spec_.operands.size() && !value.result && as_computed) value.result = i;
   }
+  AccumulateInPlace();
   return absl::OkStatus();
+}
+
+void ChainCall::AccumulateInPlace() {
+  for (size_t i = steps_.size(); i-- > 0;) {
+    const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[i]);
+    if (spmm == nullptr || spmm->beta == 0) continue;
+    const Value& made = values_[steps_[i].value];
+    if (!made.result || !results_[*made.result].kept()) continue;
+    const size_t old = *spmm->accumulate;
+    if (IsLastUse(*spmm, i) && !values_[old].result) values_[old].result = made.result;
+  }
+}
+
+bool ChainCall::IsLastUse(const SpmmStep& spmm, size_t i) const {
+  const size_t old = *spmm.accumulate;
+  return old >= spec_.operands.size() && values_[old].last_use == i &&
+         values_[old].order == nullptr && old != spmm.b && old != spmm.values;
 }
 
 }  // namespace sparsed::engine

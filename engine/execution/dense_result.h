@@ -20,9 +20,9 @@ namespace sparsed::engine {
 class BlockResults {
  public:
   /// `blocks` are of a matrix that is to be written into a buffer, whose type and size they are of.
-  BlockResults(DenseWrite destination, std::vector<ColumnBlock> blocks)
+  BlockResults(DenseWrite destination, std::vector<DenseBlock> blocks)
       : destination_(std::move(destination)), blocks_(std::move(blocks)) {}
-  explicit BlockResults(std::vector<ColumnBlock> blocks) : blocks_(std::move(blocks)) {}
+  explicit BlockResults(std::vector<DenseBlock> blocks) : blocks_(std::move(blocks)) {}
 
   /// Of the buffer that they are to be.
   const DenseShape& whole() const { return destination_.base()->shape; }
@@ -34,7 +34,7 @@ class BlockResults {
   /// They are no buffer's.
   bool temporary() const { return destination_.base() == nullptr; }
   // After the last of them.
-  const std::vector<ColumnBlock>& blocks() const { return blocks_; }
+  const std::vector<DenseBlock>& blocks() const { return blocks_; }
   /// As DenseWrite's.
   absl::Status Publish() { return destination_.Publish(blocks_); }
   /// Others may write the buffer, though parts are not gone yet. Not while one of them runs.
@@ -42,7 +42,7 @@ class BlockResults {
 
  private:
   DenseWrite destination_;
-  std::vector<ColumnBlock> blocks_;  ///< each of one part alone until all have ended
+  std::vector<DenseBlock> blocks_;  ///< each of one part alone until all have ended
 };
 
 /// A result of that shape may be written into the buffer. NOT_FOUND, INVALID_ARGUMENT; ABORTED if

@@ -83,6 +83,30 @@ void DerivedPatterns::KeepSizes(const PatternProduct& product, const RowSizes& s
   gone = InsertLocked(KeyOf(product), std::move(entry));
 }
 
+std::shared_ptr<RowDistribution> DerivedPatterns::FindRows(
+    const std::shared_ptr<Pattern>& pattern, bool transposed,
+    const std::vector<int64_t>& operand_bounds) {
+  const MutexLock lock(mutex_);
+  const Entry* const entry = FindLocked({.patterns = {pattern.get()},
+                                         .transpose_left = transposed,
+                                         .operand_bounds = operand_bounds});
+  return entry == nullptr ? nullptr : entry->rows;
+}
+
+void DerivedPatterns::KeepRows(const std::shared_ptr<Pattern>& pattern, bool transposed,
+                               std::shared_ptr<RowDistribution> rows) {
+  const Key key = {.patterns = {pattern.get()},
+                   .transpose_left = transposed,
+                   .operand_bounds = rows->operand_bounds()};
+  Entry entry;
+  entry.patterns = {pattern};
+  entry.bytes = rows->bytes();
+  entry.rows = std::move(rows);
+  std::vector<Entry> gone;
+  const MutexLock lock(mutex_);
+  gone = InsertLocked(key, std::move(entry));
+}
+
 bool DerivedPatterns::Evict() {
   std::vector<Entry> dead;
   std::optional<Entry> oldest;

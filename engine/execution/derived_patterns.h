@@ -1,5 +1,5 @@
-// What SpGEMM derives from patterns and may need again: transposed layouts, and how many entries
-// each row of a product has.
+// What is derived from patterns and may be needed again: transposed layouts, how many entries each
+// row of a product has, and what each of several GPUs has of a matrix in rows.
 #pragma once
 
 #include <array>
@@ -7,10 +7,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "engine/catalog/pattern_product.h"
+#include "engine/execution/row_distribution.h"
 #include "engine/memory/budget.h"
 #include "kernels/array.h"
 #include "kernels/layout.h"
@@ -51,6 +53,14 @@ class DerivedPatterns final : public Evictable {
   /// Of a product that found none: keeps a copy, if there is room for it.
   void KeepSizes(const PatternProduct& product, const RowSizes& sizes);
 
+  /// Of op(S), for an operand whose rows are so divided; null: there is none.
+  std::shared_ptr<RowDistribution> FindRows(const std::shared_ptr<Pattern>& pattern,
+                                            bool transposed,
+                                            const std::vector<int64_t>& operand_bounds);
+  /// In the place of what there was; again when it has grown.
+  void KeepRows(const std::shared_ptr<Pattern>& pattern, bool transposed,
+                std::shared_ptr<RowDistribution> rows);
+
   /// Bytes that are kept.
   int64_t bytes() const;
   /// Products whose sizes were found, and those that had to compute them.
@@ -63,17 +73,20 @@ class DerivedPatterns final : public Evictable {
   bool idle() const override { return true; }
 
  private:
-  /// Of a product. Of a transposed layout, the pattern alone.
+  /// Of a product. Of a transposed layout, the pattern alone; of a matrix in rows, the pattern,
+  /// whether it is transposed, and the bounds.
   struct Key {
     std::array<const Pattern*, 3> patterns = {};  ///< left, right, mask
     bool transpose_left = false, transpose_right = false;
+    std::vector<int64_t> operand_bounds = {};  ///< of a matrix in rows
 
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Entry {
     std::array<std::weak_ptr<const Pattern>, 3> patterns;  ///< those of the key
     std::shared_ptr<const Layout> transposed;              ///< or
-    RowSizes sizes;
+    RowSizes sizes;                                        ///< or
+    std::shared_ptr<RowDistribution> rows;
     int64_t bytes = 0;
     uint64_t used = 0;  ///< when: larger is later
   };

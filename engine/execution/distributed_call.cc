@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -11,6 +10,7 @@
 #include "engine/execution/chain_call.h"
 #include "engine/execution/chain_columns.h"
 #include "engine/execution/dense_call.h"
+#include "engine/execution/time_left.h"
 
 namespace sparsed::engine {
 namespace {
@@ -22,10 +22,16 @@ absl::StatusOr<HeldDenseLease> HeldOperand(const Executor::Impl& impl, std::stri
   return FindHeld(impl, what, spec, tenant);
 }
 
-bool IsDistributed(const HeldDenseLease& held) { return held != nullptr && !held->blocks.empty(); }
+/// By columns.
+bool IsDistributed(const HeldDenseLease& held) {
+  return held != nullptr && held->distribution() == Distribution::kColumns;
+}
+bool IsInRows(const HeldDenseLease& held) {
+  return held != nullptr && held->distribution() == Distribution::kRows;
+}
 
 /// All of it, for each part: of the version that was found.
-ColumnBlock WholeOf(const HeldDenseLease& held) { return {0, held->shape, held->elements}; }
+DenseBlock WholeOf(const HeldDenseLease& held) { return {0, 0, held->shape, held->elements}; }
 
 /// Values of S that each GPU takes whole, as a part's spec has them: they are held, or there are
 /// none. False: they come from elsewhere.
@@ -43,22 +49,13 @@ absl::StatusOr<bool> FindValues(const Executor::Impl& impl, std::optional<Operan
 /// The GPU of block `i`: there is one for each.
 DeviceId GpuOf(const Executor::Impl& impl, size_t i) { return impl.gpus[i].id(); }
 
-/// A request's, for what is begun later.
-class Deadline {
- public:
-  explicit Deadline(uint64_t timeout_ns)
-      : timeout_ns_(timeout_ns), begin_(std::chrono::steady_clock::now()) {}
-  /// As a spec has it: 0 is none.
-  uint64_t Left() const {
-    if (timeout_ns_ == 0) return 0;
-    const uint64_t passed = NanosecondsSince(begin_);
-    return passed < timeout_ns_ ? timeout_ns_ - passed : 1;
-  }
-
- private:
-  const uint64_t timeout_ns_;
-  const std::chrono::steady_clock::time_point begin_;
-};
+void Add(const CallTimings& more, CallTimings& to) {
+  to.queue_ns += more.queue_ns;
+  to.setup_ns += more.setup_ns;
+  to.to_device_ns += more.to_device_ns;
+  to.kernel_ns += more.kernel_ns;
+  to.from_device_ns += more.from_device_ns;
+}
 
 }  // namespace
 
@@ -83,7 +80,7 @@ class DistributedCall::Last final : public ResultSink {
       : whole_(std::move(whole)), begin_(std::move(begin)) {}
   void OnBegin(CallBegin begin) override {
     begin_.arrays = std::move(begin.arrays);
-    for (ArrayFacts& array : begin_.arrays) array.name = "values";
+    for (ArrayFacts& array : begin_.arrays) array.name = whole_->last_name_;
     whole_->sink_->OnBegin(begin_);
   }
   void OnArray(uint32_t index, uint64_t offset, Array part) override {
@@ -105,38 +102,46 @@ absl::StatusOr<ClaimedBytes> DistributedCall::Claim(uint32_t array, uint64_t /*o
 
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begun(std::shared_ptr<DistributedCall> call,
                                                              size_t count, const BeginPart& begin) {
-  call->count_ = count;
+  call->gpus_ = call->rows_ == nullptr ? count : call->impl_->gpus.size();
+  const absl::Status begun = call->BeginParts(count, begin);
+  if (begun.ok()) return call;
+  for (const auto& result : call->results_) result->Release();
+  if (call->rows_ != nullptr) call->rows_->Release();
+  if (absl::IsInvalidArgument(begun)) return nullptr;
+  return begun;
+}
+
+absl::Status DistributedCall::BeginParts(size_t count, const BeginPart& begin) {
   {
     // Some may end, by a deadline, before all have begun.
-    const MutexLock lock(call->mutex_);
-    call->running_ = count;
+    const MutexLock lock(mutex_);
+    count_ = running_ = count;
   }
   Calls calls;
   for (size_t i = 0; i < count; ++i) {
-    absl::StatusOr<std::shared_ptr<Call>> part = begin(i, std::make_shared<Part>(call));
+    absl::StatusOr<std::shared_ptr<Call>> part =
+        begin(i, std::make_shared<Part>(shared_from_this()));
     if (part.ok()) {
       calls.push_back(*std::move(part));
       continue;
     }
     {
-      const MutexLock lock(call->mutex_);
-      call->running_ = 0;
+      const MutexLock lock(mutex_);
+      running_ = 0;
     }
     for (const auto& begun : calls) begun->Cancel();
-    for (const auto& result : call->results_) result->Release();
-    if (absl::IsInvalidArgument(part.status())) return nullptr;
     return part.status();
   }
   absl::Status stopped;
   {
-    const MutexLock lock(call->mutex_);
-    call->calls_ = calls;
-    stopped = call->stopped_;
+    const MutexLock lock(mutex_);
+    calls_ = calls;
+    stopped = stopped_;
   }
   if (!stopped.ok()) {
     for (const auto& begun : calls) begun->Fail(stopped);
   }
-  return call;
+  return absl::OkStatus();
 }
 
 DistributedCall::Calls DistributedCall::Waiting() {
@@ -182,14 +187,42 @@ void DistributedCall::PartEnded(CallEnd end) {
   if (last) Finish(std::move(whole));
 }
 
+bool DistributedCall::GoOn(CallEnd* end) {
+  if (rows_ == nullptr || !end->status.ok()) return false;
+  const absl::StatusOr<size_t> next = rows_->Next(end->steps);
+  if (!next.ok()) end->status = next.status();
+  if (!next.ok() || *next == 0) return false;
+  {
+    const MutexLock lock(mutex_);
+    Add(end->timings, before_);
+  }
+  end->timings = {};
+  end->status = BeginParts(*next, [this](size_t i, std::shared_ptr<ResultSink> sink) {
+    return rows_->BeginPart(i, std::move(sink));
+  });
+  if (!end->status.ok()) return false;
+  Submit();
+  return true;
+}
+
 void DistributedCall::Finish(CallEnd end) {
-  CallBegin begin = std::move(begin_);
   Calls ended;  // let go of without the lock
   {
     const MutexLock lock(mutex_);
-    begin.plan = fmt::format("{}, columns over {} GPUs", plan_, count_);
     ended.swap(calls_);
     if (end.status.ok()) end.status = stopped_;
+  }
+  if (GoOn(&end)) return;
+  CallBegin begin = std::move(begin_);
+  {
+    const MutexLock lock(mutex_);
+    Add(before_, end.timings);
+    begin.plan = fmt::format("{}, {} over {} GPUs{}", plan_, rows_ == nullptr ? "columns" : "rows",
+                             gpus_, rows_ == nullptr ? "" : rows_->Describe());
+  }
+  if (rows_ != nullptr) {
+    end.steps = is_chain_ ? rows_->TakeSteps() : std::vector<StepEnd>();
+    results_ = rows_->results();
   }
   if (end.status.ok() && begin_last_ != nullptr) {
     const BeginCall begin_last = std::exchange(begin_last_, nullptr);
@@ -218,40 +251,91 @@ void DistributedCall::Finish(CallEnd end) {
 
 void DistributedCall::LastEnded(CallEnd end) {
   Calls ended;  // as above
+  std::vector<StepEnd> steps;
   {
     const MutexLock lock(mutex_);
     ended.swap(calls_);
-    // Of the parts before it.
-    const CallTimings& parts = end_.timings;
-    end.timings.queue_ns += parts.queue_ns;
-    end.timings.setup_ns += parts.setup_ns;
-    end.timings.to_device_ns += parts.to_device_ns;
-    end.timings.kernel_ns += parts.kernel_ns;
-    end.timings.from_device_ns += parts.from_device_ns;
+    steps = std::move(end_.steps);
+    Add(end_.timings, end.timings);  // of the parts before it
     end.version = end_.version;
   }
-  end.steps.clear();
+  end.steps = std::move(steps);
   End(std::move(end));
 }
 
 void DistributedCall::End(CallEnd end) {
   // Whoever hears of it may write into the same buffers next.
   for (const auto& result : results_) result->Release();
+  if (rows_ != nullptr) rows_->Release();
   used_.clear();
   begin_last_ = nullptr;
-  if (end.status.ok()) impl_->observer.OnDistributed(static_cast<int64_t>(count_));
+  if (end.status.ok()) impl_->observer.OnDistributed(static_cast<int64_t>(gpus_));
   sink_->OnEnd(std::move(end));
+}
+
+absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginRows(
+    const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
+    std::vector<HeldDenseLease> held, bool is_chain, const std::shared_ptr<ResultSink>& sink) {
+  absl::StatusOr<std::unique_ptr<RowPhases>> rows = RowPhases::Begin(impl, spec, held);
+  if (!rows.ok()) return rows.status();
+  if (*rows == nullptr) return nullptr;
+  auto call = std::make_shared<DistributedCall>(impl, sink);
+  call->rows_ = *std::move(rows);
+  call->used_ = std::move(held);
+  call->is_chain_ = is_chain;
+  const DenseShape& shape = call->rows_->shape();
+  call->begin_ = {"", 0, shape.rows, shape.cols, {}};
+  if (spec.results[0].place.held.empty()) {
+    call->last_name_ = "dense";
+    call->begin_last_ = [impl, of = call.get()](std::shared_ptr<ResultSink> last) {
+      return ChainCall::Begin(impl, of->rows_->Gathered(), std::move(last));
+    };
+  }
+  const absl::StatusOr<size_t> first = call->rows_->Next();
+  if (!first.ok()) return first.status();
+  return Begun(call, *first, [&](size_t i, std::shared_ptr<ResultSink> part) {
+    return call->rows_->BeginPart(i, std::move(part));
+  });
+}
+
+absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginInRows(
+    const std::shared_ptr<Executor::Impl>& impl, const SpmmSpec& spec, const HeldDenseLease& b,
+    const std::shared_ptr<ResultSink>& sink) {
+  if (spec.values.has_value()) return nullptr;
+  ChainSpec chain;
+  chain.tenant = spec.tenant;
+  chain.timeout_ns = spec.timeout_ns;
+  chain.priority = spec.priority;
+  SpmmStep step;
+  step.matrix = spec.matrix;
+  step.transpose = spec.transpose;
+  step.alpha = spec.alpha;
+  step.beta = spec.beta;
+  step.allow_tf32 = spec.allow_tf32;
+  std::vector<HeldDenseLease> held = {b};
+  if (spec.beta != 0) {
+    if (!spec.accumulate.has_value()) return nullptr;
+    absl::StatusOr<HeldDenseLease> old = HeldOperand(*impl, "C", *spec.accumulate, spec.tenant);
+    if (!old.ok()) return old.status();
+    step.accumulate = held.size();
+    held.push_back(*std::move(old));
+  }
+  chain.operands.resize(held.size());
+  chain.steps.emplace_back(step);
+  chain.results.push_back({.value = held.size(),
+                           .place = spec.result,
+                           .leading_dimension = spec.result_leading_dimension});
+  return BeginRows(impl, chain, std::move(held), /*is_chain=*/false, sink);
 }
 
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     const std::shared_ptr<Executor::Impl>& impl, const SpmmSpec& spec,
     const std::shared_ptr<ResultSink>& sink) {
-  if (impl->gpus.size() < 2 || spec.queue.queue != nullptr || spec.result.held.empty()) {
-    return nullptr;
-  }
+  if (impl->gpus.size() < 2 || spec.queue.queue != nullptr) return nullptr;
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
   if (!b.ok()) return b.status();
-  if (!IsDistributed(*b)) return nullptr;
+  if (IsInRows(*b)) return BeginInRows(impl, spec, *b, sink);
+  if (spec.result.held.empty() || !IsDistributed(*b)) return nullptr;
   absl::StatusOr<HeldDenseLease> old = HeldDenseLease();
   if (spec.beta != 0) {
     if (!spec.accumulate.has_value()) return nullptr;
@@ -270,8 +354,8 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const auto count = static_cast<int64_t>((*b)->blocks.size());
   const auto results =
       std::make_shared<BlockResults>(*std::move(write), ColumnBlocks(shape, count));
-  const std::vector<ColumnBlock> added =
-      *old == nullptr ? std::vector<ColumnBlock>() : ColumnBlocksOf(*old, count, impl->budget);
+  const std::vector<DenseBlock> added =
+      *old == nullptr ? std::vector<DenseBlock>() : ColumnBlocksOf(*old, count, impl->budget);
   SpmmSpec each = spec;
   auto call = std::make_shared<DistributedCall>(impl, sink);
   call->used_ = {*b, *old};
@@ -309,17 +393,17 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   // Parts of sums that are rounded to 16 bits are not as exact as the whole.
   if (SizeOf(type) < SizeOf(ElementType::kF32)) return nullptr;
 
-  const size_t count = std::max((*a)->blocks.size(), (*b)->blocks.size());
-  const std::vector<ColumnBlock> a_blocks =
+  const size_t count = IsDistributed(*a) ? (*a)->blocks.size() : (*b)->blocks.size();
+  const std::vector<DenseBlock> a_blocks =
       ColumnBlocksOf(*a, static_cast<int64_t>(count), impl->budget);
-  const std::vector<ColumnBlock> b_blocks =
+  const std::vector<DenseBlock> b_blocks =
       ColumnBlocksOf(*b, static_cast<int64_t>(count), impl->budget);
   const DenseShape shape = {(*matrix)->pattern()->nnz(), 1, 1, type};
   // Before anything is computed; it is taken when all is.
   const absl::Status found = DenseResult::Find(*impl, spec.tenant, spec.result, shape).status();
   if (!found.ok()) return found;
   const auto partials = std::make_shared<BlockResults>(
-      std::vector<ColumnBlock>(count, ColumnBlock{0, shape, nullptr}));
+      std::vector<DenseBlock>(count, DenseBlock{0, 0, shape, nullptr}));
   SddmmSpec each = spec;
   auto call = std::make_shared<DistributedCall>(impl, sink);
   call->used_ = {*a, *b};
@@ -332,13 +416,13 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   sum.priority = spec.priority;
   sum.steps = {SumStep()};
   sum.results = {{.value = count, .place = spec.result}};
-  call->begin_last_ = [impl, sum, partials, deadline = Deadline(spec.timeout_ns)](
+  call->begin_last_ = [impl, sum, partials, deadline = TimeLeft(spec.timeout_ns)](
                           std::shared_ptr<ResultSink> last) mutable {
-    for (const ColumnBlock& block : partials->blocks()) {
+    for (const DenseBlock& block : partials->blocks()) {
       std::get<SumStep>(sum.steps[0]).terms.push_back({sum.operands.size(), 1});
       sum.operands.push_back({.block = block});
     }
-    sum.timeout_ns = deadline.Left();
+    sum.timeout_ns = deadline.nanoseconds();
     return ChainCall::Begin(impl, std::move(sum), std::move(last));
   };
   return Begun(std::move(call), count, [&](size_t i, std::shared_ptr<ResultSink> part_sink) {
@@ -355,9 +439,6 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
     const std::shared_ptr<ResultSink>& sink) {
   if (impl->gpus.size() < 2) return nullptr;
-  const bool all_held = std::ranges::none_of(
-      spec.results, [](const ChainSpec::Result& result) { return result.place.held.empty(); });
-  if (!all_held || spec.results.empty()) return nullptr;
   std::vector<HeldDenseLease> held;
   std::vector<int64_t> columns;
   int64_t count = 0;
@@ -366,11 +447,17 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
         HeldOperand(*impl, fmt::to_string(i), spec.operands[i], spec.tenant);
     if (!operand.ok()) return operand.status();
     if (*operand == nullptr) return nullptr;
-    count = std::max(count, static_cast<int64_t>((*operand)->blocks.size()));
+    if (IsDistributed(*operand)) {
+      count = std::max(count, static_cast<int64_t>((*operand)->blocks.size()));
+    }
     columns.push_back((*operand)->shape.cols);
     held.push_back(*std::move(operand));
   }
-  if (count == 0) return nullptr;
+  if (std::ranges::any_of(held, IsInRows))
+    return BeginRows(impl, spec, std::move(held), /*is_chain=*/true, sink);
+  const bool all_held = std::ranges::none_of(
+      spec.results, [](const ChainSpec::Result& result) { return result.place.held.empty(); });
+  if (count == 0 || !all_held || spec.results.empty()) return nullptr;
   const std::optional<ColumnChain> chain = ByColumns(spec, columns, count);
   if (!chain.has_value()) return nullptr;
   PartSpec found;
@@ -381,11 +468,11 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     if (!matrix.ok()) return matrix.status();
     found.matrices.emplace(*name, *std::move(matrix));
   }
-  std::vector<std::vector<ColumnBlock>> operands;
+  std::vector<std::vector<DenseBlock>> operands;
   for (size_t i = 0; i < held.size(); ++i) {
-    operands.push_back(chain->by_columns[i] ? ColumnBlocksOf(held[i], count, impl->budget)
-                                            : std::vector<ColumnBlock>(static_cast<size_t>(count),
-                                                                       WholeOf(held[i])));
+    operands.push_back(chain->by_columns[i]
+                           ? ColumnBlocksOf(held[i], count, impl->budget)
+                           : std::vector<DenseBlock>(static_cast<size_t>(count), WholeOf(held[i])));
   }
   auto call = std::make_shared<DistributedCall>(impl, sink);
   call->used_ = held;

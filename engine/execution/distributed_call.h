@@ -1,4 +1,5 @@
-// Calls whose operands are distributed over GPUs by columns: each GPU computes with its own.
+// Calls whose operands are distributed over GPUs by columns or by rows: each GPU computes with its
+// own.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +14,19 @@
 #include "base/mutex.h"
 #include "engine/execution/dense_result.h"
 #include "engine/execution/executor_impl.h"
+#include "engine/execution/row_phases.h"
 
 namespace sparsed::engine {
 
-/// A call for each block of columns, on a GPU of its own that has all of S, and one end. SpMM,
-/// sums, reductions over rows and steps of several heads have nothing to exchange. SDDMM adds up a
-/// value for each nonzero and GPU, on one of them. The parts are calls as any other: each waits for
-/// its turn, and is its tenant's, on its own GPU.
+/// A call for each block, on a GPU of its own, and one end. Blocks of columns are multiplied with
+/// all of S: SpMM, sums, reductions over rows and steps of several heads have nothing to exchange.
+/// SDDMM adds up a value for each nonzero and GPU, on one of them. Of blocks of rows see RowPhases:
+/// one group of parts after the other. The parts are calls as any other: each waits for its turn,
+/// and is its tenant's, on its own GPU.
 class DistributedCall final : public Call, public std::enable_shared_from_this<DistributedCall> {
  public:
   // As Executor::Begin. Null where one device is to compute all: no operand is distributed, or the
-  // request has operands or results elsewhere than in buffers, or steps that need whole rows; a
+  // request has operands or results elsewhere than in buffers, or steps that are not computed so; a
   // buffer that is distributed is put together for it then, on the host.
   static absl::StatusOr<std::shared_ptr<Call>> Begin(const std::shared_ptr<Executor::Impl>& impl,
                                                      const SpmmSpec& spec,
@@ -58,6 +61,17 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   /// call for all of it says in the right words.
   static absl::StatusOr<std::shared_ptr<Call>> Begun(std::shared_ptr<DistributedCall> call,
                                                      size_t count, const BeginPart& begin);
+  /// Of a chain whose operands lie in rows, or of an SpMM; null as above.
+  static absl::StatusOr<std::shared_ptr<Call>> BeginRows(
+      const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
+      std::vector<HeldDenseLease> held, bool is_chain, const std::shared_ptr<ResultSink>& sink);
+  static absl::StatusOr<std::shared_ptr<Call>> BeginInRows(
+      const std::shared_ptr<Executor::Impl>& impl, const SpmmSpec& spec, const HeldDenseLease& b,
+      const std::shared_ptr<ResultSink>& sink);
+  /// Begins that many parts; what was begun of them has ended, or ends unheard, where one fails.
+  absl::Status BeginParts(size_t count, const BeginPart& begin);
+  /// Begins the next phase, if there is one and all is well; else the end is `*end`.
+  bool GoOn(CallEnd* end);
   /// What it waits for now.
   Calls Waiting();
   void PartBegan(const std::string& plan);
@@ -75,14 +89,19 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   BeginCall
       begin_last_;   ///< what makes one result of all parts' and sends it; null: nothing is left
   CallBegin begin_;  ///< but for the plan
-  size_t count_ = 0;
+  size_t gpus_ = 0;
+  std::unique_ptr<RowPhases> rows_;  ///< null: its parts are one group
+  bool is_chain_ = true;
+  std::string last_name_ = "values";  ///< of what the last call sends
 
   Mutex mutex_;
   Calls calls_ ABSL_GUARDED_BY(mutex_);
-  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  ///< parts
+  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;    ///< parts of the group that was begun last
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  ///< of them
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
-  std::string plan_ ABSL_GUARDED_BY(mutex_);  ///< of one of them
-  CallEnd end_ ABSL_GUARDED_BY(mutex_);       ///< of the slowest, with the first error
+  std::string plan_ ABSL_GUARDED_BY(mutex_);    ///< of one of them
+  CallEnd end_ ABSL_GUARDED_BY(mutex_);         ///< of the slowest, with the first error
+  CallTimings before_ ABSL_GUARDED_BY(mutex_);  ///< of the groups before
 };
 
 }  // namespace sparsed::engine

@@ -174,7 +174,8 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const Ma
     if (!plain.ok()) return plain;
     resolved = *std::move(plain);
   }
-  if (found.due() && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
+  const bool derived = matrix->pattern()->hash().empty();
+  if (found.due() && !derived && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
   return resolved;
 }
 

@@ -346,7 +346,87 @@ absl::StatusOr<std::unique_ptr<Moment>> GpuBackend::Now(Lane& lane) {
   return moment;
 }
 
-absl::Status GpuBackend::Settle(Lane& lane) { return device_.Settle(lane.gpu->stream); }
+absl::Status GpuBackend::Settle(Lane& lane) {
+  const absl::Status done = device_.Settle(lane.gpu->stream);
+  if (!std::exchange(lane.fetches, false)) return done;
+  const absl::Status fetched = device_.Settle(lane.gpu->second);
+  return done.ok() ? fetched : done;
+}
+
+absl::Status GpuBackend::AwaitFetched(Lane& lane) {
+  if (!lane.fetches) return absl::OkStatus();
+  const cuda::DeviceScope scope(device_.ordinal());
+  absl::StatusOr<cuda::Event> there = cuda::Event::CreateUntimed();
+  if (!there.ok()) return there.status();
+  absl::Status status = there->Record(lane.gpu->second);
+  if (status.ok()) status = there->Hold(lane.gpu->stream);
+  if (status.ok()) lane.fetches = false;
+  return status;
+}
+
+absl::Status GpuBackend::FetchPart(const FetchedRows::Part& part, GpuBackend* gpu,
+                                   const PlacedDense& to, int64_t first,
+                                   std::vector<std::shared_ptr<const void>>& kept, Lane& lane) {
+  const bool direct =
+      gpu != nullptr && gpu != this && gpu->status().ok() && device_.Reads(gpu->device());
+  GpuBackend& from = direct ? *gpu : *this;
+  const absl::StatusOr<PlacedDense> block = [&] {
+    const cuda::DeviceScope scope(from.device_.ordinal());
+    return from.PlaceHeld(part.block.elements, part.block.shape);
+  }();
+  if (!block.ok()) return block.status();
+  kept.push_back(block->array);
+  const DenseShape& shape = to.shape;
+  const size_t pitch = static_cast<size_t>(shape.leading_dimension) * SizeOf(shape.type);
+  std::byte* const begin =
+      static_cast<std::byte*>(to.MutableView(shape.cols).data) + static_cast<size_t>(first) * pitch;
+  const ConstDense rows_from = block->View(shape.cols);
+  absl::Status status;
+  if (part.rows == nullptr) {
+    status = lane.gpu->second.CopyRows(
+        begin, pitch, rows_from.data,
+        static_cast<size_t>(rows_from.leading_dimension) * SizeOf(shape.type),
+        static_cast<size_t>(shape.cols) * SizeOf(shape.type), static_cast<size_t>(part.count));
+  } else {
+    const absl::StatusOr<std::shared_ptr<const Array>> rows = PlaceIndices(part.rows);
+    if (!rows.ok()) return rows.status();
+    kept.push_back(*rows);
+    status = cuda::GatherRows(lane.gpu->second, (*rows)->As<int64_t>(), shape.type, rows_from,
+                              {begin, part.count, shape.cols, shape.leading_dimension});
+  }
+  if (status.ok() && direct) {
+    device_.CountFromPeers(part.count * shape.cols * static_cast<int64_t>(SizeOf(shape.type)));
+  }
+  return status;
+}
+
+absl::StatusOr<PlacedDense> GpuBackend::FetchRows(const FetchedRows& rows,
+                                                  std::span<GpuBackend* const> gpus,
+                                                  MemorySource& memory, Lane& lane) {
+  absl::StatusOr<PlacedDense> to = NewDense("fetched", rows.shape, memory, lane);
+  if (!to.ok()) return to;
+  struct Kept {
+    std::shared_ptr<const Array> array;
+    std::vector<std::shared_ptr<const void>> read;
+  };
+  const auto kept = std::make_shared<Kept>();
+  kept->array = to->array;
+  absl::Status status = ClearPadding(*to, lane);
+  int64_t first = 0;
+  for (size_t i = 0; i < rows.parts.size() && status.ok(); ++i) {
+    if (rows.parts[i].count == 0) continue;
+    lane.fetches = true;
+    status = FetchPart(rows.parts[i], gpus[i], *to, first, kept->read, lane);
+    first += rows.parts[i].count;
+  }
+  if (!status.ok()) {
+    // Some may be on their way.
+    Settle(lane).IgnoreError();
+    return status;
+  }
+  to->array = std::shared_ptr<const Array>(kept, kept->array.get());
+  return to;
+}
 
 absl::Status GpuBackend::Queued(absl::Status status, Lane& lane) {
   if (lane.queues) return status;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/execution/backend.h"
+#include "engine/execution/call.h"
 #include "engine/execution/device_queues.h"
 #include "engine/memory/device.h"
 #include "engine/memory/exported_memory.h"
@@ -26,6 +27,13 @@ class GpuBackend final : public Backend {
   /// A streamed operand that was put together in the device's memory, in the shape that kernels
   /// read it in if there is room for both.
   absl::StatusOr<PlacedDense> Repacked(const Array& array, const DenseShape& shape, Lane& lane);
+
+  /// Rows that several GPUs have, `gpus` the parts' (null: the host), into `memory` of this one.
+  /// They come beside what the lane's stream does, and are there for what it queues after
+  /// AwaitFetched. A part is read from its GPU directly; where that cannot be, its block is copied
+  /// here first. What is read is kept while what is returned is.
+  absl::StatusOr<PlacedDense> FetchRows(const FetchedRows& rows, std::span<GpuBackend* const> gpus,
+                                        MemorySource& memory, Lane& lane);
 
   /// What other processes map of a layout that was placed here, which stays for that long.
   absl::StatusOr<std::shared_ptr<const ExportedMemory>> Export(
@@ -93,6 +101,7 @@ class GpuBackend final : public Backend {
                    double* milliseconds) override;
   absl::StatusOr<std::unique_ptr<Moment>> Now(Lane& lane) override;
   absl::Status Settle(Lane& lane) override;
+  absl::Status AwaitFetched(Lane& lane) override;
   Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;
   absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,
                      double* milliseconds) override;
@@ -106,6 +115,9 @@ class GpuBackend final : public Backend {
     device_.SetLinkRate(constants.link_bytes_per_second);
   }
 
+  /// Queues one part of FetchRows; what it reads is in `kept` then.
+  absl::Status FetchPart(const FetchedRows::Part& part, GpuBackend* gpu, const PlacedDense& to,
+                         int64_t first, std::vector<std::shared_ptr<const void>>& kept, Lane& lane);
   /// What was queued, `status` being how that went, is done when this returns, unless the lane
   /// queues.
   absl::Status Queued(absl::Status status, Lane& lane);

@@ -147,6 +147,33 @@ absl::Status StreamedOperand::MoveToHost(const Token& token) {
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::StatusOr<Array> RowsOnHost(const FetchedRows& fetched, MemorySource& memory) {
+  absl::StatusOr<Array> all =
+      AllocateArray(memory, "fetched", fetched.shape.type, fetched.shape.elements());
+  if (!all.ok()) return all;
+  const size_t row_bytes = static_cast<size_t>(fetched.shape.cols) * SizeOf(fetched.shape.type);
+  std::byte* to = all->buffer.mutable_data();
+  for (const FetchedRows::Part& part : fetched.parts) {
+    if (part.count == 0) continue;
+    const absl::StatusOr<Array> block = part.block.elements->Get();
+    if (!block.ok()) return block.status();
+    if (absl::Status s = CheckHolds(*block, part.block.shape); !s.ok()) return s;
+    absl::StatusOr<Array> rows = Array();
+    if (part.rows != nullptr) rows = part.rows->Get();
+    if (!rows.ok()) return rows.status();
+    for (int64_t i = 0; i < part.count; ++i) {
+      const int64_t row = part.rows == nullptr ? i : rows->As<int64_t>()[i];
+      std::memcpy(to, block->buffer.data() + static_cast<size_t>(row) * row_bytes, row_bytes);
+      to += row_bytes;
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 absl::StatusOr<PlacedDense> Operand::On(Backend& backend, Lane& lane, const Token& token) const {
   if (StreamedOperand* const bytes = streamed()) return bytes->On(backend, lane, token);
   if (gpu() == &backend) return PlacedDense{std::make_shared<const Array>(*shared()), shape};
@@ -156,6 +183,16 @@ absl::StatusOr<PlacedDense> Operand::On(Backend& backend, Lane& lane, const Toke
     return backend.Bring(*std::move(host), shape, lane);
   }
   if (shared() != nullptr) return backend.Bring(*shared(), shape, lane);
+  if (const auto* const fetched = std::get_if<Fetched>(&source)) {
+    if (backend.id().kind == DeviceKind::kCuda) {
+      return static_cast<GpuBackend&>(backend).FetchRows(
+          *fetched->rows, fetched->gpus, backend.MemoryFor(MemoryUse::kRequests, *fetched->owner),
+          lane);
+    }
+    absl::StatusOr<Array> host = OnHost();
+    if (!host.ok()) return host.status();
+    return backend.Bring(*std::move(host), shape, lane);
+  }
   return backend.PlaceHeld(std::get<Held>(source), shape);
 }
 
@@ -166,6 +203,9 @@ absl::StatusOr<Array> Operand::OnHost() const {
     return host.ok() ? host : there->gpu->Checked(host.status());
   }
   if (shared() != nullptr) return *shared();
+  if (const auto* const fetched = std::get_if<Fetched>(&source)) {
+    return RowsOnHost(*fetched->rows, *fetched->host);
+  }
   absl::StatusOr<Array> array = held()->Get();
   if (!array.ok()) return array;
   if (absl::Status s = CheckHolds(*array, shape); !s.ok()) return s;

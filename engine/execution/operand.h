@@ -108,8 +108,16 @@ struct Operand {
     MemorySource* host;  ///< for requests, where it is needed elsewhere
   };
 
+  /// On several GPUs.
+  struct Fetched {
+    std::shared_ptr<const FetchedRows> rows;
+    std::vector<GpuBackend*> gpus;  ///< that have the parts; null: the host
+    MemorySource* host;             ///< for requests, where it is needed there
+    MemoryOwner* owner;
+  };
+
   DenseShape shape;
-  std::variant<Announced, Streamed, Held, Shared, SharedOnGpu> source;
+  std::variant<Announced, Streamed, Held, Shared, SharedOnGpu, Fetched> source;
 
   /// Null if it comes from elsewhere.
   StreamedOperand* streamed() const {

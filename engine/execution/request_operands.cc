@@ -39,7 +39,7 @@ absl::StatusOr<HeldDenseLease> FindHeld(const Executor::Impl& impl, std::string_
 absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec,
                                   const std::string& tenant) {
   Operand operand;
-  const bool held = spec.block.has_value() || !spec.held.empty();
+  const bool held = spec.block.has_value() || spec.fetched != nullptr || !spec.held.empty();
   if (!held && !spec.shape.has_value()) {
     return absl::InvalidArgumentError(
         fmt::format("operand {} needs a shape or the name of a buffer", what));
@@ -59,6 +59,14 @@ absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec
   } else if (spec.block.has_value()) {
     operand.shape = spec.block->shape;
     operand.source = spec.block->elements;
+  } else if (spec.fetched != nullptr) {
+    operand.shape = spec.fetched->shape;
+    Operand::Fetched fetched{
+        spec.fetched, {}, &impl_.budget.Source(MemoryUse::kRequests, &owner_), &owner_};
+    for (const FetchedRows::Part& part : spec.fetched->parts) {
+      fetched.gpus.push_back(impl_.gpu(part.device));
+    }
+    operand.source = std::move(fetched);
   } else {
     absl::StatusOr<HeldDenseLease> found = FindHeld(impl_, what, spec, tenant);
     if (!found.ok()) return found.status();
@@ -174,12 +182,19 @@ size_t RequestOperands::counted() const {
 }
 
 void RequestOperands::AppendLoaders(GpuBackend* gpu, std::vector<Job::Loader>& loaders) const {
-  for (const Operand& operand : operands_) {
-    if (operand.held() == nullptr) continue;
-    const auto& held = std::get<Operand::Held>(operand.source);
-    const bool on_device = gpu != nullptr && gpu->device().residency().PresenceOf(held) !=
-                                                 Residency::Presence::kNothing;
+  const auto load = [&](const std::shared_ptr<LazyArray>& held, GpuBackend* on) {
+    const bool on_device =
+        on != nullptr && on->device().residency().PresenceOf(held) != Residency::Presence::kNothing;
     if (!on_device) loaders.push_back(LoaderOf(held));
+  };
+  for (const Operand& operand : operands_) {
+    if (operand.held() != nullptr) load(std::get<Operand::Held>(operand.source), gpu);
+    const auto* const fetched = std::get_if<Operand::Fetched>(&operand.source);
+    if (fetched == nullptr) continue;
+    for (size_t i = 0; i < fetched->gpus.size(); ++i) {
+      const FetchedRows::Part& part = fetched->rows->parts[i];
+      if (part.count > 0) load(part.block.elements, gpu == nullptr ? nullptr : fetched->gpus[i]);
+    }
   }
 }
 

@@ -176,7 +176,7 @@ void Device::MakePeers(std::span<const std::unique_ptr<Device>> devices) {
     for (const auto& peer : devices) {
       if (peer == device) continue;
       // Without it copies are slower, that is all.
-      cuda::AllowPeer(peer->ordinal()).IgnoreError();
+      if (cuda::AllowPeer(peer->ordinal()).ok()) peer->readable_.insert(device->ordinal());
       peers.push_back({&peer->residency(), [raw = peer.get()] { return raw->status().ok(); }});
     }
     device->residency().SetPeers(std::move(peers),

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -65,6 +66,8 @@ class Device {
   const std::string& name() const { return name_; }  ///< "cuda:0"
   const std::string& description() const { return description_; }
   const cuda::DeviceInfo& info() const { return info_; }
+  /// Its kernels may read what `peer` has.
+  bool Reads(const Device& peer) const { return readable_.contains(peer.ordinal()); }
   /// Of copies within the device, read and written both counted: the floor's denominator.
   double bytes_per_second() const { return bytes_per_second_.load(std::memory_order_relaxed); }
   /// A kernel reached it: bytes_per_second() is no less from now on.
@@ -142,6 +145,8 @@ class Device {
   int64_t bytes_in() const { return bytes_in_; }
   int64_t bytes_out() const { return bytes_out_; }
   int64_t bytes_from_peers() const { return bytes_from_peers_; }
+  /// Its kernels read so many.
+  void CountFromPeers(int64_t bytes) { bytes_from_peers_ += bytes; }
 
   /// Bytes of operands on their way to it that are not complete (OperandMemory).
   std::atomic<int64_t>& arriving() { return arriving_; }
@@ -169,7 +174,8 @@ class Device {
   const int ordinal_;
   const std::shared_ptr<const void> identity_ = std::make_shared<int>(0);
   const std::string name_;
-  cuda::DeviceInfo info_;  ///< as it was at the start
+  std::set<int> readable_;  ///< peers, by ordinal; as MakePeers found
+  cuda::DeviceInfo info_;   ///< as it was at the start
   std::string description_;
   std::atomic<double> bytes_per_second_{1};
   std::atomic<size_t> direct_bytes_;  ///< of pinned memory that a copy moves at once

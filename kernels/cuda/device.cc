@@ -243,7 +243,11 @@ absl::Status AllowPeer(int peer) {
   if (status.ok()) {
     status = ToStatus(cudaDeviceCanAccessPeer(&possible, peer, ordinal), "asking for peer access");
   }
-  if (!status.ok() || possible == 0) return status;
+  if (!status.ok()) return status;
+  if (possible == 0) {
+    return absl::UnimplementedError(
+        fmt::format("GPU {} cannot read the memory of GPU {}", peer, ordinal));
+  }
   cudaMemPool_t pool = nullptr;
   if (status = DefaultPool(&pool); !status.ok()) return status;
   cudaMemAccessDesc access = {};

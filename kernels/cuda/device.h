@@ -75,7 +75,7 @@ absl::Status TrimPool(size_t keep);
 enum class StreamPriority : uint8_t { kLow, kMiddle, kHigh };
 
 /// Lets GPU `peer` read and write what this process allocates on the thread's GPU, from then on,
-/// where there is a way between them; copies go through the host where there is none.
+/// where there is a way between them; UNIMPLEMENTED, and copies go through the host, else.
 absl::Status AllowPeer(int peer);
 
 /// A queue of copies and kernels. Movable, not thread-safe. Its end waits for what is in it.

@@ -268,7 +268,7 @@ std::vector<BufferRow> MakeBufferTable(engine::DenseCatalog& dense) {
            .durable = held->durable,
            .resident = held->elements->resident() ||
                        std::ranges::any_of(held->blocks,
-                                           [](const engine::ColumnBlock& block) {
+                                           [](const engine::DenseBlock& block) {
                                              return block.elements->resident();
                                            }),
            .bytes = held->shape.elements() * static_cast<int64_t>(SizeOf(held->shape.type)),

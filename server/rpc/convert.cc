@@ -341,20 +341,22 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
   if (!shape.ok()) return shape.status();
   if (!v1::Distribution_IsValid(header.distribution())) {
     return absl::InvalidArgumentError(
-        fmt::format("distribution {} of buffer '{}' is none that this server knows, 0 (whole) or 1 "
-                    "(columns)",
+        fmt::format("distribution {} of buffer '{}' is none that this server knows, 0 (whole), 1 "
+                    "(columns) or 2 (rows)",
                     static_cast<int>(header.distribution()), header.name()));
   }
-  return engine::PutHeader{std::move(tenant),
-                           header.name(),
-                           *shape,
-                           header.zeros(),
-                           header.durable(),
-                           header.owner(),
-                           std::chrono::nanoseconds(header.time_to_live_ns()),
-                           header.distribution() == v1::DISTRIBUTION_COLUMNS
-                               ? engine::Distribution::kColumns
-                               : engine::Distribution::kWhole};
+  return engine::PutHeader{
+      std::move(tenant),
+      header.name(),
+      *shape,
+      header.zeros(),
+      header.durable(),
+      header.owner(),
+      std::chrono::nanoseconds(header.time_to_live_ns()),
+      header.distribution() == v1::DISTRIBUTION_COLUMNS ? engine::Distribution::kColumns
+      : header.distribution() == v1::DISTRIBUTION_ROWS  ? engine::Distribution::kRows
+                                                        : engine::Distribution::kWhole,
+      /*rows_of=*/nullptr};
 }
 
 v1::MatrixState ToProto(engine::PreparationState state) {
@@ -451,7 +453,9 @@ v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::t
   // Others may have used it since `now`.
   info.set_idle_ns(std::max<int64_t>(0, std::chrono::nanoseconds(now - held.used->load()).count()));
   if (!held.blocks.empty()) {
-    info.set_distribution(v1::DISTRIBUTION_COLUMNS);
+    info.set_distribution(held.distribution() == engine::Distribution::kRows
+                              ? v1::DISTRIBUTION_ROWS
+                              : v1::DISTRIBUTION_COLUMNS);
     info.set_parts(static_cast<int32_t>(held.blocks.size()));
   }
   return info;

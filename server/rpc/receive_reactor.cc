@@ -33,6 +33,12 @@ struct Put {
                                                        const v1::PutBufferHeader& message) {
     auto header = ToPutHeader(tenant, message);
     if (!header.ok()) return header.status();
+    if (!message.rows_of().empty()) {
+      absl::StatusOr<engine::MatrixLease> of =
+          service.engine.catalog().Find(tenant, message.rows_of());
+      if (!of.ok()) return of.status();
+      header->rows_of = *std::move(of);
+    }
     return service.engine.dense().BeginPut(*std::move(header));
   }
 

@@ -68,7 +68,7 @@ Metrics::Metrics()
                                       "Requests that ran as one multiplication, by device")),
       distributed_requests_(CounterFamily(
           registry_, "sparsed_distributed_requests_total",
-          "Requests that several GPUs computed, each its columns, by how many they were")),
+          "Requests that several GPUs computed, each its columns or rows, by how many they were")),
       attached_calls_(CounterFamily(registry_, "sparsed_attached_calls_total",
                                     "Products and chains that attached callers ran themselves")),
       attached_seconds_(

@@ -562,16 +562,18 @@ int Chained(const std::string& server, int64_t rows, int64_t row_nnz, int64_t wi
   return 0;
 }
 
-/// Products of buffers that lie in columns over the server's GPUs, turn by turn with the same of
-/// whole ones: single requests, chains of `steps`, and sampled ones.
-int Distributed(const std::string& server, const std::string& what, const CsrMatrix& s, int64_t k,
-                int steps, int runs) {
+/// Products of buffers that lie `over` the server's GPUs, in "columns" or "rows", turn by turn with
+/// the same of whole ones: single requests, chains of `steps`, and, in columns, sampled ones.
+int Distributed(const std::string& server, const std::string& what, const CsrMatrix& s,
+                const std::string& over, int64_t k, int steps, int runs) {
   const Client client = Connect(server);
   const std::string name = "bench-distributed";
   UploadOptions options;
   options.replace = true;
+  const bool in_rows = over == "rows";
+  if (in_rows) options.expected.push_back({Operation::kSpmm, false, k});
   for (const int64_t width : {k, k / 2, k / 4}) {
-    if (width < 1) continue;
+    if (in_rows || width < 1) continue;
     options.expected.push_back({Operation::kSpmm, false, width});
     options.expected.push_back({Operation::kSddmm, false, width});
   }
@@ -607,10 +609,12 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
     Chain chain;
   };
   std::vector<Lies> all;
-  for (const Distribution lies : {Distribution::kWhole, Distribution::kColumns}) {
-    const std::string as = lies == Distribution::kWhole ? "whole" : "columns";
-    absl::StatusOr<DenseMatrix> operand = client.PutDense(
-        name + "-" + as + "-b", DenseView(b.data(), rows, k), {.distribution = lies});
+  for (const Distribution lies :
+       {Distribution::kWhole, in_rows ? Distribution::kRows : Distribution::kColumns}) {
+    const std::string as = lies == Distribution::kWhole ? "whole" : over;
+    absl::StatusOr<DenseMatrix> operand =
+        client.PutDense(name + "-" + as + "-b", DenseView(b.data(), rows, k),
+                        {.distribution = lies, .rows_of = lies == Distribution::kRows ? name : ""});
     Require(operand.status());
     held.push_back(*operand);
     all.push_back({as, lies, *operand, zeros(as + "-c", rows, k), zeros(as + "-d", rows, k),
@@ -628,6 +632,7 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
     ways.push_back({"chain_" + one.name, [&] { return client.Run(one.chain); }, {}, {}, ""});
   }
   for (Lies& one : all) {
+    if (in_rows) break;
     ways.push_back({"sddmm_" + one.name,
                     [&] { return matrix->Sddmm(one.b, one.b, one.sampled); },
                     {},
@@ -658,14 +663,21 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
     Require(all[i].sampled.Read(MutableDenseView(sampled[i].data(), nnz, 1)).status());
   }
   if (c[0] != c[1] || sampled[0] != sampled[1]) {
-    std::cerr << "in columns there are other results than of whole operands\n";
+    std::cerr << "in " << over << " there are other results than of whole operands\n";
     return 1;
   }
   const absl::StatusOr<DenseInfo> info = all[1].c.Info();
   Require(info.status());
-  json line = {{"bench", "distributed"}, {"server", server}, {"matrix", what},
-               {"rows", rows},           {"nnz", nnz},       {"k", k},
-               {"steps", steps},         {"runs", runs},     {"gpus", info->parts}};
+  json line = {{"bench", "distributed"},
+               {"server", server},
+               {"matrix", what},
+               {"rows", rows},
+               {"nnz", nnz},
+               {"k", k},
+               {"steps", steps},
+               {"runs", runs},
+               {"gpus", info->parts},
+               {"over", over}};
   std::map<std::string, double> total, kernel;
   for (const Way& way : ways) {
     total[way.name] = Quantile(way.total, 0.5);
@@ -675,8 +687,9 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
     line[way.name + "_plan"] = way.plan;
   }
   for (const std::string op : {"spmm", "chain", "sddmm"}) {
-    line[op + "_gain"] = total[op + "_whole"] / total[op + "_columns"];
-    line[op + "_kernel_gain"] = kernel[op + "_whole"] / kernel[op + "_columns"];
+    if (!total.contains(op + "_whole")) continue;
+    line[op + "_gain"] = total[op + "_whole"] / total[op + "_" + over];
+    line[op + "_kernel_gain"] = kernel[op + "_whole"] / kernel[op + "_" + over];
   }
   for (const DenseMatrix& one : held) Require(one.Delete());
   Require(matrix->Delete());
@@ -1453,8 +1466,12 @@ int Main(int argc, char** argv) {
   of_heads->add_option("--k", heads_width, "Columns of each head");
   of_heads->add_option("--runs", runs);
   CLI::App* distributed = app.add_subcommand(
-      "distributed", "Products of buffers in columns over the server's GPUs, and of whole ones");
+      "distributed", "Products of buffers that lie over the server's GPUs, and of whole ones");
   distributed->add_option("--server", server);
+  std::string over = "columns";
+  distributed->add_option("--over", over, "How they lie")
+      ->check(CLI::IsMember({"columns", "rows"}))
+      ->capture_default_str();
   std::string distributed_matrix;
   distributed->add_option("--matrix", distributed_matrix, "A square one (.mtx); else of --rows");
   distributed->add_option("--rows", attached_rows, "And columns");
@@ -1548,8 +1565,8 @@ int Main(int argc, char** argv) {
     const bool made = distributed_matrix.empty();
     const CsrMatrix s =
         made ? Random(attached_rows, attached_row_nnz, 1) : Ones(ReadPattern(distributed_matrix));
-    return Distributed(server, made ? "random" : distributed_matrix, s, attached_width, chain_steps,
-                       runs);
+    return Distributed(server, made ? "random" : distributed_matrix, s, over, attached_width,
+                       chain_steps, runs);
   }
   if (*latency) return Latency(server, spin, attached_gpu, std::max(runs, 1000));
   if (*held) return Held(server, bare, held_width, beta, std::max(runs, 1000));

@@ -18,6 +18,7 @@ using cuda::stand_in::Step;
 class DistributedFailures : public SeveralDevices {
  protected:
   void TearDown() override { Heal(); }
+  using SeveralDevices::Multiply;
   absl::Status Multiply() {
     SpmmSpec spec;
     spec.tenant = "t";
@@ -60,6 +61,70 @@ TEST_F(DistributedFailures, OfRoomLeaveAPartToTheProcessor) {
   ASSERT_TRUE(Multiply().ok());
   Heal();
   ASSERT_EQ(Find("y")->blocks.size(), 2U);
+  ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
+}
+
+TEST_F(DistributedFailures, OfRowsEndTheWholeToo) {
+  const std::vector<float> x = Random(4);
+  Hold("x", x, Distribution::kRows);
+  Hold("y", {});
+  // Each of two cards has a kernel for its own rows and one for those that it fetches.
+  for (int first = 0; first < 4; ++first) {
+    Fail(Step::kKernel, first, 1, absl::InternalError("told to"));
+    const absl::Status ended = Multiply();
+    EXPECT_TRUE(absl::IsInternal(ended)) << ended;
+    EXPECT_FALSE(result_->began);
+    EXPECT_EQ(Find("y")->version, 1U);
+    Heal();
+  }
+  for (const Step step : {Step::kHold, Step::kCreateEvent}) {
+    Fail(step, 0, 1, absl::InternalError("told to"));
+    const absl::Status ended = Multiply();
+    EXPECT_TRUE(absl::IsInternal(ended)) << ended;
+    Heal();
+  }
+  ASSERT_TRUE(Multiply().ok());
+  ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
+  // Without room on a card its part is the processor's.
+  Fail(Step::kKernel, 0, 1, absl::ResourceExhaustedError("told to"));
+  ASSERT_TRUE(Multiply().ok());
+  Heal();
+  ASSERT_EQ(Find("y")->blocks.size(), 2U);
+  ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
+  // Its block is in host memory, and others fetch from there.
+  Hold("z", {});
+  Multiply("y", "z");
+  ExpectNear(Elements<float>(Find("z")->elements->Get()), Product(Product({x.begin(), x.end()})));
+  EXPECT_EQ(engine_->executor().in_flight(), 0);
+}
+
+class CardsApart : public DistributedFailures {
+ protected:
+  void SetUp() override {
+    cuda::stand_in::LetPeersRead(false);
+    DistributedFailures::SetUp();
+  }
+  void TearDown() override {
+    cuda::stand_in::LetPeersRead(true);
+    DistributedFailures::TearDown();
+  }
+};
+
+TEST_F(CardsApart, CopyBlocksWhole) {
+  const std::vector<float> x = Random(5);
+  Hold("x", x, Distribution::kRows);
+  Hold("y", {});
+  ASSERT_TRUE(Multiply().ok());
+  int64_t read = 0;
+  for (const auto& gpu : engine_->gpus()) {
+    read += gpu->bytes_from_peers();
+    for (const HeldDenseLease& held : {Find("x")}) {
+      for (const DenseBlock& block : held->blocks) {
+        EXPECT_EQ(gpu->residency().PresenceOf(block.elements), Residency::Presence::kCopy);
+      }
+    }
+  }
+  EXPECT_LE(read, static_cast<int64_t>(x.size() * sizeof(float))) << "each block once";
   ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
 }
 

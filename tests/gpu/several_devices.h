@@ -1,4 +1,4 @@
-// An engine with two cards, and products of buffers on it.
+// An engine with two cards or more, and products of buffers on it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,13 +27,17 @@ class SeveralDevices : public ::testing::Test {
     EngineOptions options;
     options.host_memory_bytes = options.preparation_memory_bytes = int64_t{512} << 20;
     options.gpu = DeviceOptions{.memory_bytes = int64_t{1} << 30};
-    options.gpu_ordinals = {0, 1};
+    options.gpu_ordinals.clear();
+    for (int card = 0; card < cards(); ++card) options.gpu_ordinals.push_back(card);
     options.preparation.enabled = false;
     engine_ = Engine::Open(options, observer_).value();
-    if (engine_->gpus().size() < 2) GTEST_SKIP() << engine_->devices().back().unavailable;
+    if (static_cast<int>(engine_->gpus().size()) < cards()) {
+      GTEST_SKIP() << engine_->devices().back().unavailable;
+    }
     ASSERT_TRUE(SendMatrix(engine_->catalog(), "s", pattern_).ok());
   }
 
+  virtual int cards() const { return 2; }
   void Hold(const std::string& name, const std::vector<float>& data,
             Distribution distribution = Distribution::kWhole, int64_t k = kK) {
     PutHeader header{"t", name, {kRows, k, k, ElementType::kF32}, /*zeros=*/data.empty()};

@@ -49,6 +49,7 @@ std::map<Step, Failures> failures;
 std::atomic<bool> failing = false;
 constexpr int kAsked = 1000;
 std::atomic<int> pass_after = kAsked;
+std::atomic<bool> peers_read = true;
 thread_local Waits waits;
 
 }  // namespace
@@ -65,6 +66,8 @@ int Failed(Step step) {
 }
 
 void PassAfter(int asked) { pass_after = asked; }
+
+void LetPeersRead(bool may) { peers_read = may; }
 
 void Heal() {
   std::lock_guard lock(failures_mutex);
@@ -560,7 +563,10 @@ absl::Status QueueWait(const Stream& /*stream*/, const uint32_t* word, uint32_t 
   while (static_cast<int32_t>(std::atomic_ref(there).load() - value) < 0) std::this_thread::yield();
   return absl::OkStatus();
 }
-absl::Status AllowPeer(int /*peer*/) { return absl::OkStatus(); }
+absl::Status AllowPeer(int peer) {
+  if (stand_in::peers_read) return absl::OkStatus();
+  return absl::UnimplementedError(fmt::format("stand-in {} is apart", peer));
+}
 absl::Status TrimPool(size_t keep) {
   ++stand_in::waits.trims;
   TheHeap().Trim(keep);

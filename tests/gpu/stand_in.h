@@ -39,8 +39,11 @@ void PassAfter(int asked);
 /// From now on none fails, and events pass as ever.
 void Heal();
 
+/// Whether a card may read the memory of others, as an engine that is opened from then on finds.
+void LetPeersRead(bool may);
+
 /// There are so many of them, cuda:0 and on, alike.
-inline constexpr int kCards = 2;
+inline constexpr int kCards = 3;
 
 /// Calls that wait for a card.
 struct Waits {

@@ -6,6 +6,7 @@ sparsed_test(row_panels_test row_panels_test.cc DEPS sparsed_dense_harness LABEL
 sparsed_test(coo_panels_test coo_panels_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(product_formats_test product_formats_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(dcsr_test dcsr_test.cc DEPS sparsed_dense_harness LABELS kernels)
+sparsed_test(row_split_test row_split_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(row_segments_test row_segments_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(group_rows_test group_rows_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(sort_rows_test sort_rows_test.cc DEPS sparsed_dense_harness LABELS kernels)

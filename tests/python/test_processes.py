@@ -196,6 +196,13 @@ def test_pickled_held_matrices(client):
         assert (again.read() == x()).all()
 
 
+def test_held_matrices_in_rows(client):
+    with client.put(None, x(), distribution="rows") as held:
+        assert (held.read() == x()).all()
+    with pytest.raises(sparsed.NotFound):
+        client.put(None, x(), distribution="rows", rows_of="no such matrix")
+
+
 def test_a_pickled_matrix_that_is_gone(g):
     pickled = pickle.dumps(g)
     g.delete()

@@ -313,6 +313,10 @@ TEST(Buffers, BadInputIsRefusedInASentence) {
   v1::PutBufferRequest elsewhere = ZerosFor("x", "", 0);
   elsewhere.mutable_header()->set_distribution(static_cast<v1::Distribution>(7));
   refused(elsewhere, {}, "distribution 7 of buffer 'x' is none that this server knows");
+  v1::PutBufferRequest of_none = ZerosFor("x", "", 0);
+  of_none.mutable_header()->set_distribution(v1::DISTRIBUTION_ROWS);
+  of_none.mutable_header()->set_rows_of("none");
+  EXPECT_EQ(Put(server, of_none, {}, &info).error_code(), grpc::NOT_FOUND);
   const grpc::Status large =
       Put(server, HeaderOfBuffer("x", int64_t{1} << 20, 1 << 12), {}, &info);  // 16 GiB
   EXPECT_EQ(large.error_code(), grpc::RESOURCE_EXHAUSTED) << large.error_message();

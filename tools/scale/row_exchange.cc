@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/formats/row_bounds.h"
+
 namespace sparsed::tools {
 namespace {
 
@@ -40,19 +42,10 @@ int64_t RowExchange::fetched_rows() const {
 
 std::vector<CardNumber> BlocksByNonzeros(const CsrView& csr, int cards) {
   std::vector<CardNumber> card_of_row(static_cast<size_t>(csr.rows));
-  int64_t begin = 0;
+  const std::vector<int64_t> bounds = RowBoundsByNonzeros(csr, cards);
   for (int card = 0; card < cards; ++card) {
-    int64_t end = csr.rows;
-    if (card + 1 < cards) {
-      const int64_t share = csr.nnz() / cards * (card + 1) + csr.nnz() % cards * (card + 1) / cards;
-      const auto found = std::ranges::lower_bound(csr.row_offsets, share);
-      end = found - csr.row_offsets.begin();
-      if (end > 0 && share - csr.row_offsets[end - 1] < *found - share) --end;
-      end = std::clamp(end, begin, csr.rows);
-    }
-    std::fill(card_of_row.begin() + begin, card_of_row.begin() + end,
+    std::fill(card_of_row.begin() + bounds[card], card_of_row.begin() + bounds[card + 1],
               static_cast<CardNumber>(card));
-    begin = end;
   }
   return card_of_row;
 }

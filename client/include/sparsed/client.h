@@ -180,6 +180,9 @@ struct PutOptions {
   /// Over the server's GPUs, if there are several: SpMM, and chains of SpMM, sums and reductions,
   /// then run on all of them, and results that stay there lie as the operand does.
   Distribution distribution = Distribution::kWhole;
+  /// Distribution::kRows: of a matrix with as many rows; each GPU gets those with as many of its
+  /// nonzeros. Empty: as many rows.
+  std::string rows_of{};
 };
 
 /// A dense matrix that stays on the server, by name: an operand, or the destination of a result.

@@ -351,6 +351,7 @@ struct Progress {
 enum class Distribution : uint8_t {
   kWhole,    ///< on the one that computed it; copied to others that use it
   kColumns,  ///< each has as many of its columns, and computes with them
+  kRows,     ///< each has rows of it, and computes the same rows of products
 };
 
 /// A buffer: a dense matrix that the server keeps under a name.

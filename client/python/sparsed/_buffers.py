@@ -30,6 +30,7 @@ class Buffers(Connection):
         owner: str | None = None,
         time_to_live: float | None = None,
         distribution: str = "whole",
+        rows_of: str | None = None,
         timeout: float | None = None,
     ) -> HeldDense:
         """Has the server hold a copy of a dense matrix, in the place of one of this name. Products
@@ -44,11 +45,14 @@ class Buffers(Connection):
             time_to_live: seconds that it stays though nothing uses it; None: as the server
                 decides.
             distribution: "columns": each GPU of a server that has several gets as many of its
-                columns, and computes with them; results that stay there lie likewise.
+                columns, and computes with them; "rows": each gets rows of it, and computes the
+                same rows of products; results that stay there lie likewise.
+            rows_of: with "rows", a matrix with as many rows: each GPU gets those with as many of
+                its nonzeros; None: as many rows.
             timeout: seconds; None: no limit.
         """
         operation = self._put(
-            name, x, dtype, durable, owner, time_to_live, distribution, timeout
+            name, x, dtype, durable, owner, time_to_live, distribution, rows_of, timeout
         )
         return operation.wait()
 
@@ -61,46 +65,53 @@ class Buffers(Connection):
         owner: str | None = None,
         time_to_live: float | None = None,
         distribution: str = "whole",
+        rows_of: str | None = None,
         timeout: float | None = None,
     ) -> HeldDense:
         """Makes a buffer of zeros on the server: a place for results. See `put`."""
         rows, cols = _shape(shape)
         dense = (0, rows, cols, cols, _types.parse(dtype), _native.HOST, 0)
         operation = self._put_dense(
-            name, dense, None, False, owner, time_to_live, distribution, timeout
+            name, dense, None, False, owner, time_to_live, distribution, rows_of, timeout
         )
         return operation.wait()
 
     def _put(
         self, name: str | None, x: Any, dtype: Any, durable: bool, owner: str | None,
-        time_to_live: float | None, distribution: str, timeout: float | None,
+        time_to_live: float | None, distribution: str, rows_of: str | None,
+        timeout: float | None,
     ) -> Operation[HeldDense]:  # fmt: skip
         x = host_array(x)
         if dtype is None:
             dtype = getattr(x, "dtype", "f32")
         operand = _operands.operand(x, "x", _types.parse(dtype))
         return self._put_dense(
-            name, operand.dense, operand, durable, owner, time_to_live, distribution, timeout
-        )
+            name, operand.dense, operand, durable, owner, time_to_live, distribution, rows_of,
+            timeout,
+        )  # fmt: skip
 
     def _put_dense(
         self, name: str | None, dense: Any, keep: Any, durable: bool, owner: str | None,
-        time_to_live: float | None, distribution: str, timeout: float | None,
+        time_to_live: float | None, distribution: str, rows_of: str | None,
+        timeout: float | None,
     ) -> Operation[HeldDense]:  # fmt: skip
         name = unused_name() if name is None else name
         encoded = c_name(name)
         if dense[2] < 1:
             raise InvalidArgument(f"{name!r} has no columns: a buffer has 1 or more")
-        if distribution not in ("whole", "columns"):
+        if distribution not in ("whole", "columns", "rows"):
             raise InvalidArgument(
-                f"distribution is {distribution!r}, expected 'whole' or 'columns'"
+                f"distribution is {distribution!r}, expected 'whole', 'columns' or 'rows'"
             )
+        if rows_of is not None and distribution != "rows":
+            raise InvalidArgument("rows_of is for distribution='rows'")
         handle = self._native_handle()
         c_owner = ctypes.create_string_buffer(owner.encode()) if owner else None
+        of = None if rows_of is None else ctypes.create_string_buffer(c_name(rows_of, "rows_of"))
         put = _native.PUT_OPTIONS.pack(
             _native.PUT_OPTIONS.size, durable, ctypes.addressof(c_owner) if c_owner else 0,
             _numbers.nanoseconds(time_to_live, "time_to_live", "; None: as the server decides"),
-            distribution == "columns",
+            distribution == "columns", distribution == "rows", ctypes.addressof(of) if of else 0,
         )  # fmt: skip
         packed = _native.DENSE.pack(*dense)
         options = _native.call_options(timeout)
@@ -115,7 +126,7 @@ class Buffers(Connection):
         def finish() -> HeldDense:
             return HeldDense(cast("Client", self), name, dense[1], dense[2], dense[4])
 
-        return Operation(start, finish, (handle, keep, c_owner, put, packed, options))
+        return Operation(start, finish, (handle, keep, c_owner, of, put, packed, options))
 
     def held(self, name: str) -> HeldDense:
         """The buffer of that name, which the server has already.

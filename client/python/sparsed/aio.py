@@ -126,11 +126,12 @@ class Client:
         owner: str | None = None,
         time_to_live: float | None = None,
         distribution: str = "whole",
+        rows_of: str | None = None,
         timeout: float | None = None,
     ) -> HeldDense:
         """See `sparsed.Client.put`."""
         operation = self.sync._put(
-            name, x, dtype, durable, owner, time_to_live, distribution, timeout
+            name, x, dtype, durable, owner, time_to_live, distribution, rows_of, timeout
         )
         return await operation.awaited()
 

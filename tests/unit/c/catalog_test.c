@@ -227,6 +227,15 @@ void TestHeld(sparsed_client* client, const Sparse* s) {
   put.time_to_live_ns = INT64_C(3600) * 1000 * 1000 * 1000;
   put.columns_over_gpus = 1; /* without several of them it is whole */
   CHECK_OK(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL));
+  put.rows_over_gpus = 1;
+  CHECK_ENDS(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL), SPARSED_INVALID_ARGUMENT,
+             "are both set");
+  put.columns_over_gpus = 0;
+  put.rows_of = "none";
+  CHECK_ENDS(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL), SPARSED_NOT_FOUND,
+             "none");
+  put.rows_of = NULL;
+  CHECK_OK(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL));
   zeros.data = NULL;
   CHECK_OK(sparsed_dense_put(client, "held.c", &zeros, NULL, NULL, NULL));
   CHECK_OK(sparsed_dense_read(client, "held.c", &to, NULL, NULL));

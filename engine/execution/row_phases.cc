@@ -1,0 +1,420 @@
+#include "engine/execution/row_phases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "engine/execution/chain_call.h"
+
+namespace sparsed::engine {
+namespace {
+
+/// No matrix has such a name.
+constexpr const char* kFetchedColumns = " (fetched)";
+
+int64_t BytesOfRows(const DenseShape& shape, int64_t rows) {
+  return rows * shape.cols * static_cast<int64_t>(SizeOf(shape.type));
+}
+
+bool SameSizes(const DenseShape& one, const DenseShape& other) {
+  return one.rows == other.rows && one.cols == other.cols && one.type == other.type;
+}
+
+}  // namespace
+
+struct RowPhases::Derived {
+  Mutex mutex;
+  absl::StatusOr<std::shared_ptr<RowDistribution>> rows ABSL_GUARDED_BY(mutex) =
+      absl::InternalError("the matrix's rows were not divided");
+};
+
+/// Divides a matrix's rows, where the disk is read, and computes nothing.
+class RowPhases::Derive final : public Job {
+ public:
+  struct Work {
+    std::shared_ptr<Executor::Impl> impl;
+    MatrixLease matrix;
+    Problem problem;
+    std::shared_ptr<const ActivePlan> plan;
+    std::vector<int64_t> bounds;
+    std::shared_ptr<Derived> to;
+
+    absl::StatusOr<std::shared_ptr<RowDistribution>> Find(const std::atomic<bool>* stop) const;
+  };
+
+  Derive(Work work, std::string tenant, std::shared_ptr<ResultSink> sink)
+      : Job(work.impl->scheduler, std::move(tenant), std::move(sink), DeviceId{}),
+        work_(std::move(work)) {}
+  absl::StatusOr<ClaimedBytes> Claim(uint32_t /*array*/, uint64_t /*offset*/,
+                                     uint64_t /*size*/) override {
+    return absl::InvalidArgumentError("it has no operands");
+  }
+  bool complete() const override { return true; }
+
+ private:
+  Next Run(Lane& /*lane*/, absl::Status* end) override {
+    const MutexLock lock(work_.to->mutex);
+    *end = work_.to->rows.status();
+    return Next::kEnded;
+  }
+  void Drop() override {}
+  Loader ToLoad() const override {
+    return [work = work_](const std::atomic<bool>* stop) -> Held {
+      absl::StatusOr<std::shared_ptr<RowDistribution>> rows = work.Find(stop);
+      const MutexLock lock(work.to->mutex);
+      work.to->rows = std::move(rows);
+      return {};
+    };
+  }
+
+  const Work work_;
+};
+
+absl::StatusOr<std::shared_ptr<RowDistribution>> RowPhases::Derive::Work::Find(
+    const std::atomic<bool>* stop) const {
+  const std::shared_ptr<Pattern>& pattern = matrix->pattern();
+  std::shared_ptr<RowDistribution> rows =
+      impl->derived->FindRows(pattern, problem.transposed, bounds);
+  if (rows == nullptr) {
+    BuildContext context;
+    context.stop = stop;
+    const absl::StatusOr<std::shared_ptr<const Layout>> of =
+        problem.transposed ? impl->derived->Transposed(pattern, context) : pattern->Csr(stop);
+    if (!of.ok()) return of.status();
+    absl::StatusOr<std::shared_ptr<RowDistribution>> built =
+        RowDistribution::Build(**of, bounds, pattern->payer(), impl->budget, stop);
+    if (!built.ok()) return built;
+    rows = *std::move(built);
+  }
+  absl::Status planned = rows->AddPlans(problem, plan, *pattern, impl->budget, stop);
+  if (!planned.ok()) return planned;
+  impl->derived->KeepRows(pattern, problem.transposed, rows);
+  return rows;
+}
+
+absl::StatusOr<std::unique_ptr<RowPhases>> RowPhases::Begin(
+    const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
+    const std::vector<HeldDenseLease>& held) {
+  std::unique_ptr<RowPhases> phases(new RowPhases(impl, spec));
+  absl::StatusOr<bool> in_rows = phases->AddOperands(held);
+  for (size_t i = 0; i < spec.steps.size() && in_rows.ok() && *in_rows; ++i) {
+    in_rows = phases->AddStep(i);
+  }
+  if (in_rows.ok() && *in_rows) in_rows = phases->AddResults();
+  if (!in_rows.ok()) return in_rows.status();
+  if (!*in_rows) return std::unique_ptr<RowPhases>();
+  return phases;
+}
+
+absl::StatusOr<bool> RowPhases::AddOperands(const std::vector<HeldDenseLease>& held) {
+  const size_t count = impl_->gpus.size();
+  for (const HeldDenseLease& operand : held) {
+    if (operand == nullptr) return false;
+    values_.push_back({operand->shape, operand, {}, {}, 0});
+    values_.back().shape.leading_dimension = operand->shape.cols;
+    if (operand->distribution() == Distribution::kRows && operand->blocks.size() == count) {
+      values_.back().bounds = RowBoundsOf(operand->blocks);
+    }
+  }
+  // Others are cut as those that lie in rows, if there is one of as many.
+  for (Value& value : values_) {
+    if (!value.bounds.empty()) continue;
+    const auto like = std::ranges::find_if(values_, [&](const Value& other) {
+      return other.held->distribution() == Distribution::kRows && !other.bounds.empty() &&
+             other.shape.rows == value.shape.rows;
+    });
+    if (like == values_.end() && value.shape.rows < static_cast<int64_t>(count)) return false;
+    value.bounds = like != values_.end()
+                       ? like->bounds
+                       : EvenBounds(value.shape.rows, static_cast<int64_t>(count));
+  }
+  return true;
+}
+
+absl::StatusOr<bool> RowPhases::AddStep(size_t i) {
+  const ChainStep& step = spec_.steps[i];
+  absl::StatusOr<bool> added = false;
+  if (const auto* const spmm = std::get_if<SpmmStep>(&step)) added = AddStep(*spmm);
+  if (const auto* const sum = std::get_if<SumStep>(&step)) added = AddStep(*sum);
+  if (!added.ok() || !*added) return added;
+  const auto use = [&](size_t value) { values_[value].last_use = i; };
+  if (const auto* const spmm = std::get_if<SpmmStep>(&step)) {
+    use(spmm->b);
+    if (spmm->beta != 0) use(*spmm->accumulate);
+  } else {
+    for (const SumStep::Term& term : std::get<SumStep>(step).terms) use(term.value);
+  }
+  values_.back().last_use = i;
+  return true;
+}
+
+absl::StatusOr<bool> RowPhases::AddStep(const SpmmStep& spmm) {
+  if (spmm.values || spmm.b >= values_.size()) return false;
+  if (!matrices_.contains(spmm.matrix)) {
+    absl::StatusOr<MatrixLease> found = impl_->catalog.Find(spec_.tenant, spmm.matrix);
+    if (!found.ok()) return found.status();
+    matrices_.emplace(spmm.matrix, *std::move(found));
+  }
+  const Matrix& matrix = *MatrixOf(spmm);
+  const Pattern& pattern = *matrix.pattern();
+  const int64_t in = spmm.transpose ? pattern.rows() : pattern.cols();
+  const int64_t out = spmm.transpose ? pattern.cols() : pattern.rows();
+  const Value& b = values_[spmm.b];
+  const auto count = static_cast<int64_t>(impl_->gpus.size());
+  if (b.shape.rows != in || b.shape.type != matrix.type() || out < count) return false;
+  Value made{{out, b.shape.cols, b.shape.cols, matrix.type()}, nullptr, {}, {}, 0};
+  if (in == out) made.bounds = b.bounds;
+  if (spmm.beta != 0) {
+    if (!spmm.accumulate || *spmm.accumulate >= values_.size()) return false;
+    const Value& old = values_[*spmm.accumulate];
+    if (!SameSizes(old.shape, made.shape)) return false;
+    // Operands can be cut in any way.
+    if (old.held == nullptr && (old.bounds.empty() || old.bounds != made.bounds)) return false;
+  }
+  values_.push_back(std::move(made));
+  return true;
+}
+
+bool RowPhases::AddStep(const SumStep& sum) {
+  if (sum.terms.empty() || sum.terms.size() > kMostTerms) return false;
+  const Value* like = nullptr;  // a value that a step made
+  for (const SumStep::Term& term : sum.terms) {
+    if (term.value >= values_.size()) return false;
+    const Value& value = values_[term.value];
+    if (!SameSizes(value.shape, values_[sum.terms[0].value].shape)) return false;
+    if (value.held != nullptr) continue;
+    if (value.bounds.empty() || (like != nullptr && value.bounds != like->bounds)) return false;
+    like = &value;
+  }
+  if (like == nullptr) like = &values_[sum.terms[0].value];
+  values_.push_back({like->shape, nullptr, like->bounds, {}, 0});
+  return true;
+}
+
+absl::StatusOr<bool> RowPhases::AddResults() {
+  if (spec_.results.empty()) return false;
+  for (size_t i = 0; i < spec_.results.size(); ++i) {
+    const ChainSpec::Result& result = spec_.results[i];
+    if (result.value < spec_.operands.size() || result.value >= values_.size()) return false;
+    Value& value = values_[result.value];
+    if (value.result || (result.shape && !SameSizes(*result.shape, value.shape))) return false;
+    value.result = i;
+    value.last_use = spec_.steps.size();
+    writes_.emplace_back();
+    if (result.place.shared.size() > 0) return false;
+    if (result.place.held.empty()) {
+      if (spec_.results.size() > 1) return false;
+      continue;
+    }
+    absl::StatusOr<DenseWrite> write = impl_->dense.BeginWrite(spec_.tenant, result.place.held);
+    if (!write.ok()) return write.status();
+    if (!SameSizes(write->base()->shape, value.shape)) return false;
+    writes_.back() = *std::move(write);
+  }
+  return true;
+}
+
+Problem RowPhases::ProblemOf(const SpmmStep& spmm) const {
+  const ElementType type = MatrixOf(spmm)->type();
+  return {.operation = Operation::kSpmm,
+          .transposed = spmm.transpose,
+          .type = type,
+          .k = values_[spmm.b].shape.cols,
+          .device = DeviceKind::kCuda,
+          .allow_tf32 = spmm.allow_tf32 && type == ElementType::kF32};
+}
+
+std::shared_ptr<const ActivePlan> RowPhases::PlanOf(const SpmmStep& spmm) const {
+  const MatrixLease& matrix = MatrixOf(spmm);
+  const Problem problem = ProblemOf(spmm);
+  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
+  if (found.due() && impl_->on_unknown_class) impl_->on_unknown_class(matrix, problem);
+  if (found.plan != nullptr) matrix->CountUse(found.plan->plan);
+  return found.plan;
+}
+
+absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
+  if (runs_) {
+    // Of the step before.
+    runs_ = false;
+    StepEnd& step = steps_.emplace_back();
+    for (const StepEnd& product : took) {
+      if (step.plan.empty()) step.plan = product.plan;
+      step.nanoseconds += product.nanoseconds;
+    }
+    values_[made()].blocks = out_->blocks();
+    out_.reset();
+    in_.clear();
+    part_matrices_.clear();
+    for (Value& value : values_) {
+      if (value.last_use == step_) value.blocks.clear();
+    }
+    ++step_;
+  }
+  if (step_ == spec_.steps.size()) return size_t{0};
+  if (const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[step_])) {
+    const std::vector<int64_t>& bounds = values_[spmm->b].bounds;
+    if (derived_ != nullptr) {
+      const MutexLock lock(derived_->mutex);
+      if (!derived_->rows.ok()) return derived_->rows.status();
+      rows_ = *derived_->rows;
+    } else {
+      const std::shared_ptr<const ActivePlan> plan = PlanOf(*spmm);
+      rows_ = impl_->derived->FindRows(MatrixOf(*spmm)->pattern(), spmm->transpose, bounds);
+      if (rows_ == nullptr || !rows_->HasPlans(ProblemOf(*spmm), plan)) {
+        derived_ = std::make_shared<Derived>();
+        return size_t{1};
+      }
+    }
+    derived_.reset();
+    part_matrices_ = rows_->MatricesOf(MatrixOf(*spmm), impl_->budget);
+  }
+  if (absl::Status s = Prepare(); !s.ok()) return s;
+  runs_ = true;
+  return impl_->gpus.size();
+}
+
+absl::Status RowPhases::Prepare() {
+  Value& value = values_[made()];
+  if (const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[step_])) {
+    value.bounds = rows_->result_bounds();
+    in_.push_back(BlocksOf(spmm->b, rows_->operand_bounds()));
+    if (spmm->beta != 0) in_.push_back(BlocksOf(*spmm->accumulate, value.bounds));
+    exchanged_bytes_ += BytesOfRows(values_[spmm->b].shape, rows_->fetched_rows());
+  } else {
+    for (const SumStep::Term& term : std::get<SumStep>(spec_.steps[step_]).terms) {
+      in_.push_back(BlocksOf(term.value, value.bounds));
+    }
+  }
+  std::vector<DenseBlock> blocks = BlocksOfRows(value.shape, value.bounds);
+  if (!value.result || !writes_[*value.result]) {
+    out_ = std::make_shared<BlockResults>(std::move(blocks));
+    return absl::OkStatus();
+  }
+  out_ = std::make_shared<BlockResults>(*std::exchange(writes_[*value.result], std::nullopt),
+                                        std::move(blocks));
+  published_.push_back(out_);
+  return absl::OkStatus();
+}
+
+std::vector<DenseBlock> RowPhases::BlocksOf(size_t value, const std::vector<int64_t>& bounds) {
+  Value& of = values_[value];
+  if (of.held == nullptr) return of.blocks;
+  const bool lies_so =
+      of.held->distribution() == Distribution::kRows && RowBoundsOf(of.held->blocks) == bounds;
+  if (!lies_so) cut_bytes_ += BytesOfRows(of.shape, of.shape.rows);
+  return RowBlocksOf(of.held, bounds, impl_->budget);
+}
+
+ChainSpec RowPhases::NewPart(size_t i) const {
+  ChainSpec part;
+  part.tenant = spec_.tenant;
+  part.priority = spec_.priority;
+  part.timeout_ns = time_.nanoseconds();
+  part.part.device = impl_->gpus[i].id();
+  part.results.resize(1);
+  part.results[0].place = {.blocks = out_, .block = i};
+  return part;
+}
+
+ChainSpec RowPhases::PartOf(const SpmmStep& spmm, size_t i) {
+  ChainSpec part = NewPart(i);
+  const RowDistribution::Part& rows = rows_->parts()[i];
+  SpmmStep own = spmm;
+  own.transpose = false;
+  own.b = 0;
+  part.part.matrices = {{spmm.matrix, part_matrices_[i].own}};
+  part.operands.push_back({.block = in_[0][i]});
+  if (spmm.beta != 0) {
+    own.accumulate = part.operands.size();
+    part.operands.push_back({.block = in_[1][i]});
+  }
+  std::optional<SpmmStep> of_fetched;
+  if (rows.fetched != nullptr) {
+    of_fetched = own;
+    of_fetched->matrix += kFetchedColumns;
+    part.part.matrices.emplace(of_fetched->matrix, part_matrices_[i].fetched);
+    auto fetched = std::make_shared<FetchedRows>();
+    fetched->shape = in_[0][i].shape;
+    fetched->shape.rows = rows.fetched_rows;
+    for (size_t from = 0; from < rows.from.size(); ++from) {
+      if (rows.from[from].count == 0) continue;
+      fetched->parts.push_back(
+          {in_[0][from], impl_->gpus[from].id(), rows.from[from].rows, rows.from[from].count});
+    }
+    of_fetched->b = part.operands.size();
+    part.operands.push_back({.fetched = std::move(fetched)});
+    of_fetched->beta = 1;
+    of_fetched->accumulate = part.operands.size();
+  }
+  part.results[0].value = part.operands.size() + (of_fetched ? 1 : 0);
+  part.steps.emplace_back(own);
+  if (of_fetched) part.steps.emplace_back(*of_fetched);
+  return part;
+}
+
+ChainSpec RowPhases::PartOf(const SumStep& sum, size_t i) {
+  ChainSpec part = NewPart(i);
+  SumStep own;
+  for (const SumStep::Term& term : sum.terms) {
+    own.terms.push_back({part.operands.size(), term.factor});
+    part.operands.push_back({.block = in_[own.terms.size() - 1][i]});
+  }
+  part.results[0].value = part.operands.size();
+  part.steps.emplace_back(own);
+  return part;
+}
+
+absl::StatusOr<std::shared_ptr<Call>> RowPhases::BeginPart(size_t i,
+                                                           std::shared_ptr<ResultSink> sink) {
+  const ChainStep& step = spec_.steps[step_];
+  if (derived_ != nullptr) {
+    const auto& spmm = std::get<SpmmStep>(step);
+    auto derive = std::make_shared<Derive>(
+        Derive::Work{impl_, MatrixOf(spmm), ProblemOf(spmm),
+                     MatrixOf(spmm)->pattern()->plans().Find(ClassOf(ProblemOf(spmm))).plan,
+                     values_[spmm.b].bounds, derived_},
+        spec_.tenant, std::move(sink));
+    derive->priority = spec_.priority;
+    if (absl::Status s = derive->Start(time_.nanoseconds()); !s.ok()) return s;
+    return derive;
+  }
+  const auto* const spmm = std::get_if<SpmmStep>(&step);
+  return ChainCall::Begin(impl_,
+                          spmm != nullptr ? PartOf(*spmm, i) : PartOf(std::get<SumStep>(step), i),
+                          std::move(sink));
+}
+
+ChainSpec RowPhases::Gathered() const {
+  ChainSpec chain;
+  chain.tenant = spec_.tenant;
+  chain.priority = spec_.priority;
+  chain.timeout_ns = time_.nanoseconds();
+  const Value& value = values_[spec_.results[0].value];
+  auto all = std::make_shared<FetchedRows>();
+  all->shape = value.shape;
+  for (size_t i = 0; i < value.blocks.size(); ++i) {
+    all->parts.push_back(
+        {value.blocks[i], impl_->gpus[i].id(), nullptr, value.blocks[i].shape.rows});
+  }
+  chain.operands.push_back({.fetched = std::move(all)});
+  chain.steps = {SumStep{{{0, 1}}}};
+  chain.results = {spec_.results[0]};
+  chain.results[0].value = 1;
+  return chain;
+}
+
+std::string RowPhases::Describe() const {
+  std::string text = fmt::format(", {} bytes exchanged", exchanged_bytes_);
+  if (cut_bytes_ > 0) text += fmt::format(", {} bytes cut into rows on the host", cut_bytes_);
+  return text;
+}
+
+void RowPhases::Release() {
+  for (const auto& result : published_) result->Release();
+  writes_.clear();
+}
+
+}  // namespace sparsed::engine
