@@ -321,7 +321,11 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
       return absl::UnavailableError(problem);
     }
   }
-  const bool here = need == Need::kRead ? IsCurrentHere(*record) : IsMine(*record);
+  bool here = need == Need::kRead ? IsCurrentHere(*record) : IsMine(*record);
+  // A copy is shared with others a moment after its owner has shared it.
+  if (here && !IsMine(*record) && record->key.first != tenant) {
+    here = engine_.catalog().Find(tenant, reference).ok();
+  }
   if (here) return absl::OkStatus();
   std::vector<std::string> nodes;
   {

@@ -166,7 +166,7 @@ class Peers::Calling {
   explicit Calling(Peers& peers) : peers_(peers) {
     context_.set_deadline(std::chrono::system_clock::now() + kPatience);
     const std::string& token = peers_.options_.token;
-    if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
+    if (!token.empty()) context_.AddMetadata("authorization", fmt::format("Bearer {}", token));
     const MutexLock lock(peers_.mutex_);
     peers_.calling_.insert(&context_);
     if (peers_.cancelled_) context_.TryCancel();

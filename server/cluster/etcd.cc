@@ -152,7 +152,8 @@ class Etcd final : public Directory {
       return member.lease->LeaseGrant(&context, request, &response);
     });
     if (!status.ok()) return status;
-    if (!response.error().empty()) return absl::UnavailableError("etcd: " + response.error());
+    if (!response.error().empty())
+      return absl::UnavailableError(fmt::format("etcd: {}", response.error()));
     return response.id();
   }
 

@@ -102,6 +102,9 @@ struct Fetch {
 
   static absl::StatusOr<Lease> Find(const ServiceContext& service, const Caller& caller,
                                     const Request& request) {
+    if (service.cluster == nullptr) {
+      return absl::FailedPreconditionError("this server is by itself, and no node (--etcd)");
+    }
     if (absl::Status node = service.access.RequireNode(caller); !node.ok()) return node;
     // Copying is no use of it.
     engine::MatrixLease matrix = service.engine.catalog().Look(request.tenant(), request.name());

@@ -1,6 +1,7 @@
 #include "server/security/access.h"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 
 #include <chrono>
 
@@ -112,6 +113,11 @@ std::shared_ptr<const AccessFile> Access::file() const {
   return file_;
 }
 
+bool Access::IsNodesDigest(const std::string& digest) const {
+  return digest.size() == nodes_digest_.size() &&
+         CRYPTO_memcmp(digest.data(), nodes_digest_.data(), digest.size()) == 0;
+}
+
 void Access::TrustNodes(std::string_view token) { nodes_digest_ = Sha256(token); }
 
 absl::Status Access::RequireNode(const Caller& caller) {
@@ -131,7 +137,7 @@ absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_vi
                 from);
   }
   if (evidence.token.has_value() && !nodes_digest_.empty() &&
-      Sha256(*evidence.token) == nodes_digest_) {
+      IsNodesDigest(Sha256(*evidence.token))) {
     Caller node{std::string(kClusterTenant), Role::kOperator, "node of the cluster", nullptr};
     node.node = true;
     return node;

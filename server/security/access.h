@@ -80,6 +80,7 @@ class Access {
   Counts counts() const;
 
  private:
+  bool IsNodesDigest(const std::string& digest) const;
   explicit Access(std::string path) : path_(std::move(path)) {}
   absl::Status Load();
   void Reload();

@@ -72,7 +72,8 @@ class Etcd:
 class Node:
     """A server of the cluster, with its folder and address for as many runs as it has."""
 
-    def __init__(self, sparsed, folder, name, etcd):
+    def __init__(self, sparsed, folder, name, etcd, flags=()):
+        self.flags = flags
         self.sparsed, self.folder, self.name, self.etcd = sparsed, folder / name, name, etcd
         self.folder.mkdir()
         self.port = reserved_port()
@@ -88,7 +89,8 @@ class Node:
                  f"--node={self.name}", f"--etcd=127.0.0.1:{self.etcd.port}",
                  f"--replicas={REPLICAS}", f"--data-dir={self.folder / 'data'}", "--devices=cpu",
                  "--host-memory=1GiB", "--threads=1", "--preparation-workers=0",
-                 "--metrics-listen=127.0.0.1:0", "--log-format=json", "--shutdown-grace=5"],
+                 "--metrics-listen=127.0.0.1:0", "--log-format=json", "--shutdown-grace=5",
+                 *self.flags],
                 stdout=out, stderr=out)
         self.metrics = serving(self.process, log, begin, 120)["metrics"]
 
@@ -105,11 +107,9 @@ class Node:
 
 
 class Cluster:
-    def __init__(self, sparsed, sparsectl, folder):
-        self.sparsectl, self.folder = sparsectl, folder
-        self.etcd = Etcd(folder)
-        self.etcd.start()
-        self.nodes = {name: Node(sparsed, folder, name, self.etcd) for name in ("a", "b", "c")}
+    def __init__(self, sparsed, sparsectl, folder, etcd, names, flags=()):
+        self.sparsectl, self.folder, self.etcd = sparsectl, folder, etcd
+        self.nodes = {name: Node(sparsed, folder, name, etcd, flags) for name in names}
 
     def run(self, node, *arguments, check=True, **flags):
         """sparsectl at a node, or at several."""
@@ -278,6 +278,73 @@ def drain(cluster, products):
     say("drained b")
 
 
+def with_strangers(sparsed, sparsectl, folder, etcd):
+    """TLS, tenants and a token of the cluster's: what is another's stays his, on every node."""
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-keyout", "tls.key", "-out", "tls.crt", "-days", "2", "-subj", "/CN=node",
+            "-addext", "subjectAltName=IP:127.0.0.1")
+    tokens, lines = {}, []
+    for tenant in ("alice", "bob"):
+        said = subprocess.run([sparsectl, "token", "new", tenant, f"--tenant={tenant}",
+                               "--role=operator"], capture_output=True, text=True, check=True).stdout
+        tokens[tenant] = said.split("\n", 1)[0]
+        lines.append(next(line for line in said.splitlines() if "sha256" in line))
+    for name, text in {"access.yaml": "tokens:\n" + "\n".join(lines) + "\n",
+                       "cluster-token": "c" * 40 + "\n", "other-token": "d" * 40 + "\n"}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o600)
+    flags = [f"--tls-certificate={folder}/tls.crt", f"--tls-key={folder}/tls.key",
+             f"--cluster-ca={folder}/tls.crt", f"--access-file={folder}/access.yaml"]
+    cluster = Cluster(sparsed, sparsectl, folder, etcd, ("t1", "t2"),
+                      [*flags, f"--cluster-token-file={folder}/cluster-token"])
+    stranger = Node(sparsed, folder, "t3", etcd, [*flags,
+                                                  f"--cluster-token-file={folder}/other-token"])
+
+    def run(tenant, node, *arguments, check=True):
+        return cluster.run(node, *arguments, check=check,
+                           env={**os.environ, "SPARSED_TLS_CA": f"{folder}/tls.crt",
+                                "SPARSED_TOKEN": tokens[tenant]})
+    try:
+        for node in cluster.nodes.values():
+            node.start()
+        wait_for("two nodes", lambda: sum(
+            n["state"] == "serving" for n in run("alice", "t1", "cluster", "list")["nodes"]) == 2)
+        for name in ("m0", "m3", "m4", "m5"):
+            run("alice", "t1", "upload", f"{name}.mtx")
+        for node in cluster.nodes:
+            for name in ("m0", "m3", "m4", "m5"):
+                run("alice", node, "spmm", name, "--operand=B.npy", "--out=C.npy")
+                hidden = run("bob", node, "show", f"alice~{name}", check=False)
+                text = hidden.stderr + hidden.stdout
+                assert hidden.returncode != 0 and "another node" not in text, text
+        run("alice", "t1", "share", "m0", "--with=bob")
+        for node in cluster.nodes:
+            run("bob", node, "spmm", "alice~m0", "--operand=B.npy", "--out=C.npy")
+        # One that has another secret gets no copies, and that is said.
+        stranger.start()
+        cluster.nodes["t2"].kill()
+        wait_for("t2 is gone", lambda: not any(
+            n["name"] == "t2" and n["state"] == "serving"
+            for n in run("alice", "t1", "cluster", "list")["nodes"]))
+        for i in range(6):
+            refused = run("alice", "t1", "upload", "m0.mtx", f"--name=refused{i}", check=False)
+            text = refused.stderr + refused.stdout
+            assert refused.returncode != 0 and "t3" in text or "token" in text, text
+    except BaseException:
+        for node in (*cluster.nodes.values(), stranger):
+            with contextlib.suppress(OSError):
+                print(f"--- {node.name}\n{(node.folder / 'log').read_text()[-4000:]}")
+        raise
+    finally:
+        for node in (*cluster.nodes.values(), stranger):
+            if node.process is not None and node.process.poll() is None:
+                with ended(node.process):
+                    pass
+    say("tenants, TLS and the cluster's token: what is another's stays his")
+
+
 def main():
     sparsed, sparsectl = sys.argv[1:]
     if shutil.which("etcd") is None:
@@ -285,8 +352,10 @@ def main():
         return 77
     with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
         folder = pathlib.Path(temporary)
-        cluster = Cluster(sparsed, sparsectl, folder)
-        stack.callback(lambda: cluster.etcd.kill())
+        etcd = Etcd(folder)
+        etcd.start()
+        stack.callback(etcd.kill)
+        cluster = Cluster(sparsed, sparsectl, folder, etcd, ("a", "b", "c"))
         try:
             for node in cluster.nodes.values():
                 node.start()
@@ -319,6 +388,19 @@ def main():
                 if node.process is not None and node.process.poll() is None:
                     with ended(node.process):
                         pass
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        for name in ("m0", "m3", "m4", "m5"):
+            subprocess.run([sparsectl, "generate", "matrix", "200x200", f"--out={name}.mtx"],
+                           cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sparsectl, "generate", "dense", "200x8", "--out=B.npy"], cwd=folder,
+                       check=True, stdout=subprocess.DEVNULL)
+        etcd = Etcd(folder)
+        etcd.start()
+        try:
+            with_strangers(sparsed, sparsectl, folder, etcd)
+        finally:
+            etcd.kill()
     say("ok")
     return 0
 

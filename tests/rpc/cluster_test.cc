@@ -1,18 +1,11 @@
 // What a cluster stands on: placement, records, a real etcd, and who is a node.
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <map>
-#include <optional>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -23,17 +16,18 @@
 #include "server/cluster/placement.h"
 #include "server/cluster/record.h"
 #include "server/security/access.h"
+#include "tests/rpc/test_etcd.h"
 
 namespace sparsed::server {
 namespace {
 
 std::vector<PlacementNode> NodesOf(int count, double weight = 1) {
   std::vector<PlacementNode> nodes;
-  for (int i = 0; i < count; ++i) nodes.push_back({"node-" + std::to_string(i), weight});
+  for (int i = 0; i < count; ++i) nodes.push_back({fmt::format("node-{}", i), weight});
   return nodes;
 }
 
-std::string KeyOf(int i) { return "pattern " + std::to_string(i); }
+std::string KeyOf(int i) { return fmt::format("pattern {}", i); }
 
 TEST(Placement, ANodeThatGoesMovesOnlyWhatItHad) {
   const std::vector<PlacementNode> all = NodesOf(7);
@@ -164,73 +158,15 @@ TEST(Nodes, AreKnownByTheClustersTokenAlone) {
       nobody_asked.Identify({.token = other, .private_way = true}, "test").status()));
 }
 
-/// A port that is free now, and that a program which starts soon finds free, too.
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in name = {};
-  name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(name);
-  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&name), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size), 0);
-  close(fd);
-  return ntohs(name.sin_port);
-}
-
 class EtcdTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (std::system("command -v etcd > /dev/null") != 0) {
-      GTEST_SKIP() << "etcd is not installed (Debian package etcd-server)";
-    }
-    std::string folder = testing::TempDir() + "sparsed_etcd_XXXXXX";
-    folder_ = mkdtemp(folder.data());
-    client_ = "127.0.0.1:" + std::to_string(FreePort());
-    peer_ = "127.0.0.1:" + std::to_string(FreePort());
-    Start();
-  }
-  void TearDown() override {
-    Kill();
-    std::filesystem::remove_all(folder_);
+    if (!test::TestEtcd::Installed()) GTEST_SKIP() << test::TestEtcd::kMissing;
+    etcd_ = std::make_unique<test::TestEtcd>();
+    directory_ = OpenEtcd({etcd_->address()});
   }
 
-  void Start() {
-    const std::vector<std::string> words = {"etcd",
-                                            "--name=test",
-                                            "--data-dir=" + folder_ + "/data",
-                                            "--listen-client-urls=http://" + client_,
-                                            "--advertise-client-urls=http://" + client_,
-                                            "--listen-peer-urls=http://" + peer_,
-                                            "--initial-advertise-peer-urls=http://" + peer_,
-                                            "--initial-cluster=test=http://" + peer_};
-    std::vector<char*> arguments;
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    const std::string log = folder_ + "/log";
-    pid_ = fork();
-    if (pid_ == 0) {
-      const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      dup2(out, STDOUT_FILENO);
-      dup2(out, STDERR_FILENO);
-      execvp("etcd", arguments.data());
-      _exit(127);
-    }
-    directory_ = OpenEtcd({client_});
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!directory_->Read("/").ok() && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-  }
-  void Kill() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    pid_ = -1;
-  }
-
-  std::string folder_, client_, peer_;
-  pid_t pid_ = -1;
+  std::unique_ptr<test::TestEtcd> etcd_;
   std::unique_ptr<Directory> directory_;
 };
 
@@ -257,7 +193,7 @@ TEST_F(EtcdTest, AllPagesAreRead) {
     std::vector<Directory::Change> changes;
     for (int i = 0; i < 110; ++i) {
       changes.push_back(
-          {.key = "/p/" + std::to_string(batch * 1000 + i), .value = "v", .if_revision = {}});
+          {.key = fmt::format("/p/{}", batch * 1000 + i), .value = "v", .if_revision = {}});
     }
     ASSERT_TRUE(directory_->Apply(changes).ok());
   }
@@ -322,8 +258,9 @@ TEST_F(EtcdTest, WatchersSeeEveryChangeSinceARevision) {
                         [&](const std::vector<Directory::Event>& events) {
                           const MutexLock lock(mutex);
                           for (const Directory::Event& event : events) {
-                            seen.push_back(event.entry.key +
-                                           (event.deleted ? " gone" : "=" + event.entry.value));
+                            seen.push_back(
+                                event.entry.key +
+                                (event.deleted ? " gone" : fmt::format("={}", event.entry.value)));
                           }
                         },
                         stop)
@@ -345,27 +282,26 @@ TEST_F(EtcdTest, WatchersSeeEveryChangeSinceARevision) {
 
 TEST_F(EtcdTest, OneThatIsAwayIsSaidAndAskedAgain) {
   ASSERT_TRUE(directory_->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}}).ok());
-  const std::unique_ptr<Directory> before = std::move(directory_);
-  Kill();
-  const absl::Status away = before->Read("/t/").status();
+  etcd_->Kill();
+  const absl::Status away = directory_->Read("/t/").status();
   EXPECT_TRUE(absl::IsUnavailable(away)) << away;
-  EXPECT_NE(away.message().find(client_), std::string::npos) << away;
-  EXPECT_TRUE(absl::IsUnavailable(before->Grant(3).status()));
-  EXPECT_TRUE(absl::IsUnavailable(before->KeepAlive(1)));
-  EXPECT_TRUE(absl::IsUnavailable(before->Watch("/t/", 1, [](const auto&) {}, {})));
-  Start();
+  EXPECT_NE(away.message().find(etcd_->address()), std::string::npos) << away;
+  EXPECT_TRUE(absl::IsUnavailable(directory_->Grant(3).status()));
+  EXPECT_TRUE(absl::IsUnavailable(directory_->KeepAlive(1)));
+  EXPECT_TRUE(absl::IsUnavailable(directory_->Watch("/t/", 1, [](const auto&) {}, {})));
+  etcd_->Start();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!before->Read("/t/").ok() && std::chrono::steady_clock::now() < deadline) {
+  while (!directory_->Read("/t/").ok() && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  const auto read = before->Read("/t/");
+  const auto read = directory_->Read("/t/");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->entries.size(), 1U);
 }
 
 TEST_F(EtcdTest, TheNextMemberIsAskedWhenOneDoesNotAnswer) {
   const std::unique_ptr<Directory> both =
-      OpenEtcd({"127.0.0.1:" + std::to_string(FreePort()), client_});
+      OpenEtcd({fmt::format("127.0.0.1:{}", test::FreePort()), etcd_->address()});
   EXPECT_TRUE(both->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}}).ok());
   EXPECT_EQ(both->Read("/t/")->entries.size(), 1U);
 }

@@ -1,0 +1,15 @@
+// What a user of the C++ client does with a matrix of a cluster.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace sparsed::test {
+
+/// By one client of the node at `address`: uploads a matrix, multiplies with it `products` times,
+/// replaces its values, multiplies once more, runs a chain with it and deletes it. Every result is
+/// checked.
+absl::Status UseMatrix(const std::string& address, const std::string& name, int products);
+
+}  // namespace sparsed::test

@@ -1,0 +1,261 @@
+// Nodes of a cluster in one process, by their wire: what a redirect says, and what a copy is.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sparsed/v1/cluster.grpc.pb.h"
+#include "tests/rpc/cluster_client.h"
+#include "tests/rpc/test_etcd.h"
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+/// The redirect that a call ended with; none: it has no such detail.
+std::optional<v1::Redirect> RedirectOf(const grpc::Status& status) {
+  v1::Status message;
+  v1::Redirect redirect;
+  if (!message.ParseFromString(status.error_details())) return std::nullopt;
+  for (const google::protobuf::Any& detail : message.details()) {
+    if (detail.type_url() == "type.googleapis.com/sparsed.v1.Redirect" &&
+        redirect.ParseFromString(detail.value())) {
+      return redirect;
+    }
+  }
+  return std::nullopt;
+}
+
+class ClusterNodes : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!TestEtcd::Installed()) GTEST_SKIP() << TestEtcd::kMissing;
+    etcd_ = std::make_unique<TestEtcd>();
+    std::string folder = testing::TempDir() + "sparsed_nodes_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+  }
+  void TearDown() override {
+    nodes_.clear();
+    etcd_.reset();
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+
+  void Start(int count, int replicas) {
+    for (int i = 0; i < count; ++i) {
+      const std::string address = fmt::format("127.0.0.1:{}", FreePort());
+      addresses_.push_back(address);
+      nodes_.push_back(std::make_unique<TestServer>([&](server::Config& config) {
+        config.listen = {address};
+        config.advertise = address;
+        config.node = fmt::format("node-{}", i);
+        config.etcd = {etcd_->address()};
+        config.replicas = replicas;
+        config.data_dir = folder_ + "/" + config.node;
+        WithPages(config);
+      }));
+    }
+    // All know each other.
+    ASSERT_TRUE(Eventually([&] {
+      return std::ranges::all_of(nodes_, [&](const auto& node) {
+        grpc::ClientContext context;
+        v1::ServerInfo info;
+        const grpc::Status status =
+            node->admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info);
+        return status.ok() && info.node_addresses_size() == count;
+      });
+    }));
+  }
+
+  /// Uploads by node 0 and, if that says so, by another; the node that took it.
+  size_t UploadAnywhere(const v1::UploadHeader& header, const Pattern& pattern,
+                        const std::vector<float>& values, v1::MatrixInfo* info) {
+    const grpc::Status status = Upload(nodes_[0]->catalog(), header, pattern, values, info);
+    if (status.ok()) return 0;
+    EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION) << status.error_message();
+    const std::optional<v1::Redirect> redirect = RedirectOf(status);
+    EXPECT_TRUE(redirect.has_value() && redirect->addresses_size() == 1);
+    if (!redirect.has_value()) return 0;
+    EXPECT_EQ(redirect->matrix(), header.name());
+    const auto at = std::ranges::find(addresses_, redirect->addresses(0)) - addresses_.begin();
+    const auto node = static_cast<size_t>(at);
+    const grpc::Status there = Upload(nodes_[node]->catalog(), header, pattern, values, info);
+    EXPECT_TRUE(there.ok()) << there.error_message();
+    return node;
+  }
+
+  std::unique_ptr<TestEtcd> etcd_;
+  std::string folder_;
+  std::vector<std::string> addresses_;
+  std::vector<std::unique_ptr<TestServer>> nodes_;
+};
+
+TEST(Cluster, AServerByItselfHasNone) {
+  TestServer server;
+  const auto stub = v1::Cluster::NewStub(server.channel());
+  {
+    grpc::ClientContext context;
+    v1::ListNodesReply reply;
+    const grpc::Status status = stub->ListNodes(&context, v1::ListNodesRequest(), &reply);
+    EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION);
+    EXPECT_NE(status.error_message().find("--etcd"), std::string::npos) << status.error_message();
+  }
+  grpc::ClientContext context;
+  v1::CopyHereReply reply;
+  EXPECT_EQ(stub->CopyHere(&context, v1::CopyHereRequest(), &reply).error_code(),
+            grpc::FAILED_PRECONDITION);
+  grpc::ClientContext fetching;
+  const auto stream = stub->Fetch(&fetching, v1::FetchRequest());
+  v1::DownloadReply part;
+  EXPECT_FALSE(stream->Read(&part));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::FAILED_PRECONDITION);
+}
+
+TEST_F(ClusterNodes, EqualPatternsMeetWhereTheirHashIsKnown) {
+  Start(3, 1);
+  const Pattern pattern = Uniform(60, 50, 5, 3);
+  const std::vector<float> values = FloatValues(pattern.nnz(), 1);
+  v1::MatrixInfo first;
+  const size_t owner = UploadAnywhere(HeaderOf("first", pattern), pattern, values, &first);
+  for (int i = 0; i < 8; ++i) {
+    v1::UploadHeader header = HeaderOf(fmt::format("again-{}", i), pattern);
+    header.set_pattern_hash(first.pattern_hash());
+    // The wire's answer to a known pattern is not waited for: ask where it would go instead.
+    size_t at = nodes_.size();
+    for (size_t node = 0; node < nodes_.size(); ++node) {
+      grpc::ClientContext context;
+      auto stream = nodes_[node]->catalog().Upload(&context);
+      v1::UploadRequest request;
+      *request.mutable_header() = header;
+      stream->Write(request);
+      v1::UploadReply reply;
+      if (stream->Read(&reply)) {
+        EXPECT_TRUE(reply.pattern().known());
+        at = node;
+      }
+      context.TryCancel();
+      stream->Finish();
+    }
+    EXPECT_EQ(at, owner);
+  }
+}
+
+TEST_F(ClusterNodes, AClientIsRedirectedOnceAMatrix) {
+  Start(3, 1);
+  const auto redirects = [&] {
+    double sum = 0;
+    for (const auto& node : nodes_) sum += node->Sample("sparsed_cluster_redirects_total");
+    return sum;
+  };
+  constexpr int kMatrices = 12;
+  int redirected = 0;
+  for (int i = 0; i < kMatrices; ++i) {
+    const double before = redirects();
+    const absl::Status used = UseMatrix(addresses_[0], fmt::format("matrix-{}", i), 5);
+    ASSERT_TRUE(used.ok()) << used;
+    const double more = redirects() - before;
+    EXPECT_LE(more, 1);
+    redirected += more > 0 ? 1 : 0;
+  }
+  // Those of other nodes; which these are, placement says.
+  EXPECT_GT(redirected, 0);
+  EXPECT_LT(redirected, kMatrices);
+}
+
+TEST_F(ClusterNodes, AClientWithReplicasSeesItsOwnChanges) {
+  Start(3, 2);
+  for (int i = 0; i < 6; ++i) {
+    const size_t node = static_cast<size_t>(i) % nodes_.size();
+    const absl::Status used = UseMatrix(addresses_[node], fmt::format("matrix-{}", i), 3);
+    ASSERT_TRUE(used.ok()) << used;
+  }
+}
+
+TEST_F(ClusterNodes, ACopyHasTheCallersOrderToo) {
+  Start(2, 2);
+  Pattern pattern = Uniform(60, 50, 5, 3);
+  for (int64_t row = 0; row < 60; ++row) {
+    const auto at = [&](int64_t r) {
+      return pattern.column_indices.begin() + pattern.row_offsets[static_cast<size_t>(r)];
+    };
+    std::reverse(at(row), at(row + 1));
+  }
+  const std::vector<float> values = FloatValues(pattern.nnz(), 1);
+  v1::UploadHeader header = HeaderOf("unsorted", pattern);
+  header.set_sort(true);
+  v1::MatrixInfo info;
+  UploadAnywhere(header, pattern, values, &info);
+  std::vector<std::vector<int64_t>> orders;
+  std::vector<std::vector<float>> kept;
+  for (const auto& node : nodes_) {
+    const engine::MatrixLease matrix = node->engine().catalog().Look("default", "unsorted");
+    ASSERT_NE(matrix, nullptr);
+    EXPECT_TRUE(matrix->durable());
+    EXPECT_EQ(matrix->pattern()->hash(), info.pattern_hash());
+    ASSERT_NE(matrix->caller_order(), nullptr);
+    const auto order = matrix->caller_order()->Get();
+    const auto stored = matrix->Values();
+    ASSERT_TRUE(order.ok() && stored.ok());
+    const auto positions = order->As<int64_t>();
+    const auto numbers = stored->As<float>();
+    orders.emplace_back(positions.begin(), positions.end());
+    kept.emplace_back(numbers.begin(), numbers.end());
+  }
+  EXPECT_EQ(orders[0], orders[1]);
+  EXPECT_EQ(kept[0], kept[1]);
+  EXPECT_FALSE(std::ranges::is_sorted(orders[0]));
+}
+
+TEST_F(ClusterNodes, ArraysOfAPatternThatIsThereDoNotTravel) {
+  Start(2, 2);
+  const Pattern pattern = Uniform(60, 50, 5, 3);
+  const auto copied = [&] {
+    double bytes = 0;
+    for (const auto& node : nodes_) bytes += node->Sample("sparsed_cluster_copy_bytes_total");
+    return bytes;
+  };
+  v1::MatrixInfo info;
+  const size_t owner =
+      UploadAnywhere(HeaderOf("g", pattern), pattern, FloatValues(pattern.nnz(), 1), &info);
+  const double whole = copied();
+  EXPECT_EQ(whole, 61 * 8 + static_cast<double>(pattern.nnz()) * (4 + 4));
+  MustUpdate(*nodes_[owner], "g", FloatValues(pattern.nnz(), 2));
+  EXPECT_EQ(copied() - whole, static_cast<double>(pattern.nnz()) * 4);
+  // And what was acknowledged is on both.
+  for (const auto& node : nodes_) {
+    const auto stored = node->engine().catalog().Look("default", "g")->Values();
+    ASSERT_TRUE(stored.ok());
+    const auto numbers = stored->As<float>();
+    EXPECT_EQ(std::vector<float>(numbers.begin(), numbers.end()), FloatValues(pattern.nnz(), 2));
+  }
+}
+
+TEST_F(ClusterNodes, AChangeByWhoDoesNotOwnItIsRedirected) {
+  Start(2, 2);
+  const Pattern pattern = Uniform(60, 50, 5, 3);
+  v1::MatrixInfo info;
+  const size_t owner =
+      UploadAnywhere(HeaderOf("g", pattern), pattern, FloatValues(pattern.nnz(), 1), &info);
+  TestServer& other = *nodes_[1 - owner];
+  v1::DeleteMatrixRequest request;
+  request.set_name("g");
+  v1::DeleteMatrixReply reply;
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    const grpc::Status status = other.catalog().Delete(&context, request, &reply);
+    const std::optional<v1::Redirect> redirect = RedirectOf(status);
+    return redirect.has_value() && redirect->addresses(0) == addresses_[owner] &&
+           redirect->epoch() > 0;
+  }));
+  grpc::ClientContext context;
+  EXPECT_TRUE(nodes_[owner]->catalog().Delete(&context, request, &reply).ok());
+  // Its copy goes, too.
+  EXPECT_TRUE(Eventually([&] { return other.engine().catalog().Look("default", "g") == nullptr; }));
+}
+
+}  // namespace
+}  // namespace sparsed::test
