@@ -73,7 +73,7 @@ bool IsSilent(const absl::Status& status) {
 
 absl::Status Worded(absl::Status status, const std::string& address) {
   if (!absl::IsUnavailable(status) ||
-      !status.message().starts_with("failed to connect to all addresses")) {
+      status.message().find("failed to connect to all addresses") != 0) {
     return status;
   }
   return Reworded(status, fmt::format("no sparsed at {}: {}", address, CauseOf(status)));

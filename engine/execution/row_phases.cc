@@ -267,9 +267,8 @@ absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
       const std::shared_ptr<const ActivePlan> plan = PlanOf(*spmm);
       const std::shared_ptr<Pattern>& pattern = MatrixOf(*spmm)->pattern();
       // The last product's may have been too large to be kept, or was evicted since.
-      const std::pair of(pattern.get(), spmm->transpose);
-      const bool same = rows_ != nullptr && std::exchange(rows_of_, of) == of &&
-                        rows_->operand_bounds() == bounds;
+      const std::pair<const Pattern*, bool> of(pattern.get(), spmm->transpose);
+      const bool same = rows_ != nullptr && rows_of_ == of && rows_->operand_bounds() == bounds;
       rows_of_ = of;
       if (!same) rows_ = impl_->derived->FindRows(pattern, spmm->transpose, bounds);
       if (rows_ == nullptr || !rows_->HasPlans(ProblemOf(*spmm), plan)) {
