@@ -208,13 +208,26 @@ class CopiesHere : public testing::Test {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
-  void Join(const Source& source) {
-    server::NodeRecord record;
-    record.address = source.address();
-    const auto applied = server::OpenEtcd({etcd_->address()})
-                             ->Apply({{.key = std::string(server::kNodesPrefix) + "source",
-                                       .value = server::ToJson(record),
-                                       .if_revision = {}}});
+  /// The source owns these matrices.
+  void Join(const Source& source, const std::vector<std::string>& matrices) {
+    server::NodeRecord node;
+    node.address = source.address();
+    std::vector<server::Directory::Change> changes = {
+        {.key = std::string(server::kNodesPrefix) + "source",
+         .value = server::ToJson(node),
+         .if_revision = {}}};
+    for (const std::string& name : matrices) {
+      server::MatrixRecord record;
+      record.key = {"default", name};
+      record.rows = record.cols = record.nnz = kRows;
+      record.type = "f32";
+      record.pattern_hash = "some";
+      record.copies = {{"source", {0, 1}}};
+      changes.push_back({.key = server::DirectoryKey(record.key),
+                         .value = server::ToJson(record),
+                         .if_revision = {}});
+    }
+    const auto applied = server::OpenEtcd({etcd_->address()})->Apply(changes);
     ASSERT_TRUE(applied.ok()) << applied.status();
   }
 
@@ -250,7 +263,7 @@ TEST_F(CopiesHere, AreOfNodesOfTheClusterAlone) {
             std::string::npos)
       << stranger.error_message();
   // One that has only just joined is known.
-  Join(source);
+  Join(source, {"m"});
   const grpc::Status status = CopyHere(RequestOf("m", source.address()));
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(asked, 1);
@@ -269,7 +282,9 @@ TEST_F(CopiesHere, SeveralAreMadeAtOnceAndThrottledOnesAreNotWaitedFor) {
     }
     return SendDiagonal(writer);
   });
-  Join(source);
+  std::vector<std::string> names = {"quick-0", "quick-1"};
+  for (int i = 0; i < 6; ++i) names.push_back(fmt::format("slow-{}", i));
+  Join(source, names);
   const auto start = [&](const std::string& name, int64_t bytes_per_second) {
     v1::CopyHereRequest request = RequestOf(name, source.address());
     request.set_bytes_per_second(bytes_per_second);
