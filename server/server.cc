@@ -62,8 +62,9 @@ namespace sparsed::server {
 namespace {
 
 constexpr int kWorkers = 4;
-/// Threads of a node for changes that wait for others, and for copies that others have made here.
-constexpr int kChangers = 4, kArrivals = 2;
+/// Threads of a node for changes, which mostly wait for others, and those that one tenant may have;
+/// for copies that somebody waits for; for copies that are to take their time.
+constexpr int kChangers = 16, kChangersOfOne = 4, kArrivals = 4, kThrottledArrivals = 1;
 /// Threads that copy for callers who attach.
 constexpr int kExporters = 3;
 constexpr std::string_view kLocalSocket = "local.sock";
@@ -221,8 +222,11 @@ class Server::Impl {
         workers_(kWorkers, static_cast<size_t>(config.max_queued)),
         exporters_(kExporters, static_cast<size_t>(config.max_queued)) {
     if (config.etcd.empty()) return;
-    changes_.emplace(kChangers, static_cast<size_t>(config.max_queued));
-    arrivals_.emplace(kArrivals, static_cast<size_t>(config.max_queued));
+    const auto most = static_cast<size_t>(config.max_queued);
+    changes_.emplace(kChangers, most, kChangersOfOne);
+    // All of them are of one tenant, the cluster.
+    arrivals_.emplace(kArrivals, most, kArrivals);
+    throttled_arrivals_.emplace(kThrottledArrivals, most);
   }
 
   ~Impl() {
@@ -241,6 +245,7 @@ class Server::Impl {
     http_.reset();
     changes_.reset();
     arrivals_.reset();
+    throttled_arrivals_.reset();
     joined_ = nullptr;
   }
 
@@ -308,16 +313,29 @@ class Server::Impl {
     }
     gauges_ = std::make_unique<EngineGauges>(*engine_, telemetry_.metrics().tenant_labels());
     context_ = std::make_unique<ServiceContext>(ServiceContext{
-        config_, *engine_, telemetry_, *access_,
+        config_,
+        *engine_,
+        telemetry_,
+        *access_,
         [this](const std::string& peer) { return door_->ProcessOf(peer); },
         [this](const std::string& peer, engine::Tenant& tenant) {
           return door_->Keep(peer, tenant.name(),
                              [&tenant] { return tenant.Hold(engine::Quota::kConnections); });
         },
-        workers_, std::max(1, config_.threads / kWorkers), *live_streams_, shares_, regions_,
-        carriers_, changes_.has_value() ? *changes_ : workers_,
+        workers_,
+        std::max(1, config_.threads / kWorkers),
+        *live_streams_,
+        shares_,
+        regions_,
+        carriers_,
+        changes_.has_value() ? *changes_ : workers_,
         arrivals_.has_value() ? *arrivals_ : workers_,
-        /*metrics_address=*/"", /*local_socket=*/"", server_id_, started_, started_steady_});
+        throttled_arrivals_.has_value() ? *throttled_arrivals_ : workers_,
+        /*metrics_address=*/"",
+        /*local_socket=*/"",
+        server_id_,
+        started_,
+        started_steady_});
     if (absl::Status status = JoinCluster(); !status.ok()) return status;
     rings_ = std::make_unique<Rings>(*context_);
     // Its counts are on the pages.
@@ -632,7 +650,7 @@ class Server::Impl {
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<Rings> rings_;  ///< workers open them
   WorkerPool workers_, exporters_;
-  std::optional<WorkerPool> changes_, arrivals_;
+  std::optional<WorkerPool> changes_, arrivals_, throttled_arrivals_;
   std::unique_ptr<LocalDoor> local_door_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<FrontDoor> door_;

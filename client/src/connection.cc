@@ -109,6 +109,11 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
                                                              Connection* home) {
   absl::StatusOr<std::shared_ptr<Credentials>> credentials = Credentials::Open(address, options);
   if (!credentials.ok()) return credentials.status();
+  // What the environment said may have changed since.
+  if (home != nullptr && home->credentials_->encrypted() && !(*credentials)->encrypted()) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{} is reached over TLS, and the node at {} would not be", home->address(), address));
+  }
   std::shared_ptr<Connection> connection(
       new Connection(address, options, *std::move(credentials), home));
   const auto until = std::chrono::steady_clock::now() + options.connect_timeout;

@@ -1,8 +1,16 @@
 #include "client/src/nodes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "client/src/connection.h"
 #include "sparsed/v1/types.pb.h"
 
@@ -14,6 +22,40 @@ constexpr char kRedirectUrl[] = "type.googleapis.com/sparsed.v1.Redirect";
 /// Of what a server says; beyond that the client asks home again.
 constexpr size_t kMostAddresses = 1024;
 constexpr size_t kMostRoutes = 65536;
+/// Of the time to connect in, what one node may take where there are others to ask.
+constexpr std::chrono::seconds kNodePatience(3);
+
+/// What gRPC takes for something else than a host before a colon: a socket's path, a list.
+constexpr std::array<std::string_view, 10> kSchemes = {
+    "unix",  "unix-abstract", "dns",        "ipv4",     "ipv6",
+    "vsock", "xds",           "google-c2p", "sockaddr", "binder"};
+
+/// What an address is that a server may send clients to. All else that gRPC takes would have a
+/// client speak to what it knows nothing of, and over Unix sockets without TLS.
+bool IsHostAndPort(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos) return false;
+  std::string_view host = address.substr(0, colon);
+  const std::string_view digits = address.substr(colon + 1);
+  unsigned port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size() || port == 0 || port > 65535) {
+    return false;
+  }
+  constexpr std::string_view kOfAddress = "0123456789abcdefABCDEF:.";
+  if (host.starts_with('[')) {
+    return host.size() > 2 && host.ends_with(']') &&
+           host.substr(1, host.size() - 2).find_first_not_of(kOfAddress) == std::string_view::npos;
+  }
+  constexpr std::string_view kOfName =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+  std::string lower(host);
+  std::ranges::transform(lower, lower.begin(), [](char c) {
+    return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  });
+  return !host.empty() && host.find_first_not_of(kOfName) == std::string_view::npos &&
+         std::ranges::find(kSchemes, lower) == kSchemes.end();
+}
 
 }  // namespace
 
@@ -37,6 +79,7 @@ void Nodes::Learn(const std::vector<std::string>& addresses) {
   const MutexLock lock(mutex_);
   for (const std::string& address : addresses) {
     if (addresses_.size() == kMostAddresses) return;
+    if (!IsHostAndPort(address)) continue;
     if (std::ranges::find(addresses_, address) == addresses_.end()) addresses_.push_back(address);
   }
 }
@@ -91,20 +134,55 @@ std::string Nodes::After(const std::string& address) const {
 }
 
 absl::StatusOr<Connection*> Nodes::Open(const std::string& address) {
+  if (!IsHostAndPort(address)) {
+    constexpr size_t kMostSaid = 100;
+    return absl::FailedPreconditionError(
+        fmt::format("the server at {} redirects to '{}', which is not HOST:PORT", home_.address(),
+                    absl::CHexEscape(address.substr(0, kMostSaid))));
+  }
+  ClientOptions options = home_.options();
+  if (several()) {
+    options.connect_timeout =
+        std::min<decltype(options.connect_timeout)>(options.connect_timeout, kNodePatience);
+  }
   absl::StatusOr<std::shared_ptr<Connection>> opened =
-      Connection::OpenNode(address, home_.options(), home_);
+      Connection::OpenNode(address, options, home_);
   if (!opened.ok()) return opened.status();
   const MutexLock lock(mutex_);
   // Another thread may have been faster; who has a connection keeps it.
   return open_.try_emplace(address, *std::move(opened)).first->second.get();
 }
 
+void Nodes::OpenOneOf(const std::vector<std::string>& addresses) {
+  absl::StatusOr<Connection*> last = absl::UnavailableError("a redirect names no node");
+  for (const std::string& address : addresses) {
+    {
+      const MutexLock lock(mutex_);
+      if (Connection* const found = FindLocked(address)) last = found;
+    }
+    if (!last.ok()) last = Open(address);
+    if (last.ok()) break;
+  }
+  std::vector<Connected> waiting;
+  {
+    const MutexLock lock(mutex_);
+    waiting = std::move(waiting_.extract(addresses).mapped());
+  }
+  // What ends with the last of the calls may be the client itself, and with it this.
+  for (Connected& connected : waiting) std::exchange(connected, nullptr)(last);
+}
+
 void Nodes::Connect(std::vector<std::string> addresses, Connected connected) {
-  Connection* known = nullptr;
+  absl::StatusOr<Connection*> known = nullptr;
   {
     const MutexLock lock(mutex_);
     known = FindLocked(addresses.front());
-    if (known == nullptr) {
+    if (*known == nullptr) {
+      const auto [waiting, first] = waiting_.try_emplace(addresses);
+      if (!first) {
+        waiting->second.push_back(std::move(connected));
+        return;
+      }
       for (auto it = openings_.begin(); it != openings_.end();) {
         if (!*it->done) {
           ++it;
@@ -114,25 +192,22 @@ void Nodes::Connect(std::vector<std::string> addresses, Connected connected) {
         it = openings_.erase(it);
       }
       Opening& opening = openings_.emplace_back();
-      opening.thread = std::thread([this, done = opening.done, addresses = std::move(addresses),
-                                    connected = std::move(connected)]() mutable {
-        absl::StatusOr<Connection*> last = absl::UnavailableError("a redirect names no node");
-        for (const std::string& address : addresses) {
-          {
-            const MutexLock looking(mutex_);
-            if (Connection* const found = FindLocked(address)) last = found;
-          }
-          if (!last.ok()) last = Open(address);
-          if (last.ok()) break;
-        }
-        // What ends with the call may be the client itself, and with it this.
-        std::exchange(connected, nullptr)(std::move(last));
-        *done = true;
-      });
-      return;
+      try {
+        opening.thread = std::thread([this, done = opening.done, addresses] {
+          OpenOneOf(addresses);
+          *done = true;
+        });
+        waiting->second.push_back(std::move(connected));
+        return;
+      } catch (const std::system_error& error) {
+        openings_.pop_back();
+        waiting_.erase(waiting);
+        known = absl::UnavailableError(
+            fmt::format("no thread to connect to {} on: {}", addresses.front(), error.what()));
+      }
     }
   }
-  connected(known);
+  connected(std::move(known));
 }
 
 std::shared_ptr<Connection> RouteOf(const std::shared_ptr<Connection>& connection,

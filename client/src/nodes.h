@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +33,7 @@ class Nodes {
   /// Waits for connections that are being made.
   ~Nodes();
 
-  /// Where nodes are.
+  /// Where nodes are, as a server says; what is no HOST:PORT is left out.
   void Learn(const std::vector<std::string>& addresses);
   /// Whether there is more than one to ask.
   bool several() const;
@@ -46,7 +47,8 @@ class Nodes {
   /// The address to ask after that one, in turn.
   std::string After(const std::string& address) const;
   /// Calls `connected` with the first that answers, or why the last did not: at once, or on a
-  /// thread of its own.
+  /// thread of its own, which all have in common that ask for the same addresses meanwhile.
+  /// FAILED_PRECONDITION for an address that a server may not name: HOST:PORT is what it may.
   void Connect(std::vector<std::string> addresses, Connected connected);
 
  private:
@@ -55,6 +57,7 @@ class Nodes {
     std::shared_ptr<std::atomic<bool>> done = std::make_shared<std::atomic<bool>>(false);
   };
 
+  void OpenOneOf(const std::vector<std::string>& addresses);
   Connection* FindLocked(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Connection*> Open(const std::string& address);
 
@@ -64,6 +67,8 @@ class Nodes {
   std::unordered_map<std::string, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::string> routes_ ABSL_GUARDED_BY(mutex_);  ///< of matrices
   std::list<Opening> openings_ ABSL_GUARDED_BY(mutex_);
+  /// Who waits for a connection to one of these.
+  std::map<std::vector<std::string>, std::vector<Connected>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// `connection`, or the one to the node that serves the matrix; keeps both.

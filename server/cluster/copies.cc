@@ -7,17 +7,19 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
-#include <vector>
+
+#include "engine/memory/budget.h"
 
 namespace sparsed::server {
 namespace {
 
 /// A chunk and its envelope.
 constexpr int kMostMessageBytes = 80 << 20;
-/// For a copy, whatever its size; the rest comes with its bytes.
-constexpr auto kPatience = std::chrono::minutes(10);
+/// More than there are nodes; they may come under ever new addresses.
+constexpr size_t kMostChannels = 64;
 constexpr uint32_t kCallerOrder = 3;
 
 absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
@@ -65,14 +67,14 @@ absl::StatusOr<engine::UploadHeader> HeaderOf(const v1::CopyHereRequest& request
 /// Where arrays that come chunk after chunk, each array's in ascending order, go.
 class Receiver {
  public:
-  Receiver(engine::Upload& upload, const v1::DownloadHeader& header)
-      : upload_(upload), ordered_(header.caller_order()) {
+  /// `order`: memory for the caller's order, if it comes, of 8 bytes a nonzero.
+  Receiver(engine::Upload& upload, const v1::DownloadHeader& header, Buffer order)
+      : upload_(upload), ordered_(header.caller_order()), order_(std::move(order)) {
     const v1::MatrixInfo& matrix = header.matrix();
     const uint64_t nnz = static_cast<uint64_t>(matrix.nnz());
     widths_ = {8, 4, SizeOf(TypeOf(matrix.type()).value_or(ElementType::kF32))};
     bytes_ = {static_cast<uint64_t>(matrix.rows() + 1) * 8, nnz * 4, nnz * widths_[2],
               ordered_ ? nnz * 8 : 0};
-    if (ordered_) order_.resize(nnz);
   }
 
   absl::Status Take(const v1::Chunk& chunk) {
@@ -84,8 +86,7 @@ class Receiver {
     }
     received_[array] += data.size();
     if (array == kCallerOrder) {
-      std::memcpy(reinterpret_cast<char*>(order_.data()) + chunk.offset(), data.data(),
-                  data.size());
+      std::memcpy(order_.mutable_data() + chunk.offset(), data.data(), data.size());
       return absl::OkStatus();
     }
     if (ordered_ && array > 0) return Scatter(array, chunk.offset(), data);
@@ -109,9 +110,11 @@ class Receiver {
       if (!all.ok()) return all.status();
       begin = *all;
     }
+    const std::span order(reinterpret_cast<const int64_t*>(order_.data()),
+                          bytes_[kCallerOrder] / sizeof(int64_t));
     for (size_t i = 0; i < data.size() / width; ++i) {
-      const int64_t at = order_[offset / width + i];
-      if (at < 0 || static_cast<size_t>(at) >= order_.size()) {
+      const int64_t at = order[offset / width + i];
+      if (at < 0 || static_cast<size_t>(at) >= order.size()) {
         return absl::InternalError("a node sent an order that is none");
       }
       std::memcpy(begin + static_cast<size_t>(at) * width, data.data() + i * width, width);
@@ -125,7 +128,62 @@ class Receiver {
   std::array<uint64_t, 4> bytes_{};
   std::array<uint64_t, 4> received_{};
   std::array<std::byte*, 3> begin_{};
-  std::vector<int64_t> order_;
+  Buffer order_;
+};
+
+/// The messages of one Fetch, each waited for with patience. Finish() comes last.
+class FetchCall {
+ public:
+  FetchCall(v1::Cluster::Stub& stub, grpc::ClientContext& context, const v1::FetchRequest& request,
+            std::chrono::milliseconds patience)
+      : context_(context),
+        patience_(patience),
+        reader_(stub.AsyncFetch(&context, request, &queue_, nullptr)) {
+    Wait();
+  }
+  ~FetchCall() {
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool done = false;
+    while (queue_.Next(&tag, &done)) {
+    }
+  }
+  FetchCall(const FetchCall&) = delete;
+  FetchCall& operator=(const FetchCall&) = delete;
+
+  /// False: there are no more.
+  bool Read(v1::DownloadReply* message) {
+    reader_->Read(message, nullptr);
+    return Wait();
+  }
+  grpc::Status Finish() {
+    grpc::Status status;
+    reader_->Finish(&status, nullptr);
+    Wait();
+    if (!silent_) return status;
+    return {grpc::DEADLINE_EXCEEDED,
+            fmt::format("nothing of the matrix came for {} ms", patience_.count())};
+  }
+
+ private:
+  /// Whether what was begun last succeeded.
+  bool Wait() {
+    void* tag = nullptr;
+    bool succeeded = false;
+    if (queue_.AsyncNext(&tag, &succeeded, std::chrono::system_clock::now() + patience_) ==
+        grpc::CompletionQueue::TIMEOUT) {
+      silent_ = true;
+      context_.TryCancel();
+      queue_.Next(&tag, &succeeded);
+    }
+    return succeeded && !silent_;
+  }
+
+  grpc::ClientContext& context_;
+  const std::chrono::milliseconds patience_;
+  bool silent_ = false;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::ClientAsyncReader<v1::DownloadReply>> reader_;
 };
 
 std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const Peers::Options& options) {
@@ -144,6 +202,9 @@ Peers::Peers(Options options)
 
 std::shared_ptr<grpc::Channel> Peers::ChannelTo(const std::string& address) {
   const MutexLock lock(mutex_);
+  if (channels_.size() >= kMostChannels && !channels_.contains(address)) {
+    std::erase_if(channels_, [](const auto& known) { return known.second.use_count() == 1; });
+  }
   std::shared_ptr<grpc::Channel>& channel = channels_[address];
   if (channel == nullptr) {
     grpc::ChannelArguments arguments;
@@ -153,7 +214,8 @@ std::shared_ptr<grpc::Channel> Peers::ChannelTo(const std::string& address) {
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-    // A node that vanished without a word.
+    // A node that vanished without a word, also while it has long had nothing to say.
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
     channel = grpc::CreateCustomChannel(address, credentials_, arguments);
@@ -164,9 +226,10 @@ std::shared_ptr<grpc::Channel> Peers::ChannelTo(const std::string& address) {
 class Peers::Calling {
  public:
   explicit Calling(Peers& peers) : peers_(peers) {
-    context_.set_deadline(std::chrono::system_clock::now() + kPatience);
     const std::string& token = peers_.options_.token;
-    if (!token.empty()) context_.AddMetadata("authorization", fmt::format("Bearer {}", token));
+    if (!token.empty() && peers_.options_.tls) {
+      context_.AddMetadata("authorization", fmt::format("Bearer {}", token));
+    }
     const MutexLock lock(peers_.mutex_);
     peers_.calling_.insert(&context_);
     if (peers_.cancelled_) context_.TryCancel();
@@ -223,14 +286,14 @@ absl::StatusOr<v1::CopyHereReply> Peers::FetchOnce(const v1::CopyHereRequest& re
   const auto stub = v1::Cluster::NewStub(ChannelTo(request.from()));
   Calling calling(*this);
   grpc::ClientContext& context = calling.context();
-  const auto stream = stub->Fetch(&context, fetch);
+  FetchCall call(*stub, context, fetch, options_.patience);
   v1::CopyHereReply reply;
   std::unique_ptr<engine::Upload> upload;
   std::optional<Receiver> receiver;
   v1::DownloadReply message;
   absl::Status status;
   const auto begun = std::chrono::steady_clock::now();
-  while (status.ok() && stream->Read(&message)) {
+  while (status.ok() && call.Read(&message)) {
     if (stop) {
       status = absl::CancelledError("the node shuts down");
     } else if (message.has_header() && upload == nullptr) {
@@ -245,7 +308,16 @@ absl::StatusOr<v1::CopyHereReply> Peers::FetchOnce(const v1::CopyHereRequest& re
       upload = *std::move(begin);
       *pattern_missing = values_only && !upload->pattern_known();
       if (*pattern_missing) break;
-      receiver.emplace(*upload, message.header());
+      Buffer order;
+      if (message.header().caller_order()) {
+        engine::Budget& budget = engine.budget();
+        auto memory = budget.Source(engine::MemoryUse::kMatrices, &budget.OwnerOf(request.tenant()))
+                          .Allocate(static_cast<size_t>(matrix.nnz()) * sizeof(int64_t));
+        status = memory.status();
+        if (!status.ok()) break;
+        order = *std::move(memory);
+      }
+      receiver.emplace(*upload, message.header(), std::move(order));
     } else if (message.has_chunk() && receiver.has_value()) {
       status = receiver->Take(message.chunk());
       reply.set_bytes(reply.bytes() + static_cast<int64_t>(message.chunk().data().size()));
@@ -263,7 +335,7 @@ absl::StatusOr<v1::CopyHereReply> Peers::FetchOnce(const v1::CopyHereRequest& re
     }
   }
   if (!status.ok() || *pattern_missing) context.TryCancel();
-  const grpc::Status end = stream->Finish();
+  const grpc::Status end = call.Finish();
   if (*pattern_missing) return absl::NotFoundError("the pattern is not here");
   if (!status.ok()) return status;
   if (!end.ok()) return FromGrpc(end, request.from());

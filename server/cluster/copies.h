@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,7 +24,11 @@ class Peers {
     bool tls = false;
     std::string authorities;       ///< PEM, who vouches for nodes; empty: the system's
     std::string certificate, key;  ///< PEM, shown to nodes that ask for one; empty: none
-    std::string token;             ///< the cluster's; empty: nodes ask nobody who he is
+    /// The cluster's, shown over TLS alone; empty: nodes ask nobody who he is.
+    std::string token;
+    /// A copy takes as long as it takes, but is given up when nothing of it came for so long. Its
+    /// source may have to read it from a disk first.
+    std::chrono::milliseconds patience = std::chrono::minutes(10);
   };
 
   explicit Peers(Options options);
@@ -31,11 +36,13 @@ class Peers {
   /// Ends calls that are under way, and those that come.
   void Cancel();
 
-  /// Has the node at `address` copy a matrix, and waits until that is done.
+  /// Has the node at `address` copy a matrix, and waits until that is done, or has ended there; one
+  /// that vanished is noticed within half a minute.
   absl::StatusOr<v1::CopyHereReply> CopyHere(const std::string& address,
                                              const v1::CopyHereRequest& request);
   /// Copies the matrix from a node into `engine`, durably. Arrays of a pattern that is here already
-  /// do not travel. Of Fetch's errors and those of an upload; CANCELLED once `stop` is true.
+  /// do not travel. Of Fetch's errors and those of an upload; CANCELLED once `stop` is true;
+  /// DEADLINE_EXCEEDED when nothing came for Options::patience.
   absl::StatusOr<v1::CopyHereReply> Fetch(const v1::CopyHereRequest& request,
                                           engine::Engine& engine, int threads,
                                           const std::atomic<bool>& stop);

@@ -61,12 +61,14 @@ void DefineClusterFlags(CLI::App& app, Config& config) {
       ->group("Cluster");
   app.add_option("--cluster-token-file", config.cluster_token_file,
                  "A file with a secret that all nodes have, by which they know each other: needed "
-                 "with --etcd where there is an access file; who has it may do everything")
+                 "with --etcd where there is an access file, and with it --tls-certificate and "
+                 "--cluster-ca; who has it may do everything")
       ->type_name("FILE")
       ->group("Cluster");
   app.add_option(
          "--cluster-ca", config.cluster_ca,
-         "Authorities that vouch for the certificates of nodes (PEM; default: the system's)")
+         "Authorities that vouch for the certificates of nodes, and for nobody else's (PEM; "
+         "default: the system's)")
       ->type_name("FILE")
       ->group("Cluster");
 }
@@ -93,6 +95,18 @@ void CompleteCluster(Config& config, Problems& problems) {
     problems.Add("etcd", fmt::format("with an access file nodes know each other by a secret ({}, "
                                      "which is missing)",
                                      problems.NameOf("cluster-token-file")));
+  }
+  // The directory says where nodes are: whoever can write there must not be told the secret.
+  if (!config.cluster_token_file.empty() && config.tls_certificate.empty()) {
+    problems.Add("cluster-token-file",
+                 fmt::format("the secret does not travel in plain text ({}, which is missing)",
+                             problems.NameOf("tls-certificate")));
+  }
+  if (!config.cluster_token_file.empty() && config.cluster_ca.empty()) {
+    problems.Add("cluster-token-file",
+                 fmt::format("it is shown to those alone for whom the cluster's authorities vouch "
+                             "({}, which is missing)",
+                             problems.NameOf("cluster-ca")));
   }
   if (!config.cluster_ca.empty() && config.tls_certificate.empty()) {
     problems.Add("cluster-ca", "nodes have certificates where they speak TLS (--tls-certificate)");

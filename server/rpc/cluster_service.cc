@@ -1,5 +1,13 @@
-#include <utility>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
 #include "server/cluster/cluster.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/routes.h"
@@ -9,6 +17,9 @@
 
 namespace sparsed::server {
 namespace {
+
+/// In which a node that has just joined is known to all others, amply.
+constexpr std::chrono::seconds kJoinPatience(1);
 
 using Service = v1::Cluster::WithRawCallbackMethod_ListNodes<
     v1::Cluster::WithRawCallbackMethod_DrainNode<v1::Cluster::WithRawCallbackMethod_CopyHere<
@@ -65,6 +76,7 @@ class ClusterService final : public Service {
         [this](const v1::CopyHereRequest& request, const Caller& caller, v1::CopyHereReply& reply) {
           if (absl::Status status = InCluster(); !status.ok()) return status;
           if (absl::Status node = service_.access.RequireNode(caller); !node.ok()) return node;
+          if (absl::Status from = CheckSource(request.from()); !from.ok()) return from;
           absl::StatusOr<v1::CopyHereReply> copied = service_.cluster->CopyHere(request);
           if (copied.ok()) reply = *std::move(copied);
           return copied.status();
@@ -80,6 +92,27 @@ class ClusterService final : public Service {
   absl::Status InCluster() const {
     if (service_.cluster != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError("this server is by itself, and no node (--etcd)");
+  }
+
+  /// FAILED_PRECONDITION unless another node has that address: no other is called, nor told the
+  /// cluster's secret, whoever asks for it. May wait for kJoinPatience.
+  absl::Status CheckSource(const std::string& from) const {
+    const auto known = [&] {
+      const std::vector<std::string> addresses = service_.cluster->Addresses();
+      return std::ranges::find(addresses, from) != addresses.end();
+    };
+    if (from == service_.cluster->self().address) {
+      return absl::FailedPreconditionError("a node does not copy from itself");
+    }
+    const auto until = std::chrono::steady_clock::now() + kJoinPatience;
+    while (!known()) {
+      if (std::chrono::steady_clock::now() > until) {
+        return absl::FailedPreconditionError(
+            fmt::format("no node of the cluster has the address '{}'", absl::CHexEscape(from)));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return absl::OkStatus();
   }
 
   const ServiceContext& service_;

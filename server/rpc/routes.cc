@@ -65,7 +65,7 @@ absl::Status Published(const ServiceContext& service, const std::string& tenant,
   return service.cluster->Publish(tenant, name);
 }
 
-WorkerPool& WorkersFor(Op op, const ServiceContext& service) {
+WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled) {
   if (service.cluster == nullptr) return service.workers;
   switch (op) {
     case Op::kUpload:
@@ -77,7 +77,7 @@ WorkerPool& WorkersFor(Op op, const ServiceContext& service) {
     case Op::kDrainNode:
       return service.changes;
     case Op::kCopyHere:
-      return service.arrivals;
+      return throttled ? service.throttled_arrivals : service.arrivals;
     default:
       return service.workers;
   }

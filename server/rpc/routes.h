@@ -27,7 +27,7 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
 absl::Status Published(const ServiceContext& service, const std::string& tenant,
                        const std::string& name);
 
-/// Where what `op` does that blocks runs.
-WorkerPool& WorkersFor(Op op, const ServiceContext& service);
+/// Where what `op` does that blocks runs; `throttled`: it is to take its time.
+WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled = false);
 
 }  // namespace sparsed::server

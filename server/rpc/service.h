@@ -51,6 +51,7 @@ struct ServiceContext {
   /// In place of `workers`, for what waits for other nodes: none of these waits for one of its own.
   WorkerPool& changes;
   WorkerPool& arrivals;
+  WorkerPool& throttled_arrivals;
   std::string metrics_address;  ///< empty: off
   std::string local_socket;     ///< a path; empty: off
   std::string server_id;        ///< of this run

@@ -84,6 +84,13 @@ std::string SubjectOf(const Request& request) {
   }
 }
 
+/// Whether what a request asks for is to take its time.
+template <typename Request>
+bool IsThrottled(const Request& request) {
+  if constexpr (requires { request.bytes_per_second(); }) return request.bytes_per_second() > 0;
+  return false;
+}
+
 /// What a call came to, for the same, where its request names nothing but its reply does.
 template <typename Request, typename Reply>
 void AddSubject(const Request& request, const Reply& reply, UnaryReactor& call) {
@@ -132,7 +139,7 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
   if (status.ok()) status = call->Join();
   if (status.ok()) {
     const std::string tenant = call->tenant();
-    status = WorkersFor(op, service)
+    status = WorkersFor(op, service, IsThrottled(request))
                  .Run(tenant, [call, request = std::move(request), work = std::move(work)] {
                    Reply reply;
                    const Caller& caller = *call->caller();

@@ -10,7 +10,10 @@
 namespace sparsed::server {
 
 WorkerPool::WorkerPool(int threads, size_t max_waiting)
-    : max_waiting_(max_waiting), most_of_one_(static_cast<size_t>(std::max(threads - 1, 1))) {
+    : WorkerPool(threads, max_waiting, std::max(threads - 1, 1)) {}
+
+WorkerPool::WorkerPool(int threads, size_t max_waiting, int most_of_one)
+    : max_waiting_(max_waiting), most_of_one_(static_cast<size_t>(most_of_one)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { RunThread(); });
 }
 

@@ -16,10 +16,13 @@
 
 namespace sparsed::server {
 
-/// Tenants take turns, and none ever has all threads. Thread-safe.
+/// Tenants take turns. Thread-safe.
 class WorkerPool {
  public:
+  /// None ever has all threads.
   WorkerPool(int threads, size_t max_waiting);
+  /// None ever has more than `most_of_one` threads.
+  WorkerPool(int threads, size_t max_waiting, int most_of_one);
   /// Does what still waits, then returns.
   ~WorkerPool();
 

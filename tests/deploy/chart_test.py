@@ -219,6 +219,8 @@ def check_refusals(chart):
                          ({"access": {"insecure": True, "metricsToken": True}}, "access.secret"),
                          ({**INSECURE, "replicas": 2}, "replicas"),
                          ({**SECURE, "cluster": {"etcd": ["e:2379"]}}, "cluster.tokenSecret"),
+                         ({**INSECURE, "cluster": {"etcd": ["e:2379"], "tokenSecret": "nodes"}},
+                          "tls.secret"),
                          ({**INSECURE, "cluster": {"etcd": ["http://e:2379"]}}, "etcd"),
                          ({**INSECURE, "cluster": {"etcd": ["e:2379"]}, "persistence": {"enabled": False}},
                           "cluster.replicas"),

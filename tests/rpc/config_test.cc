@@ -522,7 +522,10 @@ const std::map<std::string, Sample>& Samples() {
       {"cluster-ca",
        {"ca.pem",
         {"--in-memory", "--etcd=e:1", "--advertise=a:1", "--tls-certificate=c", "--tls-key=k"}}},
-      {"cluster-token-file", {"t", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
+      {"cluster-token-file",
+       {"t",
+        {"--in-memory", "--etcd=e:1", "--advertise=a:1", "--tls-certificate=c", "--tls-key=k",
+         "--cluster-ca=ca"}}},
       {"etcd", {"127.0.0.1:2379", {"--in-memory", "--advertise=a:1"}}},
       {"node", {"seven", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
       {"replicas", {"2", {"--data-dir=/tmp/d", "--etcd=e:1", "--advertise=a:1"}}},
@@ -756,6 +759,12 @@ TEST(CommandLine, ANodeSaysWhereItIs) {
               "--cluster-token-file");
   ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--cluster-ca=c"},
               "--tls-certificate");
+  // The cluster's secret goes to its own nodes alone, and over TLS.
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--cluster-token-file=t"},
+              "does not travel in plain text (--tls-certificate");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--cluster-token-file=t",
+               "--tls-certificate=c", "--tls-key=k"},
+              "--cluster-ca, which is missing");
   const Parsed parsed = Parse({"--in-memory", "--etcd=e:1,f:2", "--advertise=a:1"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
   EXPECT_EQ(parsed.config().etcd, (std::vector<std::string>{"e:1", "f:2"}));

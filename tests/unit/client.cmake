@@ -27,6 +27,8 @@ sparsed_test(client_examples_test ${CMAKE_CURRENT_LIST_DIR}/client/examples_test
   DEPS sparsed_examples LABELS unit)
 sparsed_test(client_retry_test ${CMAKE_CURRENT_LIST_DIR}/client/retry_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
+sparsed_test(client_nodes_test ${CMAKE_CURRENT_LIST_DIR}/client/nodes_test.cc
+  DEPS sparsed_client sparsed_wire LABELS unit)
 sparsed_test(client_hostile_server_test ${CMAKE_CURRENT_LIST_DIR}/client/hostile_server_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
 sparsed_test(client_streams_test ${CMAKE_CURRENT_LIST_DIR}/client/streams_test.cc

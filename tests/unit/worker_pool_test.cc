@@ -63,6 +63,30 @@ TEST(WorkerPoolTest, NoTenantHasAllThreads) {
   go = true;
 }
 
+TEST(WorkerPoolTest, OneTenantMayHaveAllOrFew) {
+  for (const int most : {1, 2, 3}) {
+    std::atomic<bool> go = false;
+    std::atomic<int> of_a = 0;
+    std::atomic<int> of_b = 0;
+    WorkerPool pool(3, 100, most);
+    const auto take = [&](const char* tenant, std::atomic<int>& count) {
+      EXPECT_TRUE(pool.Run(tenant,
+                           [&] {
+                             ++count;
+                             while (!go) std::this_thread::sleep_for(1ms);
+                           })
+                      .ok());
+    };
+    for (int i = 0; i < 10; ++i) take("a", of_a);
+    while (of_a < most) std::this_thread::sleep_for(1ms);
+    // The others get what is left.
+    for (int i = 0; i < 3 - most; ++i) take(i == 0 ? "b" : "c", of_b);
+    while (of_b < 3 - most) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(of_a, most);
+    go = true;
+  }
+}
+
 TEST(WorkerPoolTest, WhatIsTooMuchIsRefused) {
   WorkerPool pool(1, 2);
   std::atomic<bool> go = false;

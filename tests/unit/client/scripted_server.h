@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,14 +37,20 @@ using Answers = std::map<std::string, Answer>;
 
 class ScriptedServer {
  public:
-  explicit ScriptedServer(Answers answers) : service_(std::move(answers)) {
+  enum class Place : uint8_t { kSocket, kPort };  ///< a Unix socket; one of loopback's ports
+
+  explicit ScriptedServer(Answers answers, Place place = Place::kSocket)
+      : service_(std::move(answers)) {
     static std::atomic<int> number = 0;
     address_ = "unix:" + testing::TempDir() + "sparsed_scripted_" + std::to_string(getpid()) + "_" +
                std::to_string(number++);
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    int port = 0;
+    if (place == Place::kPort) address_ = "127.0.0.1:0";
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
     builder.RegisterCallbackGenericService(&service_);
     server_ = builder.BuildAndStart();
+    if (place == Place::kPort) address_ = "127.0.0.1:" + std::to_string(port);
   }
   ~ScriptedServer() { server_->Shutdown(std::chrono::system_clock::now()); }
 

@@ -49,6 +49,9 @@ sparsectl --server="$POD_NAME.{{ include "sparsed.name" . }}-headless.{{ .Releas
 {{- if and .Values.access.secret (not .Values.cluster.tokenSecret) -}}
 {{- fail "name the secret cluster.tokenSecret: with access.secret the nodes of a cluster know each other by it" -}}
 {{- end -}}
+{{- if and .Values.cluster.tokenSecret (not .Values.tls.secret) -}}
+{{- fail "cluster.tokenSecret: nodes show it over TLS alone; name the secret tls.secret, with ca.crt in it" -}}
+{{- end -}}
 {{- if and (gt (int .Values.cluster.replicas) 1) (not .Values.persistence.enabled) -}}
 {{- fail "cluster.replicas: copies are on disks, which persistence.enabled=false does not have; set it to 1" -}}
 {{- end -}}
