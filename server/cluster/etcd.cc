@@ -110,6 +110,8 @@ class Etcd final : public Directory {
                      const std::function<void(const std::vector<Event>&)>& on_events,
                      const std::stop_token& stop) override {
     grpc::ClientContext context;
+    // A member that is cut off from the others ends the watch then, rather than to say nothing.
+    context.AddMetadata("hasleader", "true");
     Member& member = Present();
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
     const auto stream = member.watch->Watch(&context);
