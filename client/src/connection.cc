@@ -56,7 +56,28 @@ size_t CarriersOf(const ClientOptions& options, const Credentials& credentials) 
   return static_cast<size_t>(std::clamp(streams, 1, kMostStreams) - 1);
 }
 
+/// gRPC tells its whole way there; the cause comes last.
+std::string CauseOf(const absl::Status& unavailable) {
+  const std::string message(unavailable.message());
+  const size_t colon = message.rfind(": ");
+  return colon == std::string::npos ? message : message.substr(colon + 2);
+}
+
+/// Somebody took the connection, and said nothing.
+bool IsSilent(const absl::Status& status) {
+  return absl::IsUnavailable(status) &&
+         status.message().find("before receiving SETTINGS frame") != std::string_view::npos;
+}
+
 }  // namespace
+
+absl::Status Worded(absl::Status status, const std::string& address) {
+  if (!absl::IsUnavailable(status) ||
+      status.message().find("failed to connect to all addresses") != 0) {
+    return status;
+  }
+  return Reworded(status, fmt::format("no sparsed at {}: {}", address, CauseOf(status)));
+}
 
 Connection::Connection(const std::string& address, const ClientOptions& options,
                        std::shared_ptr<Credentials> credentials, Connection* home)
@@ -90,19 +111,24 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
   if (!credentials.ok()) return credentials.status();
   std::shared_ptr<Connection> connection(
       new Connection(address, options, *std::move(credentials), home));
-  absl::StatusOr<ServerInfo> info =
-      GetServerInfo(connection, CallOptions{.timeout = options.connect_timeout}).Wait();
+  const auto until = std::chrono::steady_clock::now() + options.connect_timeout;
+  const auto ask = [&] {
+    const auto left = std::max<std::chrono::nanoseconds>(std::chrono::nanoseconds(1),
+                                                         until - std::chrono::steady_clock::now());
+    return GetServerInfo(connection, CallOptions{.timeout = left}).Wait();
+  };
+  absl::StatusOr<ServerInfo> info = ask();
+  // A server that begins listens before it answers.
+  while (IsSilent(info.status())) {
+    info = std::chrono::steady_clock::now() < until ? ask() : absl::DeadlineExceededError("");
+  }
   if (absl::IsDeadlineExceeded(info.status())) {
     return absl::UnavailableError(
         fmt::format("no sparsed answered at {} within {} ms", address,
                     std::chrono::milliseconds(options.connect_timeout).count()));
   }
   if (absl::IsUnavailable(info.status())) {
-    // gRPC tells its whole way there; the cause comes last.
-    std::string cause(info.status().message());
-    if (const size_t colon = cause.rfind(": "); colon != std::string::npos) {
-      cause.erase(0, colon + 2);
-    }
+    const std::string cause = CauseOf(info.status());
     const bool cut = cause.find("reset by peer") != std::string::npos || cause == "Socket closed";
     return absl::UnavailableError(
         fmt::format("no sparsed at {}: {} ({})", address, cause,

@@ -23,6 +23,9 @@
 namespace sparsed {
 inline namespace client {
 
+/// What gRPC says where nobody listens, in our words; any other status as it is.
+absl::Status Worded(absl::Status status, const std::string& address);
+
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   /// UNAVAILABLE, with the address, if no server answers.

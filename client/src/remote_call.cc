@@ -131,7 +131,7 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
     }
     if (!waiting_) {
       ended_ = true;
-      final_ = std::move(status);
+      final_ = Worded(std::move(status), connection().address());
       deliver = ReadyToDeliverLocked();
       overdue = !deliver;
     }

@@ -63,7 +63,7 @@ absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::s
     const DenseShape& block = spec.blocks->shape(spec.block);
     if (block.rows != shape.rows || block.cols != shape.cols || block.type != shape.type) {
       return absl::InvalidArgumentError(fmt::format(
-          "the columns of the result that each GPU computes are {} x {} {}, those of its "
+          "what each GPU computes of the result is {} x {} {}, what it has of its "
           "destination {} x {} {}",
           shape.rows, shape.cols, Name(shape.type), block.rows, block.cols, Name(block.type)));
     }

@@ -367,13 +367,17 @@ absl::Status GpuBackend::AwaitFetched(Lane& lane) {
 absl::Status GpuBackend::FetchPart(const FetchedRows::Part& part, GpuBackend* gpu,
                                    const PlacedDense& to, int64_t first,
                                    std::vector<std::shared_ptr<const void>>& kept, Lane& lane) {
-  const bool direct =
-      gpu != nullptr && gpu != this && gpu->status().ok() && device_.Reads(gpu->device());
-  GpuBackend& from = direct ? *gpu : *this;
-  const absl::StatusOr<PlacedDense> block = [&] {
-    const cuda::DeviceScope scope(from.device_.ordinal());
-    return from.PlaceHeld(part.block.elements, part.block.shape);
-  }();
+  const auto placed_on = [&](GpuBackend& there) {
+    const cuda::DeviceScope scope(there.device_.ordinal());
+    return there.PlaceHeld(part.block.elements, part.block.shape);
+  };
+  bool direct = gpu != nullptr && gpu != this && gpu->status().ok() && device_.Reads(gpu->device());
+  absl::StatusOr<PlacedDense> block = placed_on(direct ? *gpu : *this);
+  if (!block.ok() && direct) {
+    // Without room there, or lost: nothing of that is this GPU's.
+    direct = false;
+    block = placed_on(*this);
+  }
   if (!block.ok()) return block.status();
   kept.push_back(block->array);
   const DenseShape& shape = to.shape;

@@ -20,11 +20,11 @@ constexpr double kMostBuildSeconds = 2;
 constexpr size_t kMostMatrices = 64;
 constexpr std::string_view kFetchedKernel = "cuda.dcsr.rows";
 
-std::shared_ptr<Pattern> PatternOf(Layout csr, MemoryOwner* payer) {
+std::shared_ptr<Pattern> PatternOf(Layout csr) {
   const int64_t rows = csr.rows, cols = csr.cols, nnz = csr.nnz;
   auto layout = std::make_shared<LazyLayout>(std::make_shared<const Layout>(std::move(csr)));
   // It has no hash: it is no caller's, and nothing is stored of it.
-  return std::make_shared<Pattern>("", rows, cols, nnz, std::move(layout), payer);
+  return std::make_shared<Pattern>("", rows, cols, nnz, std::move(layout), /*payer=*/nullptr);
 }
 
 /// The values of `source`'s nonzeros, out of the matrix's.
@@ -84,10 +84,10 @@ absl::StatusOr<std::vector<RowDistribution::Fetched>> ByBlock(const Array& fetch
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<RowDistribution>> RowDistribution::Build(
-    const Layout& of, std::vector<int64_t> operand_bounds, MemoryOwner* payer, Budget& budget,
+    const Layout& of, std::vector<int64_t> operand_bounds, Budget& budget,
     const std::atomic<bool>* stop) {
   BuildContext context;
-  context.memory = &budget.Source(MemoryUse::kLayouts, payer);
+  context.memory = &budget.Source(MemoryUse::kLayouts);
   context.stop = stop;
   const CsrView csr = ViewCsr(of);
   std::shared_ptr<RowDistribution> built(new RowDistribution());
@@ -102,9 +102,9 @@ absl::StatusOr<std::shared_ptr<RowDistribution>> RowDistribution::Build(
         ByBlock(split->fetched_rows, operand_bounds, *context.memory);
     if (!from.ok()) return from.status();
     Part part;
-    part.own = PatternOf(std::move(split->own), payer);
+    part.own = PatternOf(std::move(split->own));
     part.fetched_rows = split->fetched_rows.length;
-    if (part.fetched_rows > 0) part.fetched = PatternOf(std::move(split->fetched), payer);
+    if (part.fetched_rows > 0) part.fetched = PatternOf(std::move(split->fetched));
     part.from = *std::move(from);
     part.own_source = std::move(split->own_source);
     part.fetched_source = std::move(split->fetched_source);
@@ -177,7 +177,7 @@ absl::StatusOr<std::shared_ptr<LazyLayout>> RowDistribution::LayoutOf(
   const absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern.Csr(stop);
   if (!csr.ok()) return csr.status();
   BuildContext context;
-  context.memory = &budget.Source(MemoryUse::kLayouts, pattern.payer());
+  context.memory = &budget.Source(MemoryUse::kLayouts);
   context.stop = stop;
   absl::StatusOr<Layout> built;
   if (recipe == kDcsr) {

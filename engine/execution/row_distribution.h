@@ -44,11 +44,11 @@ class RowDistribution {
 
   /// GPU i has rows [operand_bounds[i], operand_bounds[i + 1]) of the operand and computes the same
   /// rows of the product, or, if op(S) is not square, those with as many nonzeros. `of` is op(S) in
-  /// plain CSR, `payer` who pays for its pattern. Takes memory for layouts. Errors:
+  /// plain CSR. Takes memory for layouts, which is nobody's: it goes when others need it. Errors:
   /// RESOURCE_EXHAUSTED, CANCELLED.
   static absl::StatusOr<std::shared_ptr<RowDistribution>> Build(const Layout& of,
                                                                 std::vector<int64_t> operand_bounds,
-                                                                MemoryOwner* payer, Budget& budget,
+                                                                Budget& budget,
                                                                 const std::atomic<bool>* stop);
 
   const std::vector<int64_t>& operand_bounds() const { return operand_bounds_; }

@@ -39,6 +39,7 @@ class RowPhases::Derive final : public Job {
     Problem problem;
     std::shared_ptr<const ActivePlan> plan;
     std::vector<int64_t> bounds;
+    std::shared_ptr<RowDistribution> known;  ///< without plans yet; null: it is to be made
     std::shared_ptr<Derived> to;
 
     absl::StatusOr<std::shared_ptr<RowDistribution>> Find(const std::atomic<bool>* stop) const;
@@ -75,8 +76,8 @@ class RowPhases::Derive final : public Job {
 absl::StatusOr<std::shared_ptr<RowDistribution>> RowPhases::Derive::Work::Find(
     const std::atomic<bool>* stop) const {
   const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-  std::shared_ptr<RowDistribution> rows =
-      impl->derived->FindRows(pattern, problem.transposed, bounds);
+  std::shared_ptr<RowDistribution> rows = known;
+  if (rows == nullptr) rows = impl->derived->FindRows(pattern, problem.transposed, bounds);
   if (rows == nullptr) {
     BuildContext context;
     context.stop = stop;
@@ -84,9 +85,11 @@ absl::StatusOr<std::shared_ptr<RowDistribution>> RowPhases::Derive::Work::Find(
         problem.transposed ? impl->derived->Transposed(pattern, context) : pattern->Csr(stop);
     if (!of.ok()) return of.status();
     absl::StatusOr<std::shared_ptr<RowDistribution>> built =
-        RowDistribution::Build(**of, bounds, pattern->payer(), impl->budget, stop);
+        RowDistribution::Build(**of, bounds, impl->budget, stop);
     if (!built.ok()) return built;
     rows = *std::move(built);
+    // Whatever becomes of this request: the next one goes on from there.
+    impl->derived->KeepRows(pattern, problem.transposed, rows);
   }
   absl::Status planned = rows->AddPlans(problem, plan, *pattern, impl->budget, stop);
   if (!planned.ok()) return planned;
@@ -262,7 +265,12 @@ absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
       rows_ = *derived_->rows;
     } else {
       const std::shared_ptr<const ActivePlan> plan = PlanOf(*spmm);
-      rows_ = impl_->derived->FindRows(MatrixOf(*spmm)->pattern(), spmm->transpose, bounds);
+      const std::shared_ptr<Pattern>& pattern = MatrixOf(*spmm)->pattern();
+      // The last product's may have been too large to be kept, or was evicted since.
+      const std::pair<const Pattern*, bool> of(pattern.get(), spmm->transpose);
+      const bool same = rows_ != nullptr && rows_of_ == of && rows_->operand_bounds() == bounds;
+      rows_of_ = of;
+      if (!same) rows_ = impl_->derived->FindRows(pattern, spmm->transpose, bounds);
       if (rows_ == nullptr || !rows_->HasPlans(ProblemOf(*spmm), plan)) {
         derived_ = std::make_shared<Derived>();
         return size_t{1};
@@ -375,7 +383,7 @@ absl::StatusOr<std::shared_ptr<Call>> RowPhases::BeginPart(size_t i,
     auto derive = std::make_shared<Derive>(
         Derive::Work{impl_, MatrixOf(spmm), ProblemOf(spmm),
                      MatrixOf(spmm)->pattern()->plans().Find(ClassOf(ProblemOf(spmm))).plan,
-                     values_[spmm.b].bounds, derived_},
+                     values_[spmm.b].bounds, rows_, derived_},
         spec_.tenant, std::move(sink));
     derive->priority = spec_.priority;
     if (absl::Status s = derive->Start(time_.nanoseconds()); !s.ok()) return s;

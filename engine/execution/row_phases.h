@@ -99,7 +99,8 @@ class RowPhases {
   size_t step_ = 0;
   bool runs_ = false;  ///< parts of the step were begun
   std::shared_ptr<Derived> derived_;
-  std::shared_ptr<RowDistribution> rows_;
+  std::shared_ptr<RowDistribution> rows_;                       ///< the last product's
+  std::pair<const Pattern*, bool> rows_of_ = {nullptr, false};  ///< whether of the transpose
   std::vector<RowDistribution::Matrices> part_matrices_;
   std::shared_ptr<BlockResults> out_;
   std::vector<std::vector<DenseBlock>> in_;  ///< for each part's operands: blocks by part

@@ -363,7 +363,8 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
                                                     record->owner(), reference)
                                       : fmt::format("no node that has \"{}\" is there", reference));
   }
-  std::ranges::rotate(nodes, nodes.begin() + static_cast<std::ptrdiff_t>(turn_++ % nodes.size()));
+  std::rotate(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(turn_++ % nodes.size()),
+              nodes.end());
   return Redirect(reference, std::move(nodes), record->epoch);
 }
 

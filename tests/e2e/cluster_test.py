@@ -287,8 +287,8 @@ def with_strangers(sparsed, sparsectl, folder, etcd):
             "-addext", "subjectAltName=IP:127.0.0.1")
     tokens, lines = {}, []
     for tenant in ("alice", "bob"):
-        said = subprocess.run([sparsectl, "token", "new", tenant, f"--tenant={tenant}",
-                               "--role=operator"], capture_output=True, text=True, check=True).stdout
+        said = subprocess.check_output(
+            [sparsectl, "token", "new", tenant, f"--tenant={tenant}", "--role=operator"], text=True)
         tokens[tenant] = said.split("\n", 1)[0]
         lines.append(next(line for line in said.splitlines() if "sha256" in line))
     for name, text in {"access.yaml": "tokens:\n" + "\n".join(lines) + "\n",

@@ -98,6 +98,18 @@ TEST_F(DistributedFailures, OfRowsEndTheWholeToo) {
   EXPECT_EQ(engine_->executor().in_flight(), 0);
 }
 
+TEST_F(DistributedFailures, OfAnotherGpuAreNotThisOnes) {
+  const std::vector<float> x = Random(6);
+  Hold("x", x, Distribution::kRows);
+  Hold("y", {});
+  engine_->gpus()[1]->budget().Close(absl::UnavailableError("told to"));
+  Multiply().IgnoreError();
+  EXPECT_TRUE(engine_->executor().backend(engine_->gpus()[0]->id()).status().ok())
+      << "the block that it could not fetch was another's";
+  ASSERT_TRUE(Multiply().ok());
+  ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
+}
+
 class CardsApart : public DistributedFailures {
  protected:
   void SetUp() override {

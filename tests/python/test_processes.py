@@ -200,7 +200,7 @@ def test_held_matrices_in_rows(client):
     with client.put(None, x(), distribution="rows") as held:
         assert (held.read() == x()).all()
     with pytest.raises(sparsed.NotFound):
-        client.put(None, x(), distribution="rows", rows_of="no such matrix")
+        client.put(None, x(), distribution="rows", rows_of="no-such-matrix")
 
 
 def test_a_pickled_matrix_that_is_gone(g):

@@ -40,8 +40,8 @@ struct RowExchange {
   int64_t fetched_rows() const;
 };
 
-/// The card of each row: consecutive rows, cut where the nonzeros before are nearest to a card's
-/// equal share. `cards` in [1, kMostCards].
+/// The card of each row, as the server divides them (RowBoundsByNonzeros). `cards` in
+/// [1, kMostCards].
 std::vector<CardNumber> BlocksByNonzeros(const CsrView& csr, int cards);
 
 /// One pass over the nonzeros, whatever the number of cards; scratch: 4 bytes a row and 6 a

@@ -189,13 +189,14 @@ typedef struct sparsed_put_options {
       time_to_live_ns; /* for how long it stays though nothing uses it; 0: as the server decides */
   /* 1: each GPU of a server that has several gets as many of its columns, and computes with them */
   int32_t columns_over_gpus;
+  int32_t unused; /* not read: what older programs leave there is anything */
   /* 1: each has rows of it, and computes the same rows of products; not with columns_over_gpus */
   int32_t rows_over_gpus;
   /* of a matrix with as many rows: each gets those with as many of its nonzeros; NULL: as many */
   const char* rows_of;
 } sparsed_put_options;
 #define SPARSED_PUT_OPTIONS_INIT \
-  { sizeof(sparsed_put_options), 0, NULL, 0, 0, 0, NULL }
+  { sizeof(sparsed_put_options), 0, NULL, 0, 0, 0, 0, NULL }
 
 /* Makes a buffer of that name with a copy of `dense`, in the place of one that there is.
  * `dense->data` NULL: zeros. */

@@ -226,7 +226,11 @@ void TestHeld(sparsed_client* client, const Sparse* s) {
   put.owner = "a.test";
   put.time_to_live_ns = INT64_C(3600) * 1000 * 1000 * 1000;
   put.columns_over_gpus = 1; /* without several of them it is whole */
+  /* A program that was built before there were rows: it has padding there. */
+  put.unused = -1;
+  put.size = offsetof(sparsed_put_options, rows_over_gpus);
   CHECK_OK(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL));
+  put.size = sizeof put;
   put.rows_over_gpus = 1;
   CHECK_ENDS(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL), SPARSED_INVALID_ARGUMENT,
              "are both set");

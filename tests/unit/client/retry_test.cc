@@ -85,6 +85,8 @@ TEST(Retry, CallsBetweenTwoServers) {
   EXPECT_EQ(patient.MatrixNamed("m").Info({.timeout = milliseconds(100)}).status().code(),
             absl::StatusCode::kUnavailable)
       << "not after the deadline";
+  EXPECT_THAT(std::string(spmm(impatient).Wait().status().message()),
+              testing::StartsWith("no sparsed at unix:"));
 
   // All of them wait for the server: none has reached one.
   auto product = spmm(patient);
@@ -101,6 +103,24 @@ TEST(Retry, CallsBetweenTwoServers) {
   EXPECT_TRUE(upload.Wait().ok());
   EXPECT_TRUE(values.Wait().ok());
   EXPECT_TRUE(put.Wait().ok());
+}
+
+TEST(Retry, AServerThatBeginsListensBeforeItAnswers) {
+  ServerProcess server;
+  server.Pause();
+  const absl::Status silent =
+      Client::Connect(server.address(), {.connect_timeout = milliseconds(200)}).status();
+  EXPECT_TRUE(absl::IsUnavailable(silent)) << silent;
+  EXPECT_THAT(std::string(silent.message()), testing::HasSubstr("no sparsed answered at"));
+  // Longer than gRPC tries at once.
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(8));
+    server.Resume();
+  });
+  const absl::Status slow =
+      Client::Connect(server.address(), {.connect_timeout = std::chrono::minutes(2)}).status();
+  later.join();
+  EXPECT_TRUE(slow.ok()) << slow;
 }
 
 TEST(Retry, ReadsAndProductsOutliveTheServer) {

@@ -91,7 +91,7 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put P W.npy --rows-over-gpus", 0, "put P: 20 x 4 f32, time to live 1 d\n");
   ExpectSays("buffers put P W.npy --rows-over-gpus --rows-of=none", 4, "none");
   ExpectSays("buffers put P W.npy --rows-of=none", 2, "--rows-over-gpus");
-  ExpectSays("buffers put P W.npy --rows-over-gpus --columns-over-gpus", 2, "excludes");
+  ExpectSays("buffers put P W.npy --rows-over-gpus --columns-over-gpus", 2, "does not go with");
   ExpectSays("buffers delete P", 0, "deleted P\n");
   ExpectSays("buffers renew W", 0, "renewed W: 20 x 4 f32, time to live 1 h 30 min\n");
   const Said list = Run("buffers");

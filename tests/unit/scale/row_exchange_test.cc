@@ -161,10 +161,9 @@ TEST(BlocksByNonzeros, AreConsecutiveAndAsEvenAsRowsAllow) {
   }
 }
 
-TEST(BlocksByNonzeros, LeaveCardsIdleWhereOneRowHasEverything) {
-  // The last card has the rows without any.
+TEST(BlocksByNonzeros, LeaveCardsARowWhereOneRowHasEverything) {
   const Pattern pattern = corpus::FromRows(4, {{0, 1, 2, 3}, {}, {}});
-  EXPECT_THAT(BlocksByNonzeros(ViewOf(pattern), 3), testing::ElementsAre(1, 2, 2));
+  EXPECT_THAT(BlocksByNonzeros(ViewOf(pattern), 3), testing::ElementsAre(0, 1, 2));
   EXPECT_THAT(BlocksByNonzeros(ViewOf(pattern), 1), testing::ElementsAre(0, 0, 0));
 }
 
