@@ -218,6 +218,7 @@ absl::Status Cluster::Reload(const engine::NameKey& key) {
   } else {
     known_.matrices.erase(key);
     owned_.erase(key);
+    expired_.erase(key);
   }
   return absl::OkStatus();
 }
@@ -252,6 +253,7 @@ void Cluster::TakeLocked(const Directory::Event& event) {
     if (event.deleted) {
       if (known) known_.matrices.erase(present);
       owned_.erase(*name);
+      expired_.erase(*name);
       return;
     }
     auto record = ParseMatrixRecord(event.entry.value);
@@ -261,7 +263,10 @@ void Cluster::TakeLocked(const Directory::Event& event) {
       return;
     }
     record->revision = event.entry.revision;
-    if (!IsMine(*record)) owned_.erase(*name);
+    if (!IsMine(*record)) {
+      owned_.erase(*name);
+      expired_.erase(*name);
+    }
     known_.matrices[*name] = *std::move(record);
   }
 }

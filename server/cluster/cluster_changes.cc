@@ -91,7 +91,10 @@ absl::Status Cluster::Write(MatrixRecord& record) {
   const MutexLock lock(mutex_);
   MatrixRecord& known = known_.matrices[record.key];
   if (known.revision < record.revision) known = record;
-  if (!IsMine(record)) owned_.erase(record.key);
+  if (!IsMine(record)) {
+    owned_.erase(record.key);
+    expired_.erase(record.key);
+  }
   unsettled_ = true;
   changed_.NotifyAll();
   return absl::OkStatus();
@@ -108,6 +111,7 @@ absl::Status Cluster::Erase(const MatrixRecord& record) {
     known_.matrices.erase(known);
   }
   owned_.erase(record.key);
+  expired_.erase(record.key);
   return absl::OkStatus();
 }
 
@@ -203,45 +207,55 @@ absl::StatusOr<engine::MatrixLease> Cluster::Rename(const engine::NameKey& from,
   for (const engine::NameKey& key : {from, to}) {
     if (absl::Status may = MayChange(key); !may.ok()) return may;
   }
-  // Unless the directory knows it, that is told by itself, later.
-  std::optional<MatrixRecord> old = RecordOf(from);
-  if (old.has_value() && !IsMine(*old)) old.reset();
-  MatrixRecord record = RecordOf(to).value_or(MatrixRecord());
   absl::StatusOr<engine::MatrixLease> made = change();
   if (!made.ok() || from == to) return made;
-  record.key = to;
-  Describe(**made, record);
-  ++record.epoch;
-  std::vector<Directory::Change> changes = {
-      {.key = DirectoryKey(to), .value = ToJson(record), .if_revision = record.revision}};
-  if (old.has_value()) {
-    Directory::Change gone{.key = DirectoryKey(from), .value = {}, .if_revision = old->revision};
-    MarkDeleted(*old);
-    ++old->epoch;
-    if (!old->former.empty()) gone.value = ToJson(*old);
-    changes.push_back(std::move(gone));
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    MatrixRecord record = RecordOf(to).value_or(MatrixRecord());
+    if (record.revision != 0 && !record.deleted) {
+      status = absl::AbortedError(
+          fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), to.second));
+      break;
+    }
+    record.key = to;
+    Describe(**made, record);
+    ++record.epoch;
+    std::vector<Directory::Change> changes = {
+        {.key = DirectoryKey(to), .value = ToJson(record), .if_revision = record.revision}};
+    // One that the directory does not know needs no more.
+    std::optional<MatrixRecord> old = RecordOf(from);
+    if (old.has_value() && IsMine(*old)) {
+      Directory::Change gone{.key = DirectoryKey(from), .value = {}, .if_revision = old->revision};
+      MarkDeleted(*old);
+      ++old->epoch;
+      if (!old->former.empty()) gone.value = ToJson(*old);
+      changes.push_back(std::move(gone));
+    }
+    status = directory_->Apply(changes).status();
+    Note(status);
+    // What was written, or who was faster.
+    absl::Status reloaded = Reload(from);
+    if (reloaded.ok()) reloaded = Reload(to);
+    if (!reloaded.ok()) return reloaded;
+    if (!absl::IsAborted(status)) break;
   }
-  const absl::StatusOr<int64_t> revision = directory_->Apply(changes);
-  Note(revision.status());
-  if (absl::IsAborted(revision.status())) {
+  if (absl::IsAborted(status)) {
     // It was not told, and is not done.
-    engine_.catalog()
-        .Rename(to.first, to.second, from.second, options_.threads)
-        .status()
-        .IgnoreError();
+    const absl::Status back =
+        engine_.catalog().Rename(to.first, to.second, from.second, options_.threads).status();
+    if (!back.ok()) {
+      Log(LogLevel::kError, "a matrix has a name here that the cluster does not know",
+          {{"matrix", Shown(to)}, {"message", std::string(back.message())}});
+    }
     on_changed_(to.first, to.second);
   }
-  // What was written, if that is not known, or who was faster.
-  for (const engine::NameKey& key : {from, to}) {
-    absl::Status reloaded = Reload(key);
-    if (revision.ok() && !reloaded.ok()) return reloaded;
-  }
-  if (!revision.ok()) return revision.status();
+  if (!status.ok()) return status;
   {
     const MutexLock lock(mutex_);
     owned_.insert(to);
   }
-  if (absl::Status status = Replicate(to, /*background=*/false); !status.ok()) return status;
+  status = Replicate(to, /*background=*/false);
+  if (!status.ok()) return status;
   return made;
 }
 
@@ -307,7 +321,7 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
       }
       status = Write(record);
     }
-    if (status.ok()) {
+    if (status.ok() && IsMine(record)) {
       const MutexLock lock(mutex_);
       owned_.insert(key);
       expired_.erase(key);
@@ -817,8 +831,9 @@ void Cluster::CopyInBackground(const std::stop_token& stop) {
       const MutexLock lock(mutex_);
       std::erase(incomplete_, key);
     }
-    // Who failed is asked again later.
-    if (!status.ok() && !Sleep(stop, std::chrono::seconds(1))) return;
+    // Who failed is asked again later. One that was deleted, or is another's by now, is nobody's
+    // failure.
+    if (!status.ok() && !absl::IsAborted(status) && !Sleep(stop, std::chrono::seconds(1))) return;
     LookSoon();
   }
 }

@@ -73,8 +73,9 @@ class Memory {
   // What a test writes and reads.
 
   void Put(const MatrixRecord& record) {
-    const auto put = Apply(
-        {{.key = DirectoryKey(record.key), .value = ToJson(record), .if_revision = std::nullopt}});
+    const auto put = Apply({{.key = server::DirectoryKey(record.key),
+                             .value = ToJson(record),
+                             .if_revision = std::nullopt}});
     EXPECT_TRUE(put.ok());
   }
   void PutNode(const std::string& name, bool alive) {
