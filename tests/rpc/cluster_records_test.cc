@@ -64,6 +64,7 @@ class Memory {
   std::vector<Directory::Event> Since(int64_t revision) const {
     const MutexLock lock(mutex_);
     std::vector<Directory::Event> events;
+    if (hidden_) return events;
     for (const Directory::Event& event : events_) {
       if (event.entry.revision >= revision) events.push_back(event);
     }
@@ -72,6 +73,11 @@ class Memory {
 
   // What a test writes and reads.
 
+  /// Watches tell nothing more.
+  void Hide() {
+    const MutexLock lock(mutex_);
+    hidden_ = true;
+  }
   void Put(const MatrixRecord& record) {
     const auto put = Apply({{.key = server::DirectoryKey(record.key),
                              .value = ToJson(record),
@@ -97,6 +103,7 @@ class Memory {
 
  private:
   mutable Mutex mutex_;
+  bool hidden_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t revision_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, Directory::Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<Directory::Event> events_ ABSL_GUARDED_BY(mutex_);
@@ -333,6 +340,23 @@ TEST_F(ClusterRecords, AnUploadOfADeletedNameDropsTheOldCopyFirst) {
   EXPECT_EQ(Here("g"), *made);
   EXPECT_TRUE(server_.engine().catalog().SharesOf(*Here("g")).empty());
   EXPECT_EQ(memory_.Record("g")->owner(), "a");
+}
+
+TEST_F(ClusterRecords, ACopyIsNotDroppedByAnOldView) {
+  MustUpload(server_, "g", pattern_);
+  MatrixRecord record = RecordOf("g", {{"b", kOther}});
+  record.former = {"a"};
+  memory_.Put(record);
+  memory_.PutNode("b", true);
+  memory_.Hide();
+  Join(1);
+  // By now this node's copy is current.
+  record.former.clear();
+  record.copies.push_back({"a", IdentityOf(*Here("g"))});
+  memory_.Put(record);
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  EXPECT_NE(Here("g"), nullptr);
+  EXPECT_TRUE(cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok());
 }
 
 TEST_F(ClusterRecords, ACopyIsTakenFromItsOwnerAlone) {
