@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/execution/backend.h"
 #include "tests/gpu/several_devices.h"
 #include "tests/gpu/stand_in.h"
 
