@@ -455,12 +455,12 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     }
     request.set_pattern_hash(record->pattern_hash);
     if (background) request.set_bytes_per_second(options_.copy_bytes_per_second);
+    const CopyIdentity identity = record->copies.front().identity;
     const auto begun = steady_clock::now();
     const absl::StatusOr<v1::CopyHereReply> reply = peers_.CopyHere(address, request);
     const std::chrono::duration<double> took = steady_clock::now() - begun;
-    const bool current =
-        reply.ok() && record->copies.front().identity ==
-                          CopyIdentity{reply->source_created_unix_ns(), reply->source_version()};
+    const bool current = reply.ok() && identity == CopyIdentity{reply->source_created_unix_ns(),
+                                                                reply->source_version()};
     {
       const MutexLock lock(mutex_);
       counts_.copy_seconds += took.count();
@@ -475,7 +475,10 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
       // Others write into the record, too: what they changed stays.
       for (int attempt = 0; attempt < kAttempts; ++attempt) {
         record = RecordOf(key);
-        if (!record.has_value() || !IsMine(*record)) return ChangedElsewhere();
+        if (!record.has_value() || !IsMine(*record) ||
+            record->copies.front().identity != identity) {
+          return ChangedElsewhere();
+        }
         std::erase_if(record->copies, [&](const MatrixCopy& copy) { return copy.node == target; });
         std::erase(record->former, target);
         std::erase_if(record->previous,
