@@ -18,9 +18,9 @@ inline namespace client {
 class Credentials {
  public:
   /// What `options` say, and where they say nothing the environment (see ClientOptions). Errors:
-  /// FAILED_PRECONDITION with the path for a file that cannot be read, PERMISSION_DENIED for one that
-  /// holds secrets and can be read by others; INVALID_ARGUMENT for what does not go together, or a token that would travel
-  /// in plain text to `address`.
+  /// FAILED_PRECONDITION with the path for a file that cannot be read, PERMISSION_DENIED for one
+  /// that holds secrets and can be read by others; INVALID_ARGUMENT for what does not go together,
+  /// or a token that would travel in plain text to `address`.
   static absl::StatusOr<std::shared_ptr<Credentials>> Open(const std::string& address,
                                                            const ClientOptions& options);
 

@@ -107,6 +107,7 @@ TEST(Retry, CallsBetweenTwoServers) {
 
 TEST(Retry, AServerThatBeginsListensBeforeItAnswers) {
   ServerProcess server;
+  Connect(server);
   server.Pause();
   const absl::Status silent =
       Client::Connect(server.address(), {.connect_timeout = milliseconds(200)}).status();
