@@ -177,8 +177,8 @@ bool Cluster::GiveUp(MatrixRecord& record) const {
   if (record.copies.empty()) record.copies = std::exchange(record.previous, {});
   for (const MatrixCopy& copy : record.copies) std::erase(record.former, copy.node);
   // One that is there, if there is one.
-  std::ranges::stable_partition(record.copies,
-                                [this](const MatrixCopy& copy) { return IsAlive(copy.node); });
+  std::stable_partition(record.copies.begin(), record.copies.end(),
+                        [this](const MatrixCopy& copy) { return IsAlive(copy.node); });
   return !record.copies.empty();
 }
 

@@ -83,7 +83,7 @@ struct UpdateValues {
     engine::NameKey key = engine::Named(tenant, message.name());
     auto update = service.engine.catalog().BeginUpdate(*std::move(header));
     if (!update.ok()) return update.status();
-    return std::make_unique<Target>(std::move(key), *std::move(update));
+    return std::make_unique<Target>(Target{std::move(key), *std::move(update)});
   }
 
   static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& update,
