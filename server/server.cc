@@ -290,7 +290,7 @@ class Server::Impl {
     telemetry_.metrics().matrix_expired = [this](const std::string& tenant,
                                                  const std::string& name) {
       live_streams_->MatrixChanged(tenant, name);
-      if (Cluster* const cluster = joined_) cluster->Expired(tenant, name).IgnoreError();
+      if (Cluster* const cluster = joined_) cluster->Expired(tenant, name);
     };
     absl::StatusOr<std::string> installed_models = InstalledModels(config_);
     if (!installed_models.ok()) return installed_models.status();

@@ -86,8 +86,10 @@ absl::Status Cluster::Register(bool first) {
   const std::string key = KeyOfNode(options_.self.name);
   const auto present = directory_->Read(key);
   if (!present.ok()) return present.status();
+  int64_t revision = 0;
   for (const Directory::Entry& entry : present->entries) {
     if (entry.key != key) continue;  // of a node with a longer name
+    revision = entry.revision;
     const auto record = ParseNodeRecord(entry.value);
     // One at the same address is this one's last run: its socket is this one's now.
     if (!record.ok() || record->address == options_.self.address) continue;
@@ -98,9 +100,13 @@ absl::Status Cluster::Register(bool first) {
   if (!lease.ok()) return lease.status();
   NodeRecord self = options_.self;
   self.free_memory_bytes = self.memory_bytes - engine_.budget().used();
-  const auto applied =
-      directory_->Apply({{.key = key, .value = ToJson(self), .lease = *lease, .if_revision = {}}});
-  if (!applied.ok()) return applied.status();
+  // Of two servers of that name that start at once, one is refused.
+  const auto applied = directory_->Apply(
+      {{.key = key, .value = ToJson(self), .lease = *lease, .if_revision = revision}});
+  if (!applied.ok()) {
+    directory_->Revoke(*lease).IgnoreError();
+    return applied.status();
+  }
   const MutexLock lock(mutex_);
   lease_ = *lease;
   answered_ = steady_clock::now();
@@ -171,7 +177,10 @@ void Cluster::Follow(const std::stop_token& stop) {
         std::string(kDirectoryPrefix), revision,
         [this](const std::vector<Directory::Event>& events) {
           const MutexLock lock(mutex_);
-          for (const Directory::Event& event : events) TakeLocked(event);
+          for (const Directory::Event& event : events) {
+            TakeLocked(event);
+            next_revision_ = std::max(next_revision_, event.entry.revision + 1);
+          }
           changed_.NotifyAll();
         },
         stop);
@@ -208,12 +217,13 @@ absl::Status Cluster::Reload(const engine::NameKey& key) {
     TakeLocked({*found, false});
   } else {
     known_.matrices.erase(key);
+    owned_.erase(key);
+    expired_.erase(key);
   }
   return absl::OkStatus();
 }
 
 void Cluster::TakeLocked(const Directory::Event& event) {
-  next_revision_ = std::max(next_revision_, event.entry.revision + 1);
   unsettled_ = true;
   const std::string_view key = event.entry.key;
   if (key.starts_with(kNodesPrefix)) {
@@ -242,6 +252,8 @@ void Cluster::TakeLocked(const Directory::Event& event) {
     if (known && present->second.revision >= event.entry.revision) return;
     if (event.deleted) {
       if (known) known_.matrices.erase(present);
+      owned_.erase(*name);
+      expired_.erase(*name);
       return;
     }
     auto record = ParseMatrixRecord(event.entry.value);
@@ -251,6 +263,10 @@ void Cluster::TakeLocked(const Directory::Event& event) {
       return;
     }
     record->revision = event.entry.revision;
+    if (!IsMine(*record)) {
+      owned_.erase(*name);
+      expired_.erase(*name);
+    }
     known_.matrices[*name] = *std::move(record);
   }
 }
@@ -279,8 +295,10 @@ std::vector<std::string> Cluster::PlacementLocked(std::string_view key) const {
 
 bool Cluster::IsCurrentHere(const MatrixRecord& record) const {
   if (record.deleted) return false;
-  // The owner's is current whatever it is.
-  if (record.owner() == options_.self.name) return true;
+  if (IsMine(record)) {
+    const MutexLock lock(mutex_);
+    if (owned_.contains(record.key)) return true;
+  }
   const MatrixCopy* const copy = record.CopyAt(options_.self.name);
   if (copy == nullptr) return false;
   const engine::MatrixLease here = engine_.catalog().Look(record.key.first, record.key.second);
@@ -321,6 +339,10 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
       return absl::UnavailableError(problem);
     }
   }
+  if (IsMine(*record)) {
+    const MutexLock lock(mutex_);
+    if (expired_.contains(record->key)) return engine::NoMatrix(reference);
+  }
   bool here = need == Need::kRead ? IsCurrentHere(*record) : IsMine(*record);
   // A copy is shared with others a moment after its owner has shared it.
   if (here && !IsMine(*record) && record->key.first != tenant) {
@@ -334,6 +356,11 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
       if (copy.node != options_.self.name && IsAliveLocked(copy.node)) nodes.push_back(copy.node);
       if (need == Need::kChange) break;  // its owner alone
     }
+  }
+  if (nodes.empty() && IsMine(*record)) {
+    return absl::UnavailableError(
+        fmt::format("the node {} owns \"{}\" and has not got what the cluster knows of it",
+                    options_.self.name, reference));
   }
   if (nodes.empty()) {
     return absl::UnavailableError(need == Need::kChange || record->copies.size() == 1
@@ -355,7 +382,7 @@ absl::Status Cluster::RouteAll(std::string_view tenant,
   uint64_t epoch = 0;
   for (const std::string& reference : references) {
     const absl::Status one = Route(tenant, reference, Need::kRead);
-    if (absl::IsNotFound(one)) return one;
+    if (absl::IsNotFound(one) || absl::IsUnavailable(one)) return one;
     all_here = all_here && one.ok();
     const auto record = RecordOf(engine::Named(tenant, reference));
     if (!record.has_value()) return absl::OkStatus();  // the engine says that it is nowhere
@@ -395,8 +422,12 @@ absl::Status Cluster::RouteUpload(const std::string& tenant, const std::string& 
       for (const MatrixCopy& copy : found->second.copies) {
         if (IsAliveLocked(copy.node)) nodes.push_back(copy.node);
       }
+      // What is away is not there to be made anew.
+      if (nodes.empty()) {
+        return absl::UnavailableError(fmt::format("no node that has \"{}\" is there", name));
+      }
       // Who takes over will be the owner.
-      if (nodes.size() > 1) nodes.resize(1);
+      nodes.resize(1);
     }
     if (nodes.empty() && !pattern_hash.empty()) {
       for (auto it = known_.matrices.lower_bound({tenant, ""});
@@ -417,6 +448,14 @@ absl::Status Cluster::RouteUpload(const std::string& tenant, const std::string& 
   if (nodes.empty() || nodes.front() == options_.self.name) return absl::OkStatus();
   nodes.resize(1);
   return Redirect(name, std::move(nodes), epoch);
+}
+
+bool Cluster::IsDropped(const engine::NameKey& key) const {
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  const std::string& self = options_.self.name;
+  return record.has_value() && (record->deleted || record->CopyAt(self) == nullptr) &&
+         record->PreviousAt(self) == nullptr &&
+         std::ranges::find(record->former, self) != record->former.end();
 }
 
 absl::Status Cluster::CheckFree(const std::string& tenant, const std::string& name) {
@@ -479,13 +518,14 @@ std::vector<std::string> Cluster::Addresses() const {
 }
 
 Cluster::Counts Cluster::counts() const {
-  const size_t wanted = WantedCopies();
   const MutexLock lock(mutex_);
   Counts counts = counts_;
   counts.directory_silence = std::chrono::duration<double>(steady_clock::now() - answered_).count();
   for (const auto& [key, record] : known_.matrices) {
-    if (!IsMine(record) || record.copies.size() >= wanted) continue;
-    counts.copies_missing += static_cast<int64_t>(wanted - record.copies.size());
+    if (!IsMine(record)) continue;
+    int64_t there = 0;
+    for (const MatrixCopy& copy : record.copies) there += IsAliveLocked(copy.node) ? 1 : 0;
+    counts.copies_missing += std::max<int64_t>(options_.replicas - there, 0);
   }
   return counts;
 }

@@ -46,7 +46,8 @@ class Cluster {
     int64_t directory_errors = 0;
     int64_t copies_made = 0, copies_failed = 0, copy_bytes = 0;
     double copy_seconds = 0;
-    int64_t copies_missing = 0;  ///< that matrices of this node should have and have not
+    /// That matrices of this node have fewer of, on nodes that are there, than `replicas`.
+    int64_t copies_missing = 0;
     int64_t takeovers = 0;
     double directory_silence = 0;  ///< seconds since the directory answered
   };
@@ -76,20 +77,34 @@ class Cluster {
   absl::Status RouteAll(std::string_view tenant, const std::vector<std::string>& references);
   /// Of an upload: to who owns the name; of a new name, to who has a matrix of the tenant's with
   /// that pattern, or whom placement names for the pattern's hash; without a hash, for the name.
+  /// UNAVAILABLE if it is known and no node that has it is there.
   absl::Status RouteUpload(const std::string& tenant, const std::string& name,
                            const std::string& pattern_hash);
   /// FAILED_PRECONDITION if another node owns the name.
   absl::Status CheckFree(const std::string& tenant, const std::string& name);
 
-  // What follows may block for as long as a copy takes.
+  /// What is here of that name is to be dropped: it stands in nobody's way.
+  bool IsDropped(const engine::NameKey& key) const;
+  /// Its time to live was over, and it is gone here: so it is everywhere soon, if it was this
+  /// node's.
+  void Expired(const std::string& tenant, const std::string& name);
 
-  /// After the matrix was changed here: has the directory know, and returns when all its copies are
-  /// made, durably. UNAVAILABLE: it is changed here, and may be elsewhere later.
-  absl::Status Publish(const std::string& tenant, const std::string& name);
-  /// Before it is deleted here: from now on it is nowhere.
-  absl::Status Withdraw(const std::string& tenant, const std::string& name);
-  /// Its time to live was over, and it is gone here: so it is everywhere, if it was this node's.
-  absl::Status Expired(const std::string& tenant, const std::string& name);
+  // What follows may block for as long as a copy takes. Nothing else, such as a copy that arrives,
+  // changes the matrix of that name here from before `change` until it returns.
+
+  /// Makes a matrix, or changes one, in the catalog.
+  using LocalChange = std::function<absl::StatusOr<engine::MatrixLease>()>;
+  /// Calls `change` if this node may make it, has the directory know, and returns when all copies
+  /// are made, durably. `change`'s errors; ABORTED if another node owns the matrix by now;
+  /// UNAVAILABLE: it may be changed here, and may be elsewhere later.
+  absl::StatusOr<engine::MatrixLease> Change(const engine::NameKey& key, const LocalChange& change);
+  /// Likewise, of one that `change` gives another name, the same tenant's: the directory knows both
+  /// names' changes at once.
+  absl::StatusOr<engine::MatrixLease> Rename(const engine::NameKey& from, const engine::NameKey& to,
+                                             const LocalChange& change);
+  /// It is nowhere from now on, and then it is deleted here. The catalog's errors; ABORTED,
+  /// UNAVAILABLE.
+  absl::Status Delete(const engine::NameKey& key);
   /// Has the cluster look at what is here soon: something changed by itself.
   void LookSoon();
   /// What another node asks for.
@@ -128,6 +143,7 @@ class Cluster {
   bool Sleep(const std::stop_token& stop, std::chrono::milliseconds time);
 
   absl::Status Register(bool first);
+  /// Tells when the next watch begins.
   absl::Status Load();
   absl::Status Reload(const engine::NameKey& key);
   void TakeLocked(const Directory::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -155,20 +171,39 @@ class Cluster {
   absl::Status Erase(const MatrixRecord& record);
 
   // With the matrix busy.
+  /// Whether this node may change it, which it can then.
+  absl::Status MayChange(const engine::NameKey& key);
+  /// Of a matrix that this node owns by its record: what the record says of it counts until this
+  /// was OK, and what this node makes of it counts from then on. UNAVAILABLE if others have what is
+  /// current: they own it then.
+  absl::Status Own(MatrixRecord record);
+  /// In the record: others own it, if others have it.
+  bool GiveUp(MatrixRecord& record) const;
   absl::Status PublishBusy(const engine::NameKey& key);
+  /// Sets what the record says of a version that is here, and that nobody else has yet.
+  void Describe(const engine::Matrix& here, MatrixRecord& record) const;
+  absl::Status WithdrawBusy(const engine::NameKey& key);
+  /// As deleted: all nodes but this one are to drop it.
+  void MarkDeleted(MatrixRecord& record) const;
+  /// What was made here of a name that another node has.
+  void DropLoser(const engine::NameKey& key);
   /// Nodes that are to have copies of this one's matrix with that pattern.
   std::vector<std::string> TargetsFor(std::string_view pattern_hash) const;
   /// Copies to other nodes until there are enough.
   absl::Status Replicate(const engine::NameKey& key, bool background);
   void HandOver(MatrixRecord record);
+  /// Its owner is gone.
+  void TakeOver(MatrixRecord record);
   void SettleMatrix(const MatrixRecord& record);
   void SettleMine(MatrixRecord record);
   /// This node is drained, and others have enough copies.
   bool IsSpare(const MatrixRecord& record) const;
   void SettleDeleted(MatrixRecord record);
+  /// If the directory says so, too, when it is asked now.
   void DropHere(const engine::NameKey& key);
   void CopyInBackground(const std::stop_token& stop);
-  void TakeShares(const MatrixRecord& record);
+  /// Those that the record says, and no others.
+  absl::Status TakeShares(const engine::NameKey& key, const std::vector<engine::Share>& shares);
 
   const Options options_;
   const std::unique_ptr<Directory> directory_;
@@ -184,8 +219,16 @@ class Cluster {
   bool unsettled_ ABSL_GUARDED_BY(mutex_) = true;
   std::set<engine::NameKey> busy_ ABSL_GUARDED_BY(mutex_);
   std::deque<engine::NameKey> incomplete_ ABSL_GUARDED_BY(mutex_);  ///< to be copied, one by one
+  struct Arrival {
+    std::chrono::steady_clock::time_point time;
+    CopyIdentity source, here;  ///< of its owner's, and of the copy; all 0: it is on its way
+  };
   /// Copies that came, and that their owner has yet to put into the record.
-  std::map<engine::NameKey, std::chrono::steady_clock::time_point> arrived_ ABSL_GUARDED_BY(mutex_);
+  std::map<engine::NameKey, Arrival> arrived_ ABSL_GUARDED_BY(mutex_);
+  /// Of Own: what is here of them is current whatever it is.
+  std::set<engine::NameKey> owned_ ABSL_GUARDED_BY(mutex_);
+  /// Of this node's: they are not here any more because their time to live was over.
+  std::set<engine::NameKey> expired_ ABSL_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point answered_ ABSL_GUARDED_BY(mutex_);  ///< by the directory
   Counts counts_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint64_t> turn_ = 0;  ///< so that readers are sent to all copies

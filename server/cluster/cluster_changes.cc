@@ -22,17 +22,34 @@ constexpr std::chrono::seconds kRecordPatience(60);
 constexpr std::chrono::seconds kBusyPatience(5);
 constexpr int kAttempts = 5;
 
+absl::Status ChangedElsewhere() {
+  return absl::AbortedError("other nodes change the matrix at the same time");
+}
+
+absl::Status ShutsDown() { return absl::UnavailableError("the server is shutting down"); }
+
+std::string Shown(const engine::NameKey& key) {
+  return fmt::format("{}{}{}", key.first, engine::kOwnerMark, key.second);
+}
+
+bool IsFormer(const MatrixRecord& record, const std::string& node) {
+  return std::ranges::find(record.former, node) != record.former.end();
+}
+
 }  // namespace
 
 /// Holds a matrix while it exists.
 class Cluster::Busy {
  public:
   struct IfFree {};
-  /// Waits for it.
+  /// Waits for it, unless the node stops: see held().
   Busy(Cluster& cluster, engine::NameKey key) : cluster_(cluster), key_(std::move(key)) {
     const MutexLock lock(cluster_.mutex_);
-    while (!cluster_.busy_.insert(key_).second) cluster_.changed_.Wait(cluster_.mutex_);
-    held_ = true;
+    while (!cluster_.stopping_) {
+      held_ = cluster_.busy_.insert(key_).second;
+      if (held_) return;
+      cluster_.changed_.Wait(cluster_.mutex_);
+    }
   }
   /// Does not: see held().
   Busy(Cluster& cluster, engine::NameKey key, IfFree) : cluster_(cluster), key_(std::move(key)) {
@@ -74,6 +91,10 @@ absl::Status Cluster::Write(MatrixRecord& record) {
   const MutexLock lock(mutex_);
   MatrixRecord& known = known_.matrices[record.key];
   if (known.revision < record.revision) known = record;
+  if (!IsMine(record)) {
+    owned_.erase(record.key);
+    expired_.erase(record.key);
+  }
   unsettled_ = true;
   changed_.NotifyAll();
   return absl::OkStatus();
@@ -89,24 +110,198 @@ absl::Status Cluster::Erase(const MatrixRecord& record) {
   if (known != known_.matrices.end() && known->second.revision == record.revision) {
     known_.matrices.erase(known);
   }
+  owned_.erase(record.key);
+  expired_.erase(record.key);
   return absl::OkStatus();
 }
 
-absl::Status Cluster::Publish(const std::string& tenant, const std::string& name) {
-  const engine::NameKey key(tenant, name);
+absl::Status Cluster::MayChange(const engine::NameKey& key) {
+  if (const std::string problem = Problem(); !problem.empty()) {
+    return absl::UnavailableError(problem);
+  }
+  // A copy that was replaced or deleted elsewhere, with all that was shared.
+  if (IsDropped(key)) {
+    DropHere(key);
+    if (IsDropped(key) && engine_.catalog().Look(key.first, key.second) != nullptr) {
+      return absl::UnavailableError(fmt::format(
+          "an older \"{}\" of the node {} could not be dropped", key.second, options_.self.name));
+    }
+  }
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  if (!record.has_value() || record->deleted) return absl::OkStatus();
+  if (IsMine(*record)) return Own(*record);
+  // It is about to take over.
+  if (record->CopyAt(options_.self.name) != nullptr && !IsAlive(record->owner()) &&
+      IsCurrentHere(*record)) {
+    return TakeShares(key, record->shares);
+  }
+  return absl::AbortedError(
+      fmt::format("the node {} owns \"{}\" by now", record->owner(), key.second));
+}
+
+absl::Status Cluster::Own(MatrixRecord record) {
+  {
+    const MutexLock lock(mutex_);
+    if (owned_.contains(record.key)) return absl::OkStatus();
+  }
+  const engine::MatrixLease here = engine_.catalog().Look(record.key.first, record.key.second);
+  if (here == nullptr || IdentityOf(*here) != record.copies.front().identity) {
+    // The data directory is an older one, or another.
+    if (GiveUp(record)) {
+      absl::Status given = Write(record);
+      if (absl::IsAborted(given)) Reload(record.key).IgnoreError();
+      if (given.ok()) {
+        Log(LogLevel::kWarn, "this node has not got what is current: another one owns it",
+            {{"matrix", Shown(record.key)}, {"node", record.owner()}});
+      }
+      return absl::UnavailableError(
+          fmt::format("the node {} has not got what is current of \"{}\": another one owns it soon",
+                      options_.self.name, record.key.second));
+    }
+    // Nobody else has any: what comes now is the first.
+    if (here == nullptr) return absl::OkStatus();
+  }
+  if (absl::Status status = TakeShares(record.key, record.shares); !status.ok()) return status;
+  const MutexLock lock(mutex_);
+  owned_.insert(record.key);
+  return absl::OkStatus();
+}
+
+bool Cluster::GiveUp(MatrixRecord& record) const {
+  const std::string& self = options_.self.name;
+  record.MoveToFormer(self);
+  if (engine_.catalog().Look(record.key.first, record.key.second) == nullptr) {
+    std::erase(record.former, self);
+  }
+  std::erase_if(record.previous, [&](const MatrixCopy& copy) { return copy.node == self; });
+  if (record.copies.empty()) record.copies = std::exchange(record.previous, {});
+  for (const MatrixCopy& copy : record.copies) std::erase(record.former, copy.node);
+  // One that is there, if there is one.
+  std::stable_partition(record.copies.begin(), record.copies.end(),
+                        [this](const MatrixCopy& copy) { return IsAlive(copy.node); });
+  return !record.copies.empty();
+}
+
+absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
+                                                    const LocalChange& change) {
   const Busy busy(*this, key);
-  if (absl::Status status = PublishBusy(key); !status.ok()) return status;
-  return Replicate(key, /*background=*/false);
+  if (!busy.held()) return ShutsDown();
+  if (absl::Status may = MayChange(key); !may.ok()) return may;
+  absl::StatusOr<engine::MatrixLease> made = change();
+  if (!made.ok()) return made.status();
+  absl::Status status = PublishBusy(key);
+  if (absl::IsAborted(status)) DropLoser(key);
+  if (status.ok()) status = Replicate(key, /*background=*/false);
+  if (!status.ok()) return status;
+  return made;
+}
+
+absl::StatusOr<engine::MatrixLease> Cluster::Rename(const engine::NameKey& from,
+                                                    const engine::NameKey& to,
+                                                    const LocalChange& change) {
+  // Everybody waits for the lower one first.
+  const Busy first(*this, std::min(from, to));
+  std::optional<Busy> second;
+  if (from != to) second.emplace(*this, std::max(from, to));
+  if (!first.held() || (second.has_value() && !second->held())) return ShutsDown();
+  for (const engine::NameKey& key : {from, to}) {
+    if (absl::Status may = MayChange(key); !may.ok()) return may;
+  }
+  absl::StatusOr<engine::MatrixLease> made = change();
+  if (!made.ok() || from == to) return made;
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    MatrixRecord record = RecordOf(to).value_or(MatrixRecord());
+    if (record.revision != 0 && !record.deleted) {
+      status = absl::AbortedError(
+          fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), to.second));
+      break;
+    }
+    record.key = to;
+    Describe(**made, record);
+    ++record.epoch;
+    std::vector<Directory::Change> changes = {
+        {.key = DirectoryKey(to), .value = ToJson(record), .if_revision = record.revision}};
+    // One that the directory does not know needs no more.
+    std::optional<MatrixRecord> old = RecordOf(from);
+    if (old.has_value() && IsMine(*old)) {
+      Directory::Change gone{.key = DirectoryKey(from), .value = {}, .if_revision = old->revision};
+      MarkDeleted(*old);
+      ++old->epoch;
+      if (!old->former.empty()) gone.value = ToJson(*old);
+      changes.push_back(std::move(gone));
+    }
+    status = directory_->Apply(changes).status();
+    Note(status);
+    // What was written, or who was faster.
+    absl::Status reloaded = Reload(from);
+    if (reloaded.ok()) reloaded = Reload(to);
+    if (!reloaded.ok()) return reloaded;
+    if (!absl::IsAborted(status)) break;
+  }
+  if (absl::IsAborted(status)) {
+    // It was not told, and is not done.
+    const absl::Status back =
+        engine_.catalog().Rename(to.first, to.second, from.second, options_.threads).status();
+    if (!back.ok()) {
+      Log(LogLevel::kError, "a matrix has a name here that the cluster does not know",
+          {{"matrix", Shown(to)}, {"message", std::string(back.message())}});
+    }
+    on_changed_(to.first, to.second);
+  }
+  if (!status.ok()) return status;
+  {
+    const MutexLock lock(mutex_);
+    owned_.insert(to);
+  }
+  status = Replicate(to, /*background=*/false);
+  if (!status.ok()) return status;
+  return made;
+}
+
+absl::Status Cluster::Delete(const engine::NameKey& key) {
+  const Busy busy(*this, key);
+  if (!busy.held()) return ShutsDown();
+  if (const std::string problem = Problem(); !problem.empty()) {
+    return absl::UnavailableError(problem);
+  }
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  const bool known = record.has_value() && !record->deleted;
+  if (known && !IsMine(*record)) {
+    return absl::AbortedError(
+        fmt::format("the node {} owns \"{}\" by now", record->owner(), key.second));
+  }
+  if (absl::Status withdrawn = WithdrawBusy(key); !withdrawn.ok()) return withdrawn;
+  absl::Status status = engine_.catalog().Delete(key.first, key.second);
+  // The record was all that there was.
+  if (known && absl::IsNotFound(status)) return absl::OkStatus();
+  return status;
+}
+
+void Cluster::DropLoser(const engine::NameKey& key) {
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  if (!record.has_value() || record->deleted || record->CopyAt(options_.self.name) != nullptr ||
+      record->PreviousAt(options_.self.name) != nullptr) {
+    return;
+  }
+  const absl::Status status = engine_.catalog().Delete(key.first, key.second);
+  Log(LogLevel::kInfo, "dropped what another node was faster to make",
+      {{"matrix", Shown(key)}, {"status", std::string(status.message())}});
+  on_changed_(key.first, key.second);
 }
 
 absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    status = absl::OkStatus();
     const engine::MatrixLease here = engine_.catalog().Look(key.first, key.second);
-    if (here == nullptr) return absl::OkStatus();  // deleted meanwhile, which is told by itself
+    if (here == nullptr) {
+      return absl::NotFoundError(fmt::format("\"{}\" was deleted meanwhile", key.second));
+    }
     const std::string& self = options_.self.name;
     MatrixRecord record = RecordOf(key).value_or(MatrixRecord());
-    if (record.revision != 0 && !record.deleted && !IsMine(record) && IsAlive(record.owner())) {
+    if (record.revision != 0 && !record.deleted && !IsMine(record) &&
+        (IsAlive(record.owner()) || record.CopyAt(self) == nullptr)) {
       return absl::AbortedError(
           fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), key.second));
     }
@@ -117,30 +312,45 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
       return a.with == b.with && a.right == b.right;
     };
     const bool same_version = !record.deleted && mine != nullptr && mine->identity == identity;
-    if (same_version && std::ranges::equal(shares, record.shares, same)) return absl::OkStatus();
-    if (!same_version) {
-      std::vector<std::string> others;
-      for (const MatrixCopy& copy : record.copies) others.push_back(copy.node);
-      for (const std::string& other : others) record.MoveToFormer(other);
-      record.copies = {{self, identity}};
-      // Before they have anything of it: whatever becomes of this node, they drop what they have.
-      for (const std::string& node : TargetsFor(here->pattern()->hash())) record.MoveToFormer(node);
-      std::erase(record.former, self);
+    if (!same_version || !std::ranges::equal(shares, record.shares, same)) {
+      record.key = key;
+      if (same_version) {
+        record.shares = std::move(shares);
+      } else {
+        Describe(*here, record);
+      }
+      status = Write(record);
     }
-    record.key = key;
-    record.deleted = false;
-    record.rows = here->pattern()->rows();
-    record.cols = here->pattern()->cols();
-    record.nnz = here->pattern()->nnz();
-    record.type = std::string(Name(here->type()));
-    record.pattern_hash = here->pattern()->hash();
-    record.shares = std::move(shares);
-    status = Write(record);
+    if (status.ok() && IsMine(record)) {
+      const MutexLock lock(mutex_);
+      owned_.insert(key);
+      expired_.erase(key);
+    }
     if (!absl::IsAborted(status)) return status;
     if (status = Reload(key); !status.ok()) return status;
-    status = absl::AbortedError("other nodes change the matrix at the same time");
+    status = ChangedElsewhere();
   }
   return status;
+}
+
+void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
+  const std::string& self = options_.self.name;
+  if (record.deleted) record.previous.clear();
+  // Those of a version between that never was acknowledged do not count.
+  if (record.previous.empty() && !record.deleted) record.previous = record.copies;
+  std::erase_if(record.previous, [&](const MatrixCopy& copy) { return copy.node == self; });
+  for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
+  record.copies = {{self, IdentityOf(here)}};
+  // Before they have anything of it: whatever becomes of this node, they drop what they have.
+  for (const std::string& node : TargetsFor(here.pattern()->hash())) record.MoveToFormer(node);
+  std::erase(record.former, self);
+  record.deleted = false;
+  record.rows = here.pattern()->rows();
+  record.cols = here.pattern()->cols();
+  record.nnz = here.pattern()->nnz();
+  record.type = std::string(Name(here.type()));
+  record.pattern_hash = here.pattern()->hash();
+  record.shares = engine_.catalog().SharesOf(here);
 }
 
 std::vector<std::string> Cluster::TargetsFor(std::string_view pattern_hash) const {
@@ -152,31 +362,36 @@ std::vector<std::string> Cluster::TargetsFor(std::string_view pattern_hash) cons
   return nodes;
 }
 
-absl::Status Cluster::Expired(const std::string& tenant, const std::string& name) {
-  const std::optional<MatrixRecord> record = RecordOf({tenant, name});
+void Cluster::Expired(const std::string& tenant, const std::string& name) {
+  const engine::NameKey key(tenant, name);
+  const std::optional<MatrixRecord> record = RecordOf(key);
   // That of a copy says nothing: its owner is asked, too.
-  if (!record.has_value() || !IsMine(*record)) return absl::OkStatus();
-  return Withdraw(tenant, name);
+  if (!record.has_value() || !IsMine(*record)) return;
+  const MutexLock lock(mutex_);
+  expired_.insert(key);
+  unsettled_ = true;
 }
 
-absl::Status Cluster::Withdraw(const std::string& tenant, const std::string& name) {
-  const engine::NameKey key(tenant, name);
-  const Busy busy(*this, key);
+absl::Status Cluster::WithdrawBusy(const engine::NameKey& key) {
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::optional<MatrixRecord> record = RecordOf(key);
     if (!record.has_value() || record->deleted) return absl::OkStatus();
-    std::vector<std::string> nodes;
-    for (const MatrixCopy& copy : record->copies) nodes.push_back(copy.node);
-    for (const std::string& node : nodes) record->MoveToFormer(node);
-    std::erase(record->former, options_.self.name);
-    record->deleted = true;
+    if (!IsMine(*record)) return ChangedElsewhere();
+    MarkDeleted(*record);
     status = record->former.empty() ? Erase(*record) : Write(*record);
     if (!absl::IsAborted(status)) return status;
     if (status = Reload(key); !status.ok()) return status;
-    status = absl::AbortedError("other nodes change the matrix at the same time");
+    status = ChangedElsewhere();
   }
   return status;
+}
+
+void Cluster::MarkDeleted(MatrixRecord& record) const {
+  for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
+  for (const MatrixCopy& copy : std::exchange(record.previous, {})) record.MoveToFormer(copy.node);
+  std::erase(record.former, options_.self.name);
+  record.deleted = true;
 }
 
 absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
@@ -184,7 +399,12 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
   absl::Status last;
   while (!stopping_) {
     std::optional<MatrixRecord> record = RecordOf(key);
-    if (!record.has_value() || !IsMine(*record)) return absl::OkStatus();
+    if (!record.has_value() || !IsMine(*record)) return ChangedElsewhere();
+    // Others may own it by now.
+    if (const std::string problem = Problem(); !problem.empty()) {
+      return absl::UnavailableError(problem);
+    }
+    bool enough = false;
     std::string target, address;
     {
       const size_t wanted = WantedCopies();
@@ -194,21 +414,30 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
       for (const MatrixCopy& copy : record->copies) {
         if (IsAliveLocked(copy.node) && !known_.draining.contains(copy.node)) ++have;
       }
-      if (have >= wanted) return absl::OkStatus();
+      enough = have >= wanted;
       for (const std::string& node : PlacementLocked(record->pattern_hash)) {
+        if (enough) break;
         if (record->CopyAt(node) != nullptr || failed.contains(node)) continue;
         target = node;
         address = known_.nodes.at(node).address;
         break;
       }
     }
+    // Or there are no more nodes.
+    if (enough || (target.empty() && last.ok())) {
+      if (record->previous.empty()) return absl::OkStatus();
+      // From here on it counts as acknowledged.
+      record->previous.clear();
+      if (last = Write(*record); absl::IsAborted(last)) last = Reload(key);
+      if (!last.ok()) return last;
+      continue;
+    }
     if (target.empty()) {
-      if (last.ok()) return last;  // there are no more nodes
       return absl::UnavailableError(fmt::format(
           "\"{}\" is kept by {} of {} nodes, and will be copied to others later: {}", key.second,
           record->copies.size(), WantedCopies(), std::string(last.message())));
     }
-    if (std::ranges::find(record->former, target) == record->former.end()) {
+    if (!IsFormer(*record, target)) {
       record->former.push_back(target);
       if (last = Write(*record); absl::IsAborted(last)) last = Reload(key);
       if (!last.ok()) return last;
@@ -218,14 +447,20 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     request.set_tenant(key.first);
     request.set_name(key.second);
     request.set_from(options_.self.address);
+    request.set_owner(options_.self.name);
+    for (const engine::Share& share : record->shares) {
+      v1::MatrixShare& message = *request.add_shares();
+      message.set_with(share.with);
+      message.set_write(share.right == engine::Right::kWrite);
+    }
     request.set_pattern_hash(record->pattern_hash);
     if (background) request.set_bytes_per_second(options_.copy_bytes_per_second);
+    const CopyIdentity identity = record->copies.front().identity;
     const auto begun = steady_clock::now();
     const absl::StatusOr<v1::CopyHereReply> reply = peers_.CopyHere(address, request);
     const std::chrono::duration<double> took = steady_clock::now() - begun;
-    const bool current =
-        reply.ok() && record->copies.front().identity ==
-                          CopyIdentity{reply->source_created_unix_ns(), reply->source_version()};
+    const bool current = reply.ok() && identity == CopyIdentity{reply->source_created_unix_ns(),
+                                                                reply->source_version()};
     {
       const MutexLock lock(mutex_);
       counts_.copy_seconds += took.count();
@@ -240,9 +475,14 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
       // Others write into the record, too: what they changed stays.
       for (int attempt = 0; attempt < kAttempts; ++attempt) {
         record = RecordOf(key);
-        if (!record.has_value() || !IsMine(*record)) return absl::OkStatus();
+        if (!record.has_value() || !IsMine(*record) ||
+            record->copies.front().identity != identity) {
+          return ChangedElsewhere();
+        }
         std::erase_if(record->copies, [&](const MatrixCopy& copy) { return copy.node == target; });
         std::erase(record->former, target);
+        std::erase_if(record->previous,
+                      [&](const MatrixCopy& copy) { return copy.node == target; });
         record->copies.push_back({target, {reply->created_unix_ns(), reply->version()}});
         // In the place of one that is gone, if there was one.
         for (const MatrixCopy& copy : std::vector(record->copies)) {
@@ -256,12 +496,10 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     if (!last.ok()) {
       failed.insert(target);
       Log(LogLevel::kWarn, "a copy was not made",
-          {{"matrix", fmt::format("{}{}{}", key.first, engine::kOwnerMark, key.second)},
-           {"node", target},
-           {"message", std::string(last.message())}});
+          {{"matrix", Shown(key)}, {"node", target}, {"message", std::string(last.message())}});
     }
   }
-  return absl::UnavailableError("the server is shutting down");
+  return ShutsDown();
 }
 
 absl::StatusOr<v1::CopyHereReply> Cluster::CopyHere(const v1::CopyHereRequest& request) {
@@ -278,16 +516,39 @@ absl::StatusOr<v1::CopyHereReply> Cluster::CopyHere(const v1::CopyHereRequest& r
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+  // Who asks may have lost it to another node, though he does not know yet; so may this one's view.
+  if (absl::Status known = Reload(key); !known.ok()) return known;
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  if (!record.has_value() || record->deleted || IsMine(*record) ||
+      record->owner() != request.owner()) {
+    return absl::AbortedError(fmt::format("the node at {} does not own \"{}\", says the directory",
+                                          request.from(), key.second));
+  }
   {
     const MutexLock lock(mutex_);
-    arrived_[key] = steady_clock::now();
+    arrived_[key] = {steady_clock::now(), {}, {}};
   }
   auto reply = peers_.Fetch(request, engine_, options_.threads, stopping_);
+  absl::Status shared;
+  if (reply.ok()) {
+    std::vector<engine::Share> shares;
+    for (const v1::MatrixShare& share : request.shares()) {
+      shares.push_back(
+          {share.with(), share.write() ? engine::Right::kWrite : engine::Right::kRead});
+    }
+    shared = TakeShares(key, shares);
+  }
   {
     const MutexLock lock(mutex_);
-    arrived_[key] = steady_clock::now();
+    Arrival& arrival = arrived_[key];
+    arrival.time = steady_clock::now();
+    if (reply.ok()) {
+      arrival.source = {reply->source_created_unix_ns(), reply->source_version()};
+      arrival.here = {reply->created_unix_ns(), reply->version()};
+    }
   }
   if (reply.ok()) on_changed_(key.first, key.second);
+  if (!shared.ok()) return shared;
   return reply;
 }
 
@@ -308,7 +569,7 @@ void Cluster::Settle(const std::stop_token& stop) {
       unsettled_ = false;
       for (const auto& [key, record] : known_.matrices) records.push_back(record);
       std::erase_if(arrived_, [](const auto& arrival) {
-        return steady_clock::now() - arrival.second > kRecordPatience;
+        return steady_clock::now() - arrival.second.time > kRecordPatience;
       });
     }
     looked = steady_clock::now();
@@ -321,7 +582,10 @@ void Cluster::Settle(const std::stop_token& stop) {
     for (const engine::MatrixLease& matrix : engine_.catalog().All()) {
       if (stop.stop_requested()) return;
       engine::NameKey key(matrix->tenant(), matrix->name());
-      if (RecordOf(key).has_value()) continue;
+      const std::optional<MatrixRecord> record = RecordOf(key);
+      if (record.has_value() && (!record->deleted || IsFormer(*record, options_.self.name))) {
+        continue;
+      }
       const Busy busy(*this, key, Busy::IfFree());
       bool arrived = false;
       {
@@ -341,24 +605,7 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
   const std::string& self = options_.self.name;
   if (record->deleted) return SettleDeleted(*std::move(record));
   if (IsMine(*record)) return SettleMine(*std::move(record));
-  // Its owner is gone: the first of the others that is there takes its place.
-  if (!IsAlive(record->owner())) {
-    const auto next = std::ranges::find_if(
-        record->copies, [this](const MatrixCopy& copy) { return IsAlive(copy.node); });
-    if (next == record->copies.end() || next->node != self || !IsCurrentHere(*record)) return;
-    const std::string gone = record->owner();
-    while (record->copies.front().node != self) record->MoveToFormer(std::string(record->owner()));
-    if (!Write(*record).ok()) return LookSoon();
-    {
-      const MutexLock lock(mutex_);
-      ++counts_.takeovers;
-    }
-    Log(LogLevel::kInfo, "took a matrix over",
-        {{"matrix",
-          fmt::format("{}{}{}", record->key.first, engine::kOwnerMark, record->key.second)},
-         {"from", gone}});
-    return;
-  }
+  if (!IsAlive(record->owner())) return TakeOver(*std::move(record));
   bool arriving = false;
   {
     const MutexLock lock(mutex_);
@@ -372,7 +619,7 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
     return;
   }
   if (record->CopyAt(self) != nullptr) {
-    TakeShares(*record);
+    TakeShares(record->key, record->shares).IgnoreError();  // it is tried again
     if (IsSpare(*record)) {
       record->MoveToFormer(self);
       Write(*record).IgnoreError();
@@ -381,13 +628,78 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
   }
   // Its owner is about to copy it again, perhaps here.
   if (arriving || record->copies.size() < WantedCopies()) return;
-  // What never was the cluster's is the operator's to rename or delete.
-  if (std::ranges::find(record->former, self) == record->former.end()) return;
-  if (engine_.catalog().Look(record->key.first, record->key.second) != nullptr) {
-    DropHere(record->key);
+  // What never was the cluster's is the operator's to rename or delete; what was acknowledged last
+  // stays until there is something newer.
+  if (!IsDropped(record->key)) return;
+  DropHere(record->key);
+  record = RecordOf(seen.key);
+  if (!record.has_value() || !IsDropped(record->key) ||
+      engine_.catalog().Look(record->key.first, record->key.second) != nullptr) {
+    return;
   }
   std::erase(record->former, self);
   Write(*record).IgnoreError();
+}
+
+void Cluster::TakeOver(MatrixRecord record) {
+  const std::string& self = options_.self.name;
+  const std::string gone = record.owner();
+  const auto is_there = [this](const MatrixCopy& copy) { return IsAlive(copy.node); };
+  const engine::MatrixLease here = engine_.catalog().Look(record.key.first, record.key.second);
+  const CopyIdentity identity = here == nullptr ? CopyIdentity() : IdentityOf(*here);
+  const auto next = std::ranges::find_if(record.copies, is_there);
+  if (next != record.copies.end()) {
+    // The first of the others that is there.
+    if (next->node != self) return;
+    if (identity != next->identity) {
+      // This one has not got it, after all: the next one's turn.
+      record.MoveToFormer(self);
+      Write(record).IgnoreError();
+      return;
+    }
+    while (record.copies.front().node != self) record.MoveToFormer(std::string(record.owner()));
+  } else {
+    bool arrived = false;
+    {
+      const MutexLock lock(mutex_);
+      const auto arrival = arrived_.find(record.key);
+      arrived = here != nullptr && arrival != arrived_.end() && arrival->second.here == identity &&
+                arrival->second.source == record.copies.front().identity;
+    }
+    if (arrived) {
+      // Its copy of what is current came here before its owner could say so.
+      for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
+      std::erase_if(record.previous, [&](const MatrixCopy& copy) { return copy.node == self; });
+      record.copies = {{self, identity}};
+    } else {
+      // What was acknowledged last: the change after it never was.
+      const auto before = std::ranges::find_if(record.previous, is_there);
+      const MatrixCopy* const mine = record.PreviousAt(self);
+      if (mine == nullptr) return;
+      if (here == nullptr || mine->identity != identity) {
+        std::erase_if(record.previous, [&](const MatrixCopy& copy) { return copy.node == self; });
+        Write(record).IgnoreError();
+        return;
+      }
+      if (before->node != self) return;
+      for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
+      std::rotate(record.previous.begin(), before, std::next(before));
+      record.copies = std::exchange(record.previous, {});
+      for (const MatrixCopy& copy : record.copies) std::erase(record.former, copy.node);
+      record.rows = here->pattern()->rows();
+      record.cols = here->pattern()->cols();
+      record.nnz = here->pattern()->nnz();
+      record.type = std::string(Name(here->type()));
+      record.pattern_hash = here->pattern()->hash();
+    }
+    std::erase(record.former, self);
+  }
+  if (!Write(record).ok()) return LookSoon();
+  {
+    const MutexLock lock(mutex_);
+    ++counts_.takeovers;
+  }
+  Log(LogLevel::kInfo, "took a matrix over", {{"matrix", Shown(record.key)}, {"from", gone}});
 }
 
 bool Cluster::IsSpare(const MatrixRecord& record) const {
@@ -403,21 +715,23 @@ bool Cluster::IsSpare(const MatrixRecord& record) const {
 
 void Cluster::SettleMine(MatrixRecord record) {
   const engine::MatrixLease here = engine_.catalog().Look(record.key.first, record.key.second);
-  if (here == nullptr) {
-    // It expired, or the data directory is another one.
-    record.MoveToFormer(options_.self.name);
-    std::erase(record.former, options_.self.name);
-    const bool elsewhere = std::ranges::any_of(
-        record.copies, [this](const MatrixCopy& copy) { return IsAlive(copy.node); });
-    if (elsewhere) {
-      Write(record).IgnoreError();
-    } else {
-      for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
-      record.deleted = true;
-      (record.former.empty() ? Erase(record) : Write(record)).IgnoreError();
-    }
+  bool expired = false;
+  {
+    const MutexLock lock(mutex_);
+    expired = expired_.contains(record.key);
+    if (here != nullptr) expired_.erase(record.key);
+  }
+  if (here == nullptr && expired) {
+    if (!WithdrawBusy(record.key).ok()) return;
+    const MutexLock lock(mutex_);
+    expired_.erase(record.key);
     return;
   }
+  if (here == nullptr) {
+    const MutexLock lock(mutex_);
+    owned_.erase(record.key);
+  }
+  if (!Own(record).ok() || here == nullptr) return;
   // What was changed here and could not be told.
   if (!PublishBusy(record.key).ok()) return;
   std::optional<MatrixRecord> present = RecordOf(record.key);
@@ -456,40 +770,47 @@ void Cluster::HandOver(MatrixRecord record) {
 }
 
 void Cluster::SettleDeleted(MatrixRecord record) {
-  if (std::ranges::find(record.former, options_.self.name) == record.former.end()) return;
-  if (engine_.catalog().Look(record.key.first, record.key.second) != nullptr) DropHere(record.key);
+  if (!IsFormer(record, options_.self.name)) return;
+  DropHere(record.key);
+  record = RecordOf(record.key).value_or(MatrixRecord());
+  if (!record.deleted || !IsFormer(record, options_.self.name)) return;
   if (engine_.catalog().Look(record.key.first, record.key.second) != nullptr) return;
   std::erase(record.former, options_.self.name);
   (record.former.empty() ? Erase(record) : Write(record)).IgnoreError();
 }
 
 void Cluster::DropHere(const engine::NameKey& key) {
+  if (engine_.catalog().Look(key.first, key.second) == nullptr) return;
+  // What is known here may be old.
+  if (!Reload(key).ok() || !IsDropped(key)) return;
   const absl::Status status = engine_.catalog().Delete(key.first, key.second);
   Log(LogLevel::kInfo, "dropped a copy that is not current any more",
-      {{"matrix", fmt::format("{}{}{}", key.first, engine::kOwnerMark, key.second)},
-       {"status", std::string(status.message())}});
+      {{"matrix", Shown(key)}, {"status", std::string(status.message())}});
   on_changed_(key.first, key.second);
 }
 
-void Cluster::TakeShares(const MatrixRecord& record) {
-  const engine::MatrixLease here = engine_.catalog().Look(record.key.first, record.key.second);
-  if (here == nullptr) return;
-  const auto has = [](const std::vector<engine::Share>& shares, const engine::Share& share) {
-    return std::ranges::any_of(shares, [&](const engine::Share& other) {
+absl::Status Cluster::TakeShares(const engine::NameKey& key,
+                                 const std::vector<engine::Share>& shares) {
+  engine::Catalog& catalog = engine_.catalog();
+  const engine::MatrixLease here = catalog.Look(key.first, key.second);
+  if (here == nullptr) return absl::OkStatus();
+  const auto has = [](const std::vector<engine::Share>& in, const engine::Share& share) {
+    return std::ranges::any_of(in, [&](const engine::Share& other) {
       return other.with == share.with && other.right == share.right;
     });
   };
-  const std::vector<engine::Share> present = engine_.catalog().SharesOf(*here);
-  engine::Catalog& catalog = engine_.catalog();
+  const std::vector<engine::Share> present = catalog.SharesOf(*here);
   for (const engine::Share& share : present) {
-    if (has(record.shares, share)) continue;
-    catalog.Unshare(record.key.first, record.key.second, share.with).IgnoreError();
-    on_changed_(record.key.first, record.key.second);
+    if (has(shares, share)) continue;
+    absl::Status taken = catalog.Unshare(key.first, key.second, share.with);
+    if (!taken.ok()) return taken;
+    on_changed_(key.first, key.second);
   }
-  for (const engine::Share& share : record.shares) {
+  for (const engine::Share& share : shares) {
     if (has(present, share)) continue;
-    catalog.Share(record.key.first, record.key.second, share).IgnoreError();
+    if (absl::Status given = catalog.Share(key.first, key.second, share); !given.ok()) return given;
   }
+  return absl::OkStatus();
 }
 
 void Cluster::CopyInBackground(const std::stop_token& stop) {
@@ -506,14 +827,16 @@ void Cluster::CopyInBackground(const std::stop_token& stop) {
     absl::Status status;
     {
       const Busy busy(*this, key);
+      if (!busy.held()) return;
       status = Replicate(key, /*background=*/true);
     }
     {
       const MutexLock lock(mutex_);
       std::erase(incomplete_, key);
     }
-    // Who failed is asked again later.
-    if (!status.ok() && !Sleep(stop, std::chrono::seconds(1))) return;
+    // Who failed is asked again later. One that was deleted, or is another's by now, is nobody's
+    // failure.
+    if (!status.ok() && !absl::IsAborted(status) && !Sleep(stop, std::chrono::seconds(1))) return;
     LookSoon();
   }
 }

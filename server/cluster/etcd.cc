@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <set>
 #include <utility>
 
+#include "base/mutex.h"
 #include "etcd/etcd.grpc.pb.h"
 
 namespace sparsed::server {
@@ -110,8 +112,11 @@ class Etcd final : public Directory {
                      const std::function<void(const std::vector<Event>&)>& on_events,
                      const std::stop_token& stop) override {
     grpc::ClientContext context;
+    // A member that is cut off from the others ends the watch then, rather than to say nothing.
+    context.AddMetadata("hasleader", "true");
     Member& member = Present();
     const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
+    const Watching watching(member, context);
     const auto stream = member.watch->Watch(&context);
     pb::WatchRequest request;
     request.mutable_create_request()->set_key(prefix);
@@ -194,15 +199,38 @@ class Etcd final : public Directory {
     const std::unique_ptr<pb::KV::Stub> kv;
     const std::unique_ptr<pb::Watch::Stub> watch;
     const std::unique_ptr<pb::Lease::Stub> lease;
+    Mutex mutex;
+    std::set<grpc::ClientContext*> watches ABSL_GUARDED_BY(mutex);  ///< under way
+  };
+  /// A watch at a member.
+  class Watching {
+   public:
+    Watching(Member& member, grpc::ClientContext& context) : member_(member), context_(context) {
+      const MutexLock lock(member_.mutex);
+      member_.watches.insert(&context_);
+    }
+    ~Watching() {
+      const MutexLock lock(member_.mutex);
+      member_.watches.erase(&context_);
+    }
+    Watching(const Watching&) = delete;
+    Watching& operator=(const Watching&) = delete;
+
+   private:
+    Member& member_;
+    grpc::ClientContext& context_;
   };
 
   Member& Present() { return *members_[present_ % members_.size()]; }
-  /// Others are asked from now on, unless that has happened.
-  void Next(const Member& failed) {
+  /// Others are asked from now on, unless that has happened; and watched: one that does not answer
+  /// may not tell what happens either.
+  void Next(Member& failed) {
     size_t present = present_;
     if (members_[present % members_.size()].get() == &failed) {
       present_.compare_exchange_strong(present, present + 1);
     }
+    const MutexLock lock(failed.mutex);
+    for (grpc::ClientContext* const context : failed.watches) context->TryCancel();
   }
 
   /// Asks one member after the other until one answers.

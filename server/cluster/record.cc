@@ -27,6 +27,31 @@ absl::StatusOr<Record> Parse(std::string_view text, const char* what, const Read
   }
 }
 
+const MatrixCopy* At(const std::vector<MatrixCopy>& copies, std::string_view node) {
+  const auto found = std::ranges::find(copies, node, &MatrixCopy::node);
+  return found == copies.end() ? nullptr : &*found;
+}
+
+json JsonOf(const std::vector<MatrixCopy>& copies) {
+  json list = json::array();
+  for (const MatrixCopy& copy : copies) {
+    list.push_back({{"node", copy.node},
+                    {"created_unix_ns", copy.identity.created_unix_ns},
+                    {"version", copy.identity.version}});
+  }
+  return list;
+}
+
+std::vector<MatrixCopy> CopiesOf(const json& list) {
+  std::vector<MatrixCopy> copies;
+  for (const json& copy : list) {
+    copies.push_back(
+        {copy.at("node").get<std::string>(),
+         {copy.at("created_unix_ns").get<int64_t>(), copy.at("version").get<uint64_t>()}});
+  }
+  return copies;
+}
+
 }  // namespace
 
 std::string ToJson(const NodeRecord& record) {
@@ -52,10 +77,10 @@ CopyIdentity IdentityOf(const engine::Matrix& matrix) {
   return {matrix.created_unix_ns(), matrix.version()};
 }
 
-const MatrixCopy* MatrixRecord::CopyAt(std::string_view node) const {
-  const auto found =
-      std::ranges::find_if(copies, [&](const MatrixCopy& copy) { return copy.node == node; });
-  return found == copies.end() ? nullptr : &*found;
+const MatrixCopy* MatrixRecord::CopyAt(std::string_view node) const { return At(copies, node); }
+
+const MatrixCopy* MatrixRecord::PreviousAt(std::string_view node) const {
+  return At(previous, node);
 }
 
 void MatrixRecord::MoveToFormer(std::string_view node) {
@@ -68,12 +93,6 @@ std::string DirectoryKey(const engine::NameKey& key) {
 }
 
 std::string ToJson(const MatrixRecord& record) {
-  json copies = json::array();
-  for (const MatrixCopy& copy : record.copies) {
-    copies.push_back({{"node", copy.node},
-                      {"created_unix_ns", copy.identity.created_unix_ns},
-                      {"version", copy.identity.version}});
-  }
   json shares = json::array();
   for (const engine::Share& share : record.shares) {
     shares.push_back({{"with", share.with}, {"write", share.right == engine::Right::kWrite}});
@@ -86,7 +105,8 @@ std::string ToJson(const MatrixRecord& record) {
               {"type", record.type},
               {"pattern_hash", record.pattern_hash},
               {"epoch", record.epoch},
-              {"copies", std::move(copies)},
+              {"copies", JsonOf(record.copies)},
+              {"previous", JsonOf(record.previous)},
               {"former", record.former},
               {"shares", std::move(shares)},
               {"deleted", record.deleted}}
@@ -106,11 +126,9 @@ absl::StatusOr<MatrixRecord> ParseMatrixRecord(std::string_view text) {
         object.at("epoch").get_to(record.epoch);
         object.at("former").get_to(record.former);
         object.at("deleted").get_to(record.deleted);
-        for (const json& copy : object.at("copies")) {
-          record.copies.push_back(
-              {copy.at("node").get<std::string>(),
-               {copy.at("created_unix_ns").get<int64_t>(), copy.at("version").get<uint64_t>()}});
-        }
+        record.copies = CopiesOf(object.at("copies"));
+        // Records that were written before there was such a list have none.
+        record.previous = CopiesOf(object.value("previous", json::array()));
         for (const json& share : object.at("shares")) {
           record.shares.push_back(
               {share.at("with").get<std::string>(),

@@ -54,6 +54,9 @@ struct MatrixRecord {
   uint64_t epoch = 0;  ///< grows with each change of the record
   /// Nodes that have what is current. The first owns it: changes are its own to make.
   std::vector<MatrixCopy> copies;
+  /// Who else has the version that was acknowledged last, while a newer one has yet to be copied:
+  /// if its owner is gone before that, they go on from there.
+  std::vector<MatrixCopy> previous;
   /// Nodes that may have what is not current any more, to be dropped.
   std::vector<std::string> former;
   std::vector<engine::Share> shares;
@@ -64,6 +67,8 @@ struct MatrixRecord {
   const std::string& owner() const { return copies.front().node; }
   /// Null if the node has none that is current.
   const MatrixCopy* CopyAt(std::string_view node) const;
+  /// Likewise, of the version that was acknowledged last.
+  const MatrixCopy* PreviousAt(std::string_view node) const;
   /// `node`'s copy is current no more.
   void MoveToFormer(std::string_view node);
 };

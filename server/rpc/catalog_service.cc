@@ -166,9 +166,12 @@ class CatalogService final : public Service {
         Op::kDelete, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::DeleteMatrixReply&) {
           absl::Status status = MayChange(caller, request.name());
-          if (status.ok()) status = Withdrawn(caller, request.name());
           if (!status.ok()) return status;
-          status = service_.engine.catalog().Delete(caller.tenant, request.name());
+          const engine::NameKey key = engine::Named(caller.tenant, request.name());
+          // Another's is not his to delete, as the catalog says.
+          status = service_.cluster == nullptr || key.first != caller.tenant
+                       ? service_.engine.catalog().Delete(caller.tenant, request.name())
+                       : service_.cluster->Delete(key);
           if (status.ok()) service_.live_streams.MatrixChanged(caller.tenant, request.name());
           return status;
         });
@@ -184,14 +187,19 @@ class CatalogService final : public Service {
           absl::Status status = MayChange(caller, request.name());
           if (status.ok()) status = IsFree(caller, request.new_name());
           if (!status.ok()) return status;
-          const auto renamed = service_.engine.catalog().Rename(
-              caller.tenant, request.name(), request.new_name(), service_.threads_per_worker, stop);
+          const engine::NameKey from = engine::Named(caller.tenant, request.name());
+          const auto rename = [&]() -> absl::StatusOr<engine::MatrixLease> {
+            auto done =
+                service_.engine.catalog().Rename(caller.tenant, request.name(), request.new_name(),
+                                                 service_.threads_per_worker, stop);
+            if (done.ok()) service_.live_streams.MatrixChanged(caller.tenant, from.second);
+            return done;
+          };
+          const absl::StatusOr<engine::MatrixLease> renamed =
+              service_.cluster == nullptr || from.first != caller.tenant
+                  ? rename()
+                  : service_.cluster->Rename(from, {caller.tenant, request.new_name()}, rename);
           if (!renamed.ok()) return renamed.status();
-          service_.live_streams.MatrixChanged(caller.tenant,
-                                              engine::Named(caller.tenant, request.name()).second);
-          status = Published(service_, caller.tenant, request.new_name());
-          if (status.ok()) status = Withdrawn(caller, request.name());
-          if (!status.ok()) return status;
           return Describe(**renamed, caller, reply);
         });
   }
@@ -206,13 +214,14 @@ class CatalogService final : public Service {
           absl::Status status = MayChange(caller, request.name());
           if (status.ok()) status = IsFree(caller, request.new_name());
           if (!status.ok()) return status;
-          const auto copy =
-              service_.engine.catalog().Copy(caller.tenant, request.name(), request.new_name(),
-                                             request.replace(), service_.threads_per_worker, stop);
+          const auto copy = Changed(service_, {caller.tenant, request.new_name()}, [&] {
+            auto made = service_.engine.catalog().Copy(caller.tenant, request.name(),
+                                                       request.new_name(), request.replace(),
+                                                       service_.threads_per_worker, stop);
+            if (made.ok()) service_.live_streams.MatrixChanged((*made)->tenant(), (*made)->name());
+            return made;
+          });
           if (!copy.ok()) return copy.status();
-          service_.live_streams.MatrixChanged((*copy)->tenant(), (*copy)->name());
-          status = Published(service_, (*copy)->tenant(), (*copy)->name());
-          if (!status.ok()) return status;
           return Describe(**copy, caller, reply);
         });
   }
@@ -227,18 +236,24 @@ class CatalogService final : public Service {
           const v1::MatrixShare& share = request.share();
           absl::Status status = MayChange(caller, request.name());
           if (!status.ok()) return status;
-          status = request.revoke()
-                       ? catalog.Unshare(caller.tenant, request.name(), share.with())
-                       : catalog.Share(caller.tenant, request.name(),
-                                       {share.with(), share.write() ? engine::Right::kWrite
-                                                                    : engine::Right::kRead});
-          if (!status.ok()) return status;
-          // Who watches it may not do so any more.
-          if (request.revoke()) service_.live_streams.MatrixChanged(caller.tenant, request.name());
-          status = Published(service_, caller.tenant, request.name());
-          if (!status.ok()) return status;
-          const auto matrix = catalog.Find(caller.tenant, request.name());
-          if (matrix.ok()) AddShares(**matrix, *reply.mutable_shares());
+          const auto matrix = Changed(
+              service_, {caller.tenant, request.name()},
+              [&]() -> absl::StatusOr<engine::MatrixLease> {
+                absl::Status done =
+                    request.revoke()
+                        ? catalog.Unshare(caller.tenant, request.name(), share.with())
+                        : catalog.Share(caller.tenant, request.name(),
+                                        {share.with(), share.write() ? engine::Right::kWrite
+                                                                     : engine::Right::kRead});
+                if (!done.ok()) return done;
+                // Who watches it may not do so any more.
+                if (request.revoke()) {
+                  service_.live_streams.MatrixChanged(caller.tenant, request.name());
+                }
+                return catalog.Find(caller.tenant, request.name());
+              });
+          if (!matrix.ok()) return matrix.status();
+          AddShares(**matrix, *reply.mutable_shares());
           return absl::OkStatus();
         });
   }
@@ -257,13 +272,6 @@ class CatalogService final : public Service {
   absl::Status IsFree(const Caller& caller, const std::string& name) const {
     return service_.cluster == nullptr ? absl::OkStatus()
                                        : service_.cluster->CheckFree(caller.tenant, name);
-  }
-  /// Has the cluster know that there is none of that name any more.
-  absl::Status Withdrawn(const Caller& caller, const std::string& name) const {
-    const auto& [owner, own_name] = engine::Named(caller.tenant, name);
-    // Another's is not his to delete, as the catalog says.
-    if (service_.cluster == nullptr || owner != caller.tenant) return absl::OkStatus();
-    return service_.cluster->Withdraw(owner, own_name);
   }
   /// The cluster knows it, and not as one that this node has.
   bool IsStale(const engine::Matrix& matrix) const {

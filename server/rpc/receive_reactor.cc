@@ -50,12 +50,24 @@ struct Put {
   }
 };
 
+/// Under way, and of which matrix.
+struct ArrivingValues {
+  engine::NameKey key;
+  std::unique_ptr<engine::ValuesUpdate> update;
+
+  absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size) {
+    return update->Claim(array, offset, size);
+  }
+  size_t announced() const { return update->announced(); }
+  size_t counted() const { return update->counted(); }
+};
+
 /// New values; every layout's refresh takes long.
 struct UpdateValues {
   static constexpr Op kOp = Op::kUpdateValues;
   static constexpr const char* kName = "update";
   using Request = v1::UpdateValuesRequest;
-  using Target = engine::ValuesUpdate;
+  using Target = ArrivingValues;
 
   static absl::StatusOr<std::unique_ptr<Target>> Begin(const ServiceContext& service,
                                                        const std::string& tenant,
@@ -64,16 +76,22 @@ struct UpdateValues {
     if (!header.ok()) return header.status();
     absl::Status here = Routed(service, tenant, message.name(), Cluster::Need::kChange);
     if (!here.ok()) return here;
-    return service.engine.catalog().BeginUpdate(*std::move(header));
+    // What is acknowledged outlives this node, and so it outlives a restart of it.
+    if (service.cluster != nullptr && service.config.replicas > 1 && !service.config.in_memory()) {
+      header->durable = true;
+    }
+    engine::NameKey key = engine::Named(tenant, message.name());
+    auto update = service.engine.catalog().BeginUpdate(*std::move(header));
+    if (!update.ok()) return update.status();
+    return std::make_unique<Target>(Target{std::move(key), *std::move(update)});
   }
 
   static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& update,
                                                  const std::atomic<bool>& cancelled) {
-    const absl::StatusOr<engine::MatrixLease> matrix =
-        update.Finish(service.threads_per_worker, &cancelled);
+    const absl::StatusOr<engine::MatrixLease> matrix = Changed(service, update.key, [&] {
+      return update.update->Finish(service.threads_per_worker, &cancelled);
+    });
     if (!matrix.ok()) return matrix.status();
-    absl::Status published = Published(service, (*matrix)->tenant(), (*matrix)->name());
-    if (!published.ok()) return published;
     v1::UpdateValuesReply reply;
     reply.set_version((*matrix)->version());
     return wire::Encode(reply);

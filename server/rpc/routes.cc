@@ -59,10 +59,10 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
   return service.cluster->CheckFree(tenant, spgemm->keep_as);
 }
 
-absl::Status Published(const ServiceContext& service, const std::string& tenant,
-                       const std::string& name) {
-  if (service.cluster == nullptr) return absl::OkStatus();
-  return service.cluster->Publish(tenant, name);
+absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
+                                            const engine::NameKey& key,
+                                            const Cluster::LocalChange& change) {
+  return service.cluster == nullptr ? change() : service.cluster->Change(key, change);
 }
 
 WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled) {

@@ -23,9 +23,10 @@ absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
 /// Of all matrices that a product computes with, and of the name that it makes.
 absl::Status RoutedProduct(const ServiceContext& service, const std::string& tenant,
                            const ComputeSpec& spec);
-/// After a change that was made here, once the cluster knows of it; on `changes`.
-absl::Status Published(const ServiceContext& service, const std::string& tenant,
-                       const std::string& name);
+/// Makes a change here and has the cluster know of it: Cluster::Change; on `changes`.
+absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
+                                            const engine::NameKey& key,
+                                            const Cluster::LocalChange& change);
 
 /// Where what `op` does that blocks runs; `throttled`: it is to take its time.
 WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled = false);

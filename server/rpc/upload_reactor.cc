@@ -105,7 +105,10 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
       absl::Status here =
           service_.cluster->RouteUpload(record_.tenant, message.name(), message.pattern_hash());
       if (!here.ok()) return here;
+      // It is gone before this one comes in its place.
+      if (service_.cluster->IsDropped({record_.tenant, message.name()})) header->replace = true;
     }
+    replaces_ = message.replace();
     header->requester = {record_.tenant, record_.caller, record_.id, message.name()};
     auto upload = service_.engine.catalog().BeginUpload(*std::move(header));
     if (!upload.ok()) return upload.status();
@@ -142,14 +145,27 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   /// On a worker.
   void Store() {
     if (context_.IsCancelled()) return Conclude(absl::CancelledError("the upload broke off"));
+    const engine::NameKey key(record_.tenant, record_.subject);
     const absl::StatusOr<engine::MatrixLease> matrix =
-        upload_->Finish(service_.threads_per_worker, &cancelled_);
+        Changed(service_, key, [&]() -> absl::StatusOr<engine::MatrixLease> {
+          if (!replaces_ && IsKnown(key)) return engine::NameIsTaken(key.second);
+          auto made = upload_->Finish(service_.threads_per_worker, &cancelled_);
+          if (made.ok()) service_.live_streams.MatrixChanged(key.first, key.second);
+          return made;
+        });
     if (!matrix.ok()) return Conclude(matrix.status());
-    service_.live_streams.MatrixChanged(record_.tenant, record_.subject);
     v1::UploadReply reply;
     *reply.mutable_matrix() = ToMatrixInfo(**matrix, record_.tenant, service_.engine.executor());
     reply_ = wire::Encode(reply);
-    Conclude(Published(service_, record_.tenant, record_.subject));
+    Conclude(absl::OkStatus());
+  }
+
+  /// The cluster has one of that name, or this node.
+  bool IsKnown(const engine::NameKey& key) const {
+    if (service_.cluster == nullptr) return false;
+    const auto record = service_.cluster->RecordOf(key);
+    return (record.has_value() && !record->deleted) ||
+           service_.engine.catalog().Look(key.first, key.second) != nullptr;
   }
 
   /// The terminal transition; waits for a write under way.
@@ -185,6 +201,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   const StageRecord::Clock::time_point begun_ = record_.begun;
   grpc::ByteBuffer in_, pattern_answer_, reply_;
   std::unique_ptr<engine::Upload> upload_;
+  bool replaces_ = false;  ///< as its header says
   Reception reception_;
   Delivery delivery_;
   std::atomic<bool> received_ = false;

@@ -236,6 +236,58 @@ def come_back(cluster, products, victim, changed, deleted):
     say(f"{victim} is back and serves nothing that is old")
 
 
+def restart_at_once(cluster, products):
+    """A change that was acknowledged is there though its owner is killed and is back within its
+    lease, so that nobody took over."""
+    name = "m5" if "m5" in products else "m6"
+    owner = cluster.matrices("a")[name]["nodes"][0]
+    cluster.run(owner, "update", name, "--values=values-c.npy")
+    expected = cluster.product(owner, name)
+    assert expected != products[name], "the values are the old ones"
+    cluster.nodes[owner].kill()
+    cluster.nodes[owner].start()
+    products[name] = expected
+    for _ in range(3):
+        for node in cluster.nodes:
+            assert cluster.product(node, name) == expected, f"{node} has an older {name}"
+        time.sleep(0.5)
+    wait_whole(cluster)
+    say(f"{owner} was back at once with what was acknowledged")
+
+
+def wait_whole(cluster):
+    wait_for("all copies are there", lambda: all(
+        len(matrix["nodes"]) == REPLICAS for matrix in cluster.matrices("a").values()))
+
+
+def lose_a_disk(cluster, products):
+    """A node comes back with an empty data directory while another is away: what both had waits
+    for that one."""
+    listed = cluster.matrices("a")
+    name = next(iter(listed))
+    owner, other = listed[name]["nodes"]
+    third = next(node for node in cluster.nodes if node not in (owner, other))
+    cluster.nodes[other].kill()
+    cluster.nodes[owner].kill()
+    shutil.rmtree(cluster.nodes[owner].folder / "data")
+    cluster.nodes[owner].start()
+    wait_for(f"{other} owns {name}", lambda: cluster.matrices(third)[name]["nodes"] == [other], 20)
+    for node in (owner, third):
+        for flags in ((), ("--replace",)):
+            again = cluster.run(node, "upload", "m0.mtx", f"--name={name}", *flags, check=False)
+            text = again.stderr + again.stdout
+            assert again.returncode != 0 and "is there" in text, text
+    time.sleep(6)  # longer than a look at everything
+    cluster.nodes[other].start()
+    for missing, expected in products.items():
+        wait_for(f"{missing} is back", lambda m=missing: cluster.run(
+            third, "spmm", m, "--operand=B.npy", "--out=C.npy", check=False).returncode == 0, 30)
+        for node in cluster.nodes:
+            assert cluster.product(node, missing) == expected, f"{node} has another {missing}"
+    wait_whole(cluster)
+    say(f"{owner} lost its disk while {other} was away, and nothing else was lost")
+
+
 def lose_etcd(cluster, products):
     cluster.etcd.kill()
     time.sleep(4)
@@ -267,12 +319,17 @@ def drain(cluster, products):
     def state():
         nodes = cluster.run("a", "cluster", "list")["nodes"]
         return next(node for node in nodes if node["name"] == "b")["state"]
+    shared = list(products)
+    for name in shared:
+        cluster.run("a", "share", name, "--with=bob")
     cluster.run("a", "cluster", "drain", "b", "--wait=60")
     assert state() == "drained"
     listed = cluster.matrices("a")
     assert all("b" not in matrix["nodes"] for matrix in listed.values()), listed
     for name, expected in products.items():
         assert cluster.product("b", name) == expected, f"{name} is another"
+        shares = cluster.run(listed[name]["nodes"][0], "show", name)["shares"]
+        assert [share["with"] for share in shares] == ["bob"], f"{name}: {shares}"
     cluster.run("a", "cluster", "drain", "b", "--undo")
     assert state() == "serving"
     say("drained b")
@@ -376,6 +433,8 @@ def main():
             change_by_any(cluster, products)
             victim, changed, deleted = kill_one(cluster, products)
             come_back(cluster, products, victim, changed, deleted)
+            restart_at_once(cluster, products)
+            lose_a_disk(cluster, products)
             lose_etcd(cluster, products)
             drain(cluster, products)
         except BaseException:

@@ -92,6 +92,7 @@ MatrixRecord SomeRecord() {
   record.pattern_hash = "abc";
   record.epoch = 7;
   record.copies = {{"a", {11, 2}}, {"b", {12, 1}}};
+  record.previous = {{"d", {10, 1}}};
   record.former = {"c"};
   record.shares = {{"bob", engine::Right::kWrite}, {"*", engine::Right::kRead}};
   return record;
@@ -106,6 +107,7 @@ TEST(Record, IsReadAsItWasWritten) {
   EXPECT_EQ(read->owner(), "a");
   EXPECT_EQ(read->CopyAt("b")->identity, (CopyIdentity{12, 1}));
   EXPECT_EQ(read->CopyAt("c"), nullptr);
+  EXPECT_EQ(read->PreviousAt("d")->identity, (CopyIdentity{10, 1}));
   EXPECT_EQ(DirectoryKey(record.key), "/sparsed/matrices/alice~gnn/web@2");
 
   const NodeRecord node = {"a", "h:1", {"cpu", "cuda:0"}, 10, 5};

@@ -1,0 +1,402 @@
+// A node of a cluster whose directory is in memory: what it makes of records that others wrote, or
+// that it wrote itself before it was killed.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "server/cluster/cluster.h"
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+using server::Cluster;
+using server::CopyIdentity;
+using server::Directory;
+using server::IdentityOf;
+using server::MatrixRecord;
+
+constexpr char kTenant[] = "default";
+
+/// Keys and revisions as etcd has them; leases never end.
+class Memory {
+ public:
+  absl::StatusOr<Directory::Contents> Read(const std::string& prefix) const {
+    const MutexLock lock(mutex_);
+    Directory::Contents contents;
+    contents.revision = revision_;
+    for (const auto& [key, entry] : entries_) {
+      if (key.starts_with(prefix)) contents.entries.push_back(entry);
+    }
+    return contents;
+  }
+
+  absl::StatusOr<int64_t> Apply(const std::vector<Directory::Change>& changes) {
+    const MutexLock lock(mutex_);
+    for (const Directory::Change& change : changes) {
+      const auto found = entries_.find(change.key);
+      const int64_t present = found == entries_.end() ? 0 : found->second.revision;
+      if (change.if_revision.value_or(present) != present) return absl::AbortedError("changed");
+    }
+    ++revision_;
+    for (const Directory::Change& change : changes) {
+      Directory::Event event{{change.key, change.value.value_or(""), revision_},
+                             !change.value.has_value()};
+      if (event.deleted) {
+        entries_.erase(change.key);
+      } else {
+        entries_[change.key] = event.entry;
+      }
+      events_.push_back(std::move(event));
+    }
+    return revision_;
+  }
+
+  std::vector<Directory::Event> Since(int64_t revision) const {
+    const MutexLock lock(mutex_);
+    std::vector<Directory::Event> events;
+    if (hidden_) return events;
+    for (const Directory::Event& event : events_) {
+      if (event.entry.revision >= revision) events.push_back(event);
+    }
+    return events;
+  }
+
+  // What a test writes and reads.
+
+  /// Watches tell nothing more.
+  void Hide() {
+    const MutexLock lock(mutex_);
+    hidden_ = true;
+  }
+  void Put(const MatrixRecord& record) {
+    const auto put = Apply({{.key = server::DirectoryKey(record.key),
+                             .value = ToJson(record),
+                             .if_revision = std::nullopt}});
+    EXPECT_TRUE(put.ok());
+  }
+  void PutNode(const std::string& name, bool alive) {
+    const server::NodeRecord node = {name, "127.0.0.1:1", {"cpu"}, 1, 1};
+    const auto put =
+        Apply({{.key = fmt::format("{}{}", server::kNodesPrefix, name),
+                .value = alive ? std::optional<std::string>(ToJson(node)) : std::nullopt,
+                .if_revision = std::nullopt}});
+    EXPECT_TRUE(put.ok());
+  }
+  std::optional<MatrixRecord> Record(const std::string& name) const {
+    const MutexLock lock(mutex_);
+    const auto found = entries_.find(server::DirectoryKey({kTenant, name}));
+    if (found == entries_.end()) return std::nullopt;
+    auto record = server::ParseMatrixRecord(found->second.value);
+    EXPECT_TRUE(record.ok());
+    return *std::move(record);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  bool hidden_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t revision_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<std::string, Directory::Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Directory::Event> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+class MemoryDirectory final : public Directory {
+ public:
+  explicit MemoryDirectory(Memory& memory) : memory_(memory) {}
+
+  absl::StatusOr<Contents> Read(const std::string& prefix) override { return memory_.Read(prefix); }
+  absl::StatusOr<int64_t> Apply(const std::vector<Change>& changes) override {
+    return memory_.Apply(changes);
+  }
+  absl::Status Watch(const std::string& /*prefix*/, int64_t revision,
+                     const std::function<void(const std::vector<Event>&)>& on_events,
+                     const std::stop_token& stop) override {
+    while (!stop.stop_requested()) {
+      const std::vector<Event> events = memory_.Since(revision);
+      if (!events.empty()) {
+        revision = events.back().entry.revision + 1;
+        on_events(events);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> Grant(int64_t /*seconds*/) override { return 1; }
+  absl::Status KeepAlive(int64_t /*lease*/) override { return absl::OkStatus(); }
+  absl::Status Revoke(int64_t /*lease*/) override { return absl::OkStatus(); }
+
+ private:
+  Memory& memory_;
+};
+
+/// Node "a", whose engine is a server's, and nodes that are names alone.
+class ClusterRecords : public testing::Test {
+ protected:
+  engine::MatrixLease Here(const std::string& name) {
+    return server_.engine().catalog().Look(kTenant, name);
+  }
+  /// A matrix that is here, and a record of it that names its nodes' identities.
+  MatrixRecord RecordOf(const std::string& name, std::vector<server::MatrixCopy> copies) {
+    MatrixRecord record;
+    record.key = {kTenant, name};
+    record.rows = pattern_.rows;
+    record.cols = pattern_.cols;
+    record.nnz = pattern_.nnz();
+    record.type = "f32";
+    record.pattern_hash = "some";
+    record.epoch = 5;
+    record.copies = std::move(copies);
+    return record;
+  }
+  void Join(int replicas = 2) {
+    Cluster::Options options;
+    options.self.name = "a";
+    options.self.address = "127.0.0.1:2";
+    options.self.memory_bytes = 1 << 30;
+    options.replicas = replicas;
+    auto cluster = Cluster::Join(std::move(options), std::make_unique<MemoryDirectory>(memory_),
+                                 server_.engine(), [](const auto&, const auto&) {});
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+  }
+  void TearDown() override { cluster_.reset(); }
+  absl::StatusOr<engine::MatrixLease> Made(const std::string& name, uint64_t seed) {
+    return cluster_->Change({kTenant, name}, [&]() -> absl::StatusOr<engine::MatrixLease> {
+      MustUploadAs(name, seed);
+      return Here(name);
+    });
+  }
+  void MustUploadAs(const std::string& name, uint64_t seed) {
+    v1::UploadHeader header = HeaderOf(name, pattern_);
+    header.set_replace(true);
+    EXPECT_TRUE(
+        Upload(server_.catalog(), header, pattern_, FloatValues(pattern_.nnz(), seed)).ok());
+  }
+
+  static constexpr CopyIdentity kOther = {7, 3};
+
+  const Pattern pattern_ = Uniform(20, 20, 3, 1);
+  TestServer server_;
+  Memory memory_;
+  std::unique_ptr<Cluster> cluster_;
+};
+
+TEST_F(ClusterRecords, AnOwnerThatRestartsWithAnOlderVersionGivesWayToAcknowledgedCopies) {
+  MustUpload(server_, "g", pattern_);
+  // What it had when it was killed is not what its disk has.
+  memory_.Put(RecordOf("g", {{"a", kOther}, {"c", kOther}}));
+  memory_.PutNode("c", true);
+  Join();
+  // It is not served here for a moment.
+  EXPECT_TRUE(absl::IsFailedPrecondition(cluster_->Route(kTenant, "g", Cluster::Need::kRead)));
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "c"; }));
+  EXPECT_EQ(memory_.Record("g")->CopyAt("c")->identity, kOther);
+  EXPECT_EQ(memory_.Record("g")->CopyAt("a"), nullptr);
+}
+
+TEST_F(ClusterRecords, AnOwnerThatHasWhatItsRecordSaysGoesOn) {
+  MustUpload(server_, "g", pattern_);
+  const CopyIdentity identity = IdentityOf(*Here("g"));
+  MatrixRecord record = RecordOf("g", {{"a", identity}, {"c", kOther}});
+  record.shares = {{"bob", engine::Right::kRead}};
+  memory_.Put(record);
+  memory_.PutNode("c", true);
+  Join();
+  EXPECT_TRUE(cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok());
+  // The record's shares are the acknowledged ones.
+  ASSERT_TRUE(
+      Eventually([&] { return server_.engine().catalog().SharesOf(*Here("g")).size() == 1; }));
+  EXPECT_EQ(memory_.Record("g")->owner(), "a");
+  EXPECT_EQ(memory_.Record("g")->shares.size(), 1U);
+}
+
+TEST_F(ClusterRecords, AnOwnerWithAnEmptyDirectoryGivesWayToANodeThatIsAway) {
+  memory_.Put(RecordOf("g", {{"a", kOther}, {"c", kOther}}));
+  Join();
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "c"; }));
+  const absl::Status away = cluster_->Route(kTenant, "g", Cluster::Need::kRead);
+  EXPECT_TRUE(absl::IsUnavailable(away)) << away;
+  EXPECT_FALSE(memory_.Record("g")->deleted);
+}
+
+TEST_F(ClusterRecords, WhatNobodyElseHasIsKeptInTheDirectory) {
+  memory_.Put(RecordOf("g", {{"a", kOther}}));
+  Join();
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  ASSERT_TRUE(memory_.Record("g").has_value());
+  EXPECT_FALSE(memory_.Record("g")->deleted);
+  EXPECT_TRUE(absl::IsUnavailable(cluster_->Route(kTenant, "g", Cluster::Need::kRead)));
+  // It is its owner's to delete.
+  EXPECT_TRUE(cluster_->Delete({kTenant, "g"}).ok());
+  EXPECT_FALSE(memory_.Record("g").has_value());
+}
+
+TEST_F(ClusterRecords, WhatExpiredAtItsOwnerIsDeleted) {
+  MustUpload(server_, "g", pattern_);
+  memory_.Put(RecordOf("g", {{"a", IdentityOf(*Here("g"))}, {"c", kOther}}));
+  Join();
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "g"}).has_value(); }));
+  ASSERT_TRUE(server_.engine().catalog().Delete(kTenant, "g").ok());
+  cluster_->Expired(kTenant, "g");
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->deleted; }));
+  EXPECT_EQ(memory_.Record("g")->former, std::vector<std::string>{"c"});
+}
+
+TEST_F(ClusterRecords, AnUpdateThatIsNotCopiedYetLeavesTheAcknowledgedVersionToOthers) {
+  // The owner wrote that it alone has what is new, and is gone.
+  MustUpload(server_, "g", pattern_);
+  MatrixRecord record = RecordOf("g", {{"b", kOther}});
+  record.previous = {{"a", IdentityOf(*Here("g"))}};
+  record.former = {"a"};
+  record.nnz = 1;
+  memory_.Put(record);
+  memory_.PutNode("b", true);
+  Join();
+  // Not before it is gone, and it is not dropped.
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_EQ(memory_.Record("g")->owner(), "b");
+  EXPECT_NE(Here("g"), nullptr);
+  memory_.PutNode("b", false);
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "a"; }));
+  const MatrixRecord taken = *memory_.Record("g");
+  EXPECT_TRUE(taken.previous.empty());
+  EXPECT_EQ(taken.former, std::vector<std::string>{"b"});
+  EXPECT_EQ(taken.nnz, pattern_.nnz());
+  EXPECT_TRUE(cluster_->Route(kTenant, "g", Cluster::Need::kChange).ok());
+}
+
+TEST_F(ClusterRecords, AChangeKeepsWhoHasTheAcknowledgedVersionUntilItIsCopied) {
+  MustUpload(server_, "g", pattern_);
+  memory_.Put(RecordOf("g", {{"a", IdentityOf(*Here("g"))}, {"c", kOther}}));
+  memory_.PutNode("c", true);  // and it answers nobody
+  Join();
+  ASSERT_TRUE(Eventually([&] { return cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok(); }));
+  const absl::Status told = Made("g", 2).status();
+  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  const MatrixRecord record = *memory_.Record("g");
+  EXPECT_EQ(record.CopyAt("a")->identity, IdentityOf(*Here("g")));
+  ASSERT_EQ(record.previous.size(), 1U);
+  EXPECT_EQ(record.PreviousAt("c")->identity, kOther);
+}
+
+TEST_F(ClusterRecords, ANameWhoseOnlyNodeIsAwayIsNotFree) {
+  memory_.Put(RecordOf("g", {{"b", kOther}}));
+  Join();
+  const absl::Status routed = cluster_->RouteUpload(kTenant, "g", "");
+  EXPECT_TRUE(absl::IsUnavailable(routed)) << routed;
+  // Nor is it for who did not ask the way.
+  EXPECT_TRUE(absl::IsAborted(Made("g", 1).status()));
+  EXPECT_EQ(memory_.Record("g")->owner(), "b");
+  // A product of several matrices says so, too.
+  MustUpload(server_, "h", pattern_);
+  EXPECT_TRUE(absl::IsUnavailable(cluster_->RouteAll(kTenant, {"g", "h"})));
+}
+
+TEST_F(ClusterRecords, WhoIsSlowerToMakeANameDropsWhatItMade) {
+  memory_.PutNode("b", true);
+  Join();
+  const absl::Status lost = cluster_
+                                ->Change({kTenant, "g"},
+                                         [&]() -> absl::StatusOr<engine::MatrixLease> {
+                                           MustUploadAs("g", 1);
+                                           memory_.Put(RecordOf("g", {{"b", kOther}}));
+                                           return Here("g");
+                                         })
+                                .status();
+  EXPECT_TRUE(absl::IsAborted(lost)) << lost;
+  EXPECT_EQ(Here("g"), nullptr);
+  EXPECT_EQ(memory_.Record("g")->owner(), "b");
+}
+
+TEST_F(ClusterRecords, AnUploadOfADeletedNameDropsTheOldCopyFirst) {
+  MustUpload(server_, "g", pattern_);
+  ASSERT_TRUE(server_.engine().catalog().Share(kTenant, "g", {"bob", engine::Right::kRead}).ok());
+  MatrixRecord record = RecordOf("g", {});
+  record.deleted = true;
+  record.former = {"a", "c"};
+  Join(1);
+  memory_.Put(record);
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "g"}).has_value(); }));
+  bool was_there = true;
+  const auto made = cluster_->Change({kTenant, "g"}, [&]() -> absl::StatusOr<engine::MatrixLease> {
+    was_there = Here("g") != nullptr;
+    MustUploadAs("g", 2);
+    // Nothing drops it while it is told.
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    return Here("g");
+  });
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_FALSE(was_there);
+  EXPECT_NE(*made, nullptr);
+  EXPECT_EQ(Here("g"), *made);
+  EXPECT_TRUE(server_.engine().catalog().SharesOf(*Here("g")).empty());
+  EXPECT_EQ(memory_.Record("g")->owner(), "a");
+}
+
+TEST_F(ClusterRecords, ACopyIsNotDroppedByAnOldView) {
+  MustUpload(server_, "g", pattern_);
+  MatrixRecord record = RecordOf("g", {{"b", kOther}});
+  record.former = {"a"};
+  memory_.Put(record);
+  memory_.PutNode("b", true);
+  memory_.Hide();
+  Join(1);
+  // By now this node's copy is current.
+  record.former.clear();
+  record.copies.push_back({"a", IdentityOf(*Here("g"))});
+  memory_.Put(record);
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  EXPECT_NE(Here("g"), nullptr);
+  EXPECT_TRUE(cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok());
+}
+
+TEST_F(ClusterRecords, ACopyIsTakenFromItsOwnerAlone) {
+  MustUpload(server_, "g", pattern_);
+  memory_.Put(RecordOf("g", {{"a", IdentityOf(*Here("g"))}}));
+  memory_.Put(RecordOf("h", {{"c", kOther}}));
+  Join(1);
+  v1::CopyHereRequest request;
+  request.set_tenant(kTenant);
+  request.set_from("127.0.0.1:1");
+  request.set_owner("b");
+  for (const char* name : {"g", "h", "unknown"}) {
+    request.set_name(name);
+    const absl::Status refused = cluster_->CopyHere(request).status();
+    EXPECT_TRUE(absl::IsAborted(refused)) << name << ": " << refused;
+  }
+}
+
+TEST_F(ClusterRecords, ARenameIsOneChangeOfTheDirectory) {
+  Join(1);
+  ASSERT_TRUE(Made("g", 1).ok());
+  const auto rename = [&] { return server_.engine().catalog().Rename(kTenant, "g", "h", 1); };
+  const auto renamed = cluster_->Rename({kTenant, "g"}, {kTenant, "h"}, rename);
+  ASSERT_TRUE(renamed.ok()) << renamed.status();
+  EXPECT_FALSE(memory_.Record("g").has_value());
+  EXPECT_EQ(memory_.Record("h")->CopyAt("a")->identity, IdentityOf(**renamed));
+  EXPECT_TRUE(cluster_->Route(kTenant, "h", Cluster::Need::kChange).ok());
+
+  // Somebody else has taken the name meanwhile: nothing has happened.
+  const auto back = cluster_->Rename({kTenant, "h"}, {kTenant, "g"}, [&] {
+    memory_.Put(RecordOf("g", {{"b", kOther}}));
+    return server_.engine().catalog().Rename(kTenant, "h", "g", 1);
+  });
+  EXPECT_TRUE(absl::IsAborted(back.status())) << back.status();
+  EXPECT_EQ(Here("g"), nullptr);
+  EXPECT_NE(Here("h"), nullptr);
+  ASSERT_TRUE(Eventually(
+      [&] { return memory_.Record("h")->CopyAt("a")->identity == IdentityOf(*Here("h")); }));
+  EXPECT_EQ(memory_.Record("g")->owner(), "b");
+}
+
+}  // namespace
+}  // namespace sparsed::test
