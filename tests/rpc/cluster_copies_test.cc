@@ -110,6 +110,7 @@ v1::CopyHereRequest RequestOf(const std::string& name, const std::string& from) 
   request.set_tenant("default");
   request.set_name(name);
   request.set_from(from);
+  request.set_owner("source");
   return request;
 }
 
