@@ -121,6 +121,16 @@ TEST_F(ClusterNodes, EqualPatternsMeetWhereTheirHashIsKnown) {
   const std::vector<float> values = FloatValues(pattern.nnz(), 1);
   v1::MatrixInfo first;
   const size_t owner = UploadAnywhere(HeaderOf("first", pattern), pattern, values, &first);
+  // Others learn of it some milliseconds later.
+  for (const auto& node : nodes_) {
+    ASSERT_TRUE(Eventually([&] {
+      grpc::ClientContext context;
+      v1::GetMatrixRequest request;
+      request.set_name("first");
+      v1::MatrixInfo info;
+      return node->catalog().Get(&context, request, &info).error_code() != grpc::NOT_FOUND;
+    }));
+  }
   for (int i = 0; i < 8; ++i) {
     v1::UploadHeader header = HeaderOf(fmt::format("again-{}", i), pattern);
     header.set_pattern_hash(first.pattern_hash());
