@@ -410,7 +410,7 @@ class CpuSteps final : public Steps {
         },
         [this](Lane&) { return Teams(); },
         [this](Lane& lane) {
-          return Alone("an SpMM", /*whole_team=*/false,
+          return Alone("an SpMM", /*computes=*/false,
                        [&] { return Multiply(kNearWithHost, lane); });
         },
     };
@@ -420,7 +420,7 @@ class CpuSteps final : public Steps {
   int64_t matrix_rows() const override { return int64_t{1} << 18; }
 
   /// What `measure` says, unless others computed meanwhile.
-  absl::Status Alone(std::string_view what, bool whole_team,
+  absl::Status Alone(std::string_view what, bool computes,
                      const std::function<absl::Status()>& measure) const {
     const Clock::time_point begin = Clock::now();
     const double caller = ProcessorSeconds(CLOCK_THREAD_CPUTIME_ID);
@@ -430,7 +430,7 @@ class CpuSteps final : public Steps {
     return CheckAlone(what,
                       {(ProcessorSeconds(CLOCK_THREAD_CPUTIME_ID) - caller) / all,
                        (ProcessorSeconds(CLOCK_PROCESS_CPUTIME_ID) - process) / (all * threads_)},
-                      whole_team);
+                      computes && threads_ == 1);
   }
 
   /// Memory: more than the caches hold, as far as that is not much of the machine's. A system may
@@ -463,14 +463,14 @@ class CpuSteps final : public Steps {
           cpu::StartTeams(100 * repeats, threads_);
           return 100.0 * repeats;
         },
-        /*whole_team=*/false);
+        /*computes=*/false);
     if (status.ok()) found_.launch_seconds = 1 / found_.launch_seconds;
     return status;
   }
 
   /// `work` does its work so many times, and returns how much that is.
   absl::Status Timed(double DeviceConstants::*constant, std::string_view what,
-                     const std::function<double(int)>& work, bool whole_team = true) {
+                     const std::function<double(int)>& work, bool computes = true) {
     // So long that starting and ending a team does not count.
     constexpr double kSeconds = 0.01;
     const auto seconds = [&](int repeats, double* done) {
@@ -483,7 +483,7 @@ class CpuSteps final : public Steps {
     seconds(1, &done);  // pages and clocks
     const double once = seconds(1, &done);
     const int repeats = static_cast<int>(std::clamp(std::ceil(kSeconds / once), 1.0, 1e6));
-    return Alone(what, whole_team, [&] {
+    return Alone(what, computes, [&] {
       return Find(constant, what, kNearWithHost, [&]() -> absl::StatusOr<double> {
         const double taken = seconds(repeats, &done);
         return done / taken;
@@ -508,13 +508,13 @@ absl::StatusOr<double> Agreed(std::string_view what, std::vector<double> rates, 
       what, best, median));
 }
 
-absl::Status CheckAlone(std::string_view what, const ProcessorShares& shares, bool whole_team) {
-  // Of a large team some end before others, and wait: 0.81 of 16 threads that copied memory.
-  constexpr double kOwn = kNearWithHost, kAlone = 1.05;
-  const double least = whole_team ? std::min(shares.caller, shares.process) : shares.caller;
-  if (least < kOwn) {
-    return absl::AbortedError(fmt::format(
-        "others used the device meanwhile: {} had {:.0f} % of its processors", what, 100 * least));
+absl::Status CheckAlone(std::string_view what, const ProcessorShares& shares, bool computes) {
+  // As for the rate of its memory (MemoryRate).
+  constexpr double kOwn = 0.9, kAlone = 1.05;
+  if (computes && shares.caller < kOwn) {
+    return absl::AbortedError(
+        fmt::format("others used the device meanwhile: {} had {:.0f} % of its processor", what,
+                    100 * shares.caller));
   }
   if (shares.process <= kAlone) return absl::OkStatus();
   return absl::AbortedError(

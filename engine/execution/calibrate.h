@@ -28,12 +28,12 @@ absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, De
 
 /// Processor time of tries over the time that they took: below 1, others ran where it was to run.
 struct ProcessorShares {
-  double caller = 1;   ///< of the thread that took them, and computed all the time
+  double caller = 1;   ///< of the thread that took them
   double process = 1;  ///< of all threads of the process over those that were to compute
 };
-/// OK if nobody else computed. `whole_team`: all its threads had to compute all the time. ABORTED
-/// with a sentence about `what`.
-absl::Status CheckAlone(std::string_view what, const ProcessorShares& shares, bool whole_team);
+/// OK if nobody else computed. `computes`: the thread did so all the time, as one of a team, which
+/// waits for the others, does not. ABORTED with a sentence about `what`.
+absl::Status CheckAlone(std::string_view what, const ProcessorShares& shares, bool computes);
 
 /// What several tries agree on: the best, if the median is near it (`near`, a share). ABORTED
 /// with a sentence about `what` if it is not.

@@ -152,15 +152,13 @@ TEST(Constants, TriesOfABusyDeviceAreNone) {
 }
 
 TEST(Constants, TriesBesideOthersAreNone) {
-  EXPECT_TRUE(CheckAlone("reading", {0.97, 1.02}, /*whole_team=*/true).ok());
-  EXPECT_TRUE(CheckAlone("reading", {0.8, 0.8}, /*whole_team=*/true).ok());
-  EXPECT_TRUE(CheckAlone("starting teams", {0.97, 0.3}, /*whole_team=*/false).ok());
+  EXPECT_TRUE(CheckAlone("reading", {0.97, 1.02}, /*computes=*/true).ok());
+  EXPECT_TRUE(CheckAlone("reading by a team", {0.6, 0.7}, /*computes=*/false).ok());
   const absl::Status starved = CheckAlone("reading", {0.5, 0.98}, true);
   EXPECT_TRUE(absl::IsAborted(starved)) << starved;
-  EXPECT_THAT(std::string(starved.message()), HasSubstr("reading had 50 % of its processors"));
-  EXPECT_TRUE(absl::IsAborted(CheckAlone("reading", {0.98, 0.6}, true)));
-  for (const bool whole_team : {false, true}) {
-    const absl::Status beside = CheckAlone("reading", {0.98, 2}, whole_team);
+  EXPECT_THAT(std::string(starved.message()), HasSubstr("reading had 50 % of its processor"));
+  for (const bool computes : {false, true}) {
+    const absl::Status beside = CheckAlone("reading", {0.98, 2}, computes);
     EXPECT_TRUE(absl::IsAborted(beside)) << beside;
     EXPECT_THAT(std::string(beside.message()), HasSubstr("100 % as much again"));
   }
