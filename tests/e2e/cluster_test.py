@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -98,11 +99,14 @@ class Node:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def metric(self, name):
+    def all_metrics(self):
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as page:
-            for line in page.read().decode().splitlines():
-                if line.startswith(name + " "):
-                    return float(line.rsplit(" ", 1)[1])
+            return page.read().decode()
+
+    def metric(self, name):
+        for line in self.all_metrics().splitlines():
+            if line.startswith(name + " "):
+                return float(line.rsplit(" ", 1)[1])
         raise SystemExit(f"{self.name} has no metric {name}")
 
 
@@ -163,6 +167,15 @@ def mistakes(cluster):
     assert missing.returncode != 0, missing
     nobody = cluster.run("c", "cluster", "drain", "nobody", check=False)
     assert nobody.returncode != 0 and "nobody" in nobody.stderr + nobody.stdout, nobody
+
+
+def metrics_are_documented(cluster):
+    """Those that a node of a cluster alone has; of the others prometheus_test looks."""
+    page = (pathlib.Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    documented = set(re.findall(r"^\| `(sparsed_cluster_\w+)`", page, re.M))
+    served = set(re.findall(r"^# TYPE (sparsed_cluster_\S+)",
+                            cluster.nodes["a"].all_metrics(), re.M))
+    assert served == documented, f"served, documented: {served ^ documented} is one alone"
 
 
 def change_by_any(cluster, products):
@@ -429,6 +442,7 @@ def main():
                                 f"--out=values-{node}.npy"], cwd=folder, check=True,
                                stdout=subprocess.DEVNULL)
             products = upload_and_find(cluster, names)
+            metrics_are_documented(cluster)
             mistakes(cluster)
             change_by_any(cluster, products)
             victim, changed, deleted = kill_one(cluster, products)

@@ -165,7 +165,9 @@ def documentation_problems(metrics):
     served = set(re.findall(r"^# TYPE (\S+)", metrics, re.M))
     documented = set(re.findall(r"^\| `(\w+)`", METRICS_PAGE.read_text(), re.M))
     problems = [f"{name} is served, docs/metrics.md lacks it" for name in served - documented]
-    problems += [f"docs/metrics.md has {name}, it is not served" for name in documented - served]
+    # What nodes of a cluster have besides, cluster_test looks at.
+    missing = {name for name in documented - served if not name.startswith("sparsed_cluster_")}
+    problems += [f"docs/metrics.md has {name}, it is not served" for name in missing]
     return problems
 
 
