@@ -16,6 +16,7 @@
 #include "engine/execution/backend.h"
 #include "engine/execution/cpu_backend.h"
 #include "engine/execution/gpu_backend.h"
+#include "engine/memory/processor.h"
 #include "engine/planning/candidates.h"
 #include "kernels/bound_run.h"
 #include "kernels/cpu/memory_reads.h"
@@ -40,13 +41,6 @@ constexpr size_t kCopiedBytes = size_t{64} << 20;
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-/// Of the calling thread, of the process.
-double ProcessorSeconds(clockid_t clock) {
-  timespec time = {};
-  clock_gettime(clock, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 /// Random columns, so many a row, one of each part of the columns.

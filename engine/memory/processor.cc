@@ -19,13 +19,6 @@ constexpr size_t kParts = 64;
 constexpr double kNear = 0.9, kOwn = 0.9, kAlone = 1.05;
 constexpr std::chrono::minutes kAgainAfter{1};
 
-/// Of the processor, by the calling thread.
-double ThreadSeconds() {
-  timespec time = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 CopyTry Copy(std::span<std::byte> from, std::span<std::byte> to, int threads) {
   const size_t part = from.size() / kParts;
   double own = 0;
@@ -33,12 +26,12 @@ CopyTry Copy(std::span<std::byte> from, std::span<std::byte> to, int threads) {
   const auto begin = std::chrono::steady_clock::now();
 #pragma omp parallel num_threads(threads) reduction(+ : own)
   {
-    const double thread_begin = ThreadSeconds();
+    const double thread_begin = ProcessorSeconds(CLOCK_THREAD_CPUTIME_ID);
 #pragma omp for schedule(static)
     for (size_t i = 0; i < kParts; ++i) {
       std::memcpy(to.data() + i * part, from.data() + i * part, part);
     }
-    own += ThreadSeconds() - thread_begin;
+    own += ProcessorSeconds(CLOCK_THREAD_CPUTIME_ID) - thread_begin;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const double process = static_cast<double>(std::clock() - process_begin) / CLOCKS_PER_SEC;
@@ -65,6 +58,12 @@ const std::string& ProcessorName() {
     return std::string("CPU");
   }();
   return name;
+}
+
+double ProcessorSeconds(clockid_t clock) {
+  timespec time = {};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 int64_t LastLevelCacheBytes() {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,9 @@ namespace sparsed::engine {
 
 /// As /proc/cpuinfo has it, what is not ASCII as '?'; "CPU" where that says nothing. Read once.
 const std::string& ProcessorName();
+
+/// Processor time that the clock (CLOCK_THREAD_CPUTIME_ID: of the calling thread) has counted.
+double ProcessorSeconds(clockid_t clock);
 
 /// Of the last level cache; what is usual where the machine does not say.
 int64_t LastLevelCacheBytes();

@@ -82,6 +82,12 @@ void Cluster::Leave() {
 
 // The node.
 
+NodeRecord Cluster::Self() const {
+  NodeRecord self = options_.self;
+  self.free_memory_bytes = self.memory_bytes - engine_.budget().used();
+  return self;
+}
+
 absl::Status Cluster::Register(bool first) {
   const std::string key = KeyOfNode(options_.self.name);
   const auto present = directory_->Read(key);
@@ -98,11 +104,9 @@ absl::Status Cluster::Register(bool first) {
   }
   const absl::StatusOr<int64_t> lease = directory_->Grant(kLeaseSeconds);
   if (!lease.ok()) return lease.status();
-  NodeRecord self = options_.self;
-  self.free_memory_bytes = self.memory_bytes - engine_.budget().used();
   // Of two servers of that name that start at once, one is refused.
   const auto applied = directory_->Apply(
-      {{.key = key, .value = ToJson(self), .lease = *lease, .if_revision = revision}});
+      {{.key = key, .value = ToJson(Self()), .lease = *lease, .if_revision = revision}});
   if (!applied.ok()) {
     directory_->Revoke(*lease).IgnoreError();
     return applied.status();
@@ -128,15 +132,13 @@ void Cluster::KeepLease(const std::stop_token& stop) {
     if (absl::IsNotFound(status)) status = Register(/*first=*/false);
     Note(status);
     if (!status.ok() || beat % kBeatsBetweenFacts != 0) continue;
-    NodeRecord self = options_.self;
-    self.free_memory_bytes = self.memory_bytes - engine_.budget().used();
     {
       const MutexLock lock(mutex_);
       lease = lease_;
     }
     Note(directory_
-             ->Apply({{.key = KeyOfNode(self.name),
-                       .value = ToJson(self),
+             ->Apply({{.key = KeyOfNode(options_.self.name),
+                       .value = ToJson(Self()),
                        .lease = lease,
                        .if_revision = {}}})
              .status());
@@ -434,7 +436,7 @@ absl::Status Cluster::RouteUpload(const std::string& tenant, const std::string& 
            it != known_.matrices.end() && it->first.first == tenant; ++it) {
         const MatrixRecord& other = it->second;
         if (other.deleted || other.pattern_hash != pattern_hash) continue;
-        if (!IsAliveLocked(other.owner()) || known_.draining.contains(other.owner())) continue;
+        if (!StaysLocked(other.owner())) continue;
         nodes = {other.owner()};
         break;
       }

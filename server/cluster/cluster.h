@@ -158,6 +158,15 @@ class Cluster {
   bool IsAliveLocked(const std::string& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return known_.nodes.contains(node);
   }
+  /// It is there, and is not being drained.
+  bool StaysLocked(const std::string& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return IsAliveLocked(node) && !known_.draining.contains(node);
+  }
+  /// Copies of the present version on nodes that stay.
+  size_t LastingCopiesLocked(const MatrixRecord& record) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// This node as it is now.
+  NodeRecord Self() const;
   bool IsAlive(const std::string& node) const {
     const MutexLock lock(mutex_);
     return IsAliveLocked(node);

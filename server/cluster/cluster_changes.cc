@@ -409,12 +409,7 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     {
       const size_t wanted = WantedCopies();
       const MutexLock lock(mutex_);
-      // What a node that is drained has does not count: another is to have it before it goes.
-      size_t have = 0;
-      for (const MatrixCopy& copy : record->copies) {
-        if (IsAliveLocked(copy.node) && !known_.draining.contains(copy.node)) ++have;
-      }
-      enough = have >= wanted;
+      enough = LastingCopiesLocked(*record) >= wanted;
       for (const std::string& node : PlacementLocked(record->pattern_hash)) {
         if (enough) break;
         if (record->CopyAt(node) != nullptr || failed.contains(node)) continue;
@@ -702,15 +697,19 @@ void Cluster::TakeOver(MatrixRecord record) {
   Log(LogLevel::kInfo, "took a matrix over", {{"matrix", Shown(record.key)}, {"from", gone}});
 }
 
+// What a node that is drained has does not count: another is to have it before it goes.
+size_t Cluster::LastingCopiesLocked(const MatrixRecord& record) const {
+  size_t lasting = 0;
+  for (const MatrixCopy& copy : record.copies) {
+    if (StaysLocked(copy.node)) ++lasting;
+  }
+  return lasting;
+}
+
 bool Cluster::IsSpare(const MatrixRecord& record) const {
   const size_t wanted = WantedCopies();
   const MutexLock lock(mutex_);
-  if (!known_.draining.contains(options_.self.name)) return false;
-  size_t elsewhere = 0;
-  for (const MatrixCopy& copy : record.copies) {
-    if (IsAliveLocked(copy.node) && !known_.draining.contains(copy.node)) ++elsewhere;
-  }
-  return elsewhere >= wanted;
+  return known_.draining.contains(options_.self.name) && LastingCopiesLocked(record) >= wanted;
 }
 
 void Cluster::SettleMine(MatrixRecord record) {
@@ -741,15 +740,11 @@ void Cluster::SettleMine(MatrixRecord record) {
     const size_t wanted = WantedCopies();
     const MutexLock lock(mutex_);
     draining = known_.draining.contains(options_.self.name);
-    size_t have = 0;
-    for (const MatrixCopy& copy : present->copies) {
-      if (IsAliveLocked(copy.node) && !known_.draining.contains(copy.node)) ++have;
-    }
     bool anywhere = false;
     for (const auto& [name, node] : known_.nodes) {
       anywhere = anywhere || !known_.draining.contains(name);
     }
-    others_need = have < wanted && anywhere;
+    others_need = LastingCopiesLocked(*present) < wanted && anywhere;
     if (others_need && std::ranges::find(incomplete_, record.key) == incomplete_.end()) {
       incomplete_.push_back(record.key);
       changed_.NotifyAll();
@@ -761,7 +756,7 @@ void Cluster::SettleMine(MatrixRecord record) {
 void Cluster::HandOver(MatrixRecord record) {
   const auto next = std::ranges::find_if(record.copies, [this](const MatrixCopy& copy) {
     const MutexLock lock(mutex_);
-    return IsAliveLocked(copy.node) && !known_.draining.contains(copy.node);
+    return StaysLocked(copy.node);
   });
   if (next == record.copies.end()) return;
   std::rotate(record.copies.begin(), next, std::next(next));
