@@ -34,6 +34,18 @@ class DistributedFailures : public SeveralDevices {
   }
   HeldDenseLease Find(const std::string& name) { return engine_->dense().Find("t", name).value(); }
 
+  /// Of so many that a product has, one after the other: the result stays as it was.
+  void ExpectThatEachKernelEndsIt(int kernels) {
+    for (int first = 0; first < kernels; ++first) {
+      Fail(Step::kKernel, first, 1, absl::InternalError("told to"));
+      const absl::Status ended = Multiply();
+      EXPECT_TRUE(absl::IsInternal(ended)) << ended;
+      EXPECT_FALSE(result_->began);
+      EXPECT_EQ(Find("y")->version, 1U);
+      Heal();
+    }
+  }
+
   std::shared_ptr<Result> result_;
 };
 
@@ -41,14 +53,7 @@ TEST_F(DistributedFailures, OfOnePartEndTheWholeAndLeaveTheResultAsItWas) {
   const std::vector<float> x = Random(1);
   Hold("x", x, Distribution::kColumns);
   Hold("y", {});
-  for (int first = 0; first < 2; ++first) {
-    Fail(Step::kKernel, first, 1, absl::InternalError("told to"));
-    const absl::Status ended = Multiply();
-    EXPECT_TRUE(absl::IsInternal(ended)) << ended;
-    EXPECT_FALSE(result_->began);
-    EXPECT_EQ(Find("y")->version, 1U);
-    Heal();
-  }
+  ExpectThatEachKernelEndsIt(2);
   ASSERT_TRUE(Multiply().ok());
   ExpectNear(Elements<float>(Find("y")->elements->Get()), Product({x.begin(), x.end()}));
   EXPECT_EQ(engine_->executor().in_flight(), 0);
@@ -70,14 +75,7 @@ TEST_F(DistributedFailures, OfRowsEndTheWholeToo) {
   Hold("x", x, Distribution::kRows);
   Hold("y", {});
   // Each of two cards has a kernel for its own rows and one for those that it fetches.
-  for (int first = 0; first < 4; ++first) {
-    Fail(Step::kKernel, first, 1, absl::InternalError("told to"));
-    const absl::Status ended = Multiply();
-    EXPECT_TRUE(absl::IsInternal(ended)) << ended;
-    EXPECT_FALSE(result_->began);
-    EXPECT_EQ(Find("y")->version, 1U);
-    Heal();
-  }
+  ExpectThatEachKernelEndsIt(4);
   for (const Step step : {Step::kHold, Step::kCreateEvent}) {
     Fail(step, 0, 1, absl::InternalError("told to"));
     const absl::Status ended = Multiply();
