@@ -35,7 +35,7 @@ inline uint64_t MixKind(uint64_t kind, uint64_t part) {
 }
 
 /// Entries that a block of rows of a sparse product should have: RowBlockEntries, or fewer, as many
-/// as the last block says that a piece computes. For one product and one kernel.
+/// as by the last block take three quarters of a piece. For one product and one kernel.
 class BlockOfPiece {
  public:
   int64_t entries(int threads) const;
