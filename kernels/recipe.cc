@@ -46,7 +46,7 @@ class Scanner {
   absl::Status Expected(std::string_view what) const {
     const std::string_view rest = text_.substr(position_, 16);
     return absl::InvalidArgumentError(
-        fmt::format("recipe: expected {} at position {}, found {}", what, position_,
+        fmt::format("transform pipeline: expected {} at position {}, found {}", what, position_,
                     rest.empty() ? "the end" : fmt::format("'{}'", rest)));
   }
 
@@ -101,16 +101,16 @@ absl::StatusOr<RecipeStep> ParseStep(Scanner& scanner) {
       const auto [end, error] =
           std::from_chars(digits.data(), digits.data() + digits.size(), value);
       if (digits.empty() || error != std::errc() || end != digits.data() + digits.size()) {
-        return absl::InvalidArgumentError(
-            fmt::format("recipe: {}: {} = '{}' is not a 64-bit integer", step.name, key, digits));
+        return absl::InvalidArgumentError(fmt::format(
+            "transform pipeline: {}: {} = '{}' is not a 64-bit integer", step.name, key, digits));
       }
     } else if (IsParameter(step.name, key)) {
       return absl::InvalidArgumentError(
-          fmt::format("recipe: {}: {} needs a value", step.name, key));
+          fmt::format("transform pipeline: {}: {} needs a value", step.name, key));
     }
     if (ValueOf(step, key, -1) != -1) {
       return absl::InvalidArgumentError(
-          fmt::format("recipe: {}: {} is given twice", step.name, key));
+          fmt::format("transform pipeline: {}: {} is given twice", step.name, key));
     }
     step.parameters.emplace_back(std::move(key), value);
   } while (scanner.Take(','));
@@ -125,7 +125,7 @@ absl::Status CheckFlags(const RecipeStep& step) {
     for (std::string_view flag : definition.flags) {
       if (ValueOf(step, flag, 1) != 1) {
         return absl::InvalidArgumentError(
-            fmt::format("recipe: {}: {} is a flag and has no value", step.name, flag));
+            fmt::format("transform pipeline: {}: {} is a flag and has no value", step.name, flag));
       }
     }
   }
@@ -137,7 +137,7 @@ absl::StatusOr<RecipeStep> Complete(const RecipeStep& step) {
   const StepDefinition* definition = FindStep(step);
   if (definition == nullptr) {
     return absl::InvalidArgumentError(
-        fmt::format("recipe: unknown step '{}'; known: {}", step.name, KnownSteps()));
+        fmt::format("transform pipeline: unknown step '{}'; known: {}", step.name, KnownSteps()));
   }
   if (absl::Status status = CheckFlags(step); !status.ok()) return status;
   RecipeStep complete{step.name, {}};
@@ -149,27 +149,30 @@ absl::StatusOr<RecipeStep> Complete(const RecipeStep& step) {
     const int64_t value = ValueOf(step, parameter.key, fallback);
     if (!parameter.like.empty() && value == fallback) continue;
     if (value < parameter.least || value > parameter.most) {
-      return absl::InvalidArgumentError(fmt::format("recipe: {}: {} = {} is out of range [{}, {}]",
-                                                    step.name, parameter.key, value,
-                                                    parameter.least, parameter.most));
+      return absl::InvalidArgumentError(
+          fmt::format("transform pipeline: {}: {} = {} is out of range [{}, {}]", step.name,
+                      parameter.key, value, parameter.least, parameter.most));
     }
     complete.parameters.emplace_back(parameter.key, value);
   }
   for (const auto& [key, value] : step.parameters) {
     if (ValueOf(complete, key, value - 1) != value && !IsParameter(step.name, key)) {
-      return absl::InvalidArgumentError(fmt::format("recipe: {} has no option '{}'; known: {}",
-                                                    step.name, key, KnownOptions(step.name)));
+      return absl::InvalidArgumentError(
+          fmt::format("transform pipeline: {} has no option '{}'; known: {}", step.name, key,
+                      KnownOptions(step.name)));
     }
   }
   const int64_t siglen = ValueOf(complete, "siglen", 0);
   const int64_t bsize = ValueOf(complete, "bsize", 1);
   if (siglen % bsize != 0) {
-    return absl::InvalidArgumentError(fmt::format(
-        "recipe: {}: siglen = {} is not a multiple of bsize = {}", step.name, siglen, bsize));
+    return absl::InvalidArgumentError(
+        fmt::format("transform pipeline: {}: siglen = {} is not a multiple of bsize = {}",
+                    step.name, siglen, bsize));
   }
   if (ValueOf(complete, "width", -1) == 0 && ValueOf(complete, "height", 0) != 0) {
-    return absl::InvalidArgumentError(fmt::format("recipe: {}: height = {} needs a width",
-                                                  step.name, ValueOf(complete, "height", 0)));
+    return absl::InvalidArgumentError(
+        fmt::format("transform pipeline: {}: height = {} needs a width", step.name,
+                    ValueOf(complete, "height", 0)));
   }
   return complete;
 }
@@ -185,18 +188,18 @@ absl::Status CheckSequence(const Recipe& recipe) {
     const StepDefinition& before = *FindStep(recipe.steps[i - 1]);
     const StepDefinition& step = *FindStep(recipe.steps[i]);
     if (before.phase == Phase::kPlain || step.phase == Phase::kPlain) {
-      return absl::InvalidArgumentError("recipe: csr stands alone");
+      return absl::InvalidArgumentError("transform pipeline: csr stands alone");
     }
     if (step.phase <= before.phase) {
       return absl::InvalidArgumentError(
-          fmt::format("recipe: {} cannot follow {}", Title(step), Title(before)));
+          fmt::format("transform pipeline: {} cannot follow {}", Title(step), Title(before)));
     }
   }
   const StepDefinition& last = *FindStep(recipe.steps.back());
   if (last.phase == Phase::kRefine &&
       (recipe.steps.size() == 1 || recipe.steps[recipe.steps.size() - 2].name != kAspt)) {
-    return absl::InvalidArgumentError(
-        fmt::format("recipe: {} must follow a step that leaves a remainder: aspt", Title(last)));
+    return absl::InvalidArgumentError(fmt::format(
+        "transform pipeline: {} must follow a step that leaves a remainder: aspt", Title(last)));
   }
   return absl::OkStatus();
 }

@@ -8,14 +8,18 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "engine/catalog/canonical.h"
 #include "engine/engine.h"
+#include "engine/store/blob.h"
 #include "engine/store/salvage.h"
 #include "server/calibrate.h"
 #include "server/check_files.h"
@@ -89,6 +93,25 @@ void WarnAtStart(const Config& config, Server& server) {
   }
 }
 
+/// That nothing can be uploaded: better now than by whoever tries.
+void WarnOfFullDisk(const Config& config) {
+  if (config.in_memory()) return;
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(config.data_dir, error);
+  const auto kept = static_cast<uintmax_t>(engine::kCatalogRoomBytes);
+  if (error || space.available > kept) return;
+  Log(LogLevel::kWarn, "no room for uploads",
+      {{"data_dir", config.data_dir},
+       {"free_bytes", static_cast<int64_t>(space.available)},
+       {"kept_for_catalog_bytes", engine::kCatalogRoomBytes},
+       {"meaning", std::string("what is there is served; every upload, and whatever else is to "
+                               "last, is refused")},
+       {"instead",
+        space.capacity <= 2 * kept
+            ? fmt::format("a larger volume: this one has {} bytes in all", space.capacity)
+            : std::string("make room on the disk, or delete matrices")}});
+}
+
 /// "cpu: rules; cuda: h100".
 std::string ModelsOf(engine::Engine& engine) {
   const engine::Selector& selector = engine.preparation().selector();
@@ -117,7 +140,7 @@ void LogStart(const Config& config, Server& server) {
           {"devices", devices},
           {"host_memory_bytes", config.host_memory_bytes},
           {"threads", int64_t{config.threads}},
-          {"lanes", int64_t{config.lanes}},
+          {"worker_slots", int64_t{config.lanes}},
           {"matrices", static_cast<int64_t>(server.engine().catalog().All().size())},
           {"models", ModelsOf(server.engine())},
       });
@@ -196,6 +219,7 @@ int Run(const Settings& settings) {
   }
   LogStart(config, **server);
   WarnAtStart(config, **server);
+  WarnOfFullDisk(config);
   NotifyServiceManager(
       fmt::format("READY=1\nSTATUS=serving at {}", fmt::join((*server)->addresses(), ", ")));
   SetThreadPatience(kEndlessPatience);  // to end would serve nobody

@@ -86,8 +86,8 @@ void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char
 }
 
 std::vector<std::string> WithPresentNames(std::span<char* const> words) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kFormer = {
-      {{"--expect", "--tune-for"}, {"--again", "--retune"}}};
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFormer = {
+      {{"--expect", "--tune-for"}, {"--again", "--retune"}, {"--recipe", "--pipeline"}}};
   std::vector<std::string> present;
   for (const std::string_view word : words) {
     const std::string_view flag = word.substr(0, word.find('='));

@@ -106,7 +106,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   CLI::App* prepare =
       AddCommand(app, "prepare", "Tune a matrix for further problem signatures, or once more",
                  {"prepare cora --tune-for=sddmm:64 --wait", "prepare cora --retune",
-                  "prepare cora --tune-for=spmm:128 --recipe=\"aspt(panel=256)\" --wait"});
+                  "prepare cora --tune-for=spmm:128 --pipeline=\"aspt(panel=256)\" --wait"});
   auto prepared = std::make_shared<PrepareArguments>();
   AddName(prepare, prepared->name);
   AddTuneFor(prepare, prepared->expect, "what there are plans for, or spmm:128");
@@ -118,7 +118,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
       "Build and time every candidate, also what the model or the rules leave out: slow, for "
       "measurements that a model can be trained with (sparsectl model train)");
   prepare
-      ->add_option("--recipe", prepared->recipe,
+      ->add_option("--pipeline", prepared->recipe,
                    "Run this transform pipeline and time its layout beside plain CSR for that, "
                    "whatever the model or the rules say; the fastest serves, as usual. Written as "
                    "`show` writes it; parameters may be left out (default: what they propose)")

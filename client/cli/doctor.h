@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,9 @@ std::vector<RunningServer> RunningServers(const std::string& proc);
 /// null: it is none of them.
 const RunningServer* ServerAt(const std::string& address,
                               const std::vector<RunningServer>& servers);
+/// The folder of its --data-dir, by the catalog that it has open; none if it has none, or that is
+/// not for this user to see. `proc` is /proc.
+std::optional<std::string> DataFolderOf(const std::string& proc, const RunningServer& server);
 /// Of those that are not the one which was asked for.
 void CheckOtherServers(const std::string& address, const std::vector<RunningServer>& servers,
                        Findings& findings);
@@ -48,6 +52,8 @@ void CheckPort(const std::string& proc, const std::string& address, std::string_
                bool in_use, const std::vector<RunningServer>& servers, Findings& findings);
 /// The folder of --data-dir: that it is there, is the server's alone, is on a disk, and has room.
 void CheckDataFolder(const std::string& path, bool asked_for, Findings& findings);
+/// `free` bytes of `whole` at a data directory's path: whether uploads find room.
+Finding DescribeDisk(const std::string& path, int64_t free, int64_t whole);
 /// Of a running server, or of this shell where none runs. `proc` is /proc.
 void CheckLimits(const std::string& proc, Findings& findings);
 /// Memory and processors, and what of them this machine's cgroups leave.

@@ -61,11 +61,14 @@ void AddDoctor(CLI::App& app, Invocation& invocation) {
   constexpr const char* kStandardFolder = "/var/lib/sparsed";
   auto folder = std::make_shared<std::string>(kStandardFolder);
   auto metrics = std::make_shared<std::string>("127.0.0.1:7471");
-  CLI::Option* asked = doctor
-                           ->add_option("--data-dir", *folder,
-                                        "The server's data folder, as its flag of this name has it")
-                           ->type_name("FOLDER")
-                           ->capture_default_str();
+  CLI::Option* asked =
+      doctor
+          ->add_option("--data-dir", *folder,
+                       "The server's data folder, as its flag of this name has it; unsaid, "
+                       "the one that the server which answers has open, if that "
+                       "is to be seen")
+          ->type_name("FOLDER")
+          ->capture_default_str();
   doctor
       ->add_option("--metrics-listen", *metrics,
                    "Where the server has its metrics, as its flag of this name has it")
@@ -79,10 +82,14 @@ void AddDoctor(CLI::App& app, Invocation& invocation) {
       CheckOtherServers(invocation.server, servers, findings);
       CheckPort("/proc", invocation.server, "the server", answers, servers, findings);
       if (!answers) CheckPort("/proc", *metrics, "metrics", false, servers, findings);
-      CheckGpus("", answers ? ServerAt(invocation.server, servers) : nullptr, findings);
+      const RunningServer* const server = answers ? ServerAt(invocation.server, servers) : nullptr;
+      CheckGpus("", server, findings);
       CheckMachine("/proc", findings);
       CheckLimits("/proc", findings);
-      CheckDataFolder(*folder, asked->count() > 0, findings);
+      const bool said = asked->count() > 0;
+      const std::optional<std::string> in_use =
+          said || server == nullptr ? std::nullopt : DataFolderOf("/proc", *server);
+      CheckDataFolder(in_use.value_or(*folder), said || in_use.has_value(), findings);
       return Describe(findings);
     };
   });

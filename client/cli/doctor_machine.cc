@@ -36,6 +36,8 @@ using Status = Finding::Status;
 /// Descriptors that a server of many clients needs; the units of deploy/systemd ask for them.
 constexpr int64_t kDescriptors = 65536;
 constexpr int64_t kGiB = int64_t{1} << 30;
+/// That a server leaves free on its disk (docs/storage.md).
+constexpr int64_t kCatalogRoomBytes = int64_t{16} << 20;
 
 bool IsUnix(std::string_view address) { return address.starts_with("unix:"); }
 
@@ -240,19 +242,8 @@ void CheckFileSystem(const std::string& path, Findings& findings) {
   struct statfs disk {};
   if (statfs(path.c_str(), &disk) != 0) return;
   const auto block = static_cast<int64_t>(disk.f_bsize);
-  const int64_t free = static_cast<int64_t>(disk.f_bavail) * block;
-  const int64_t whole = static_cast<int64_t>(disk.f_blocks) * block;
-  const bool full = free < kGiB, little = free < whole / 20;
-  findings.push_back(
-      {"disk",
-       full     ? Status::kProblem
-       : little ? Status::kWarning
-                : Status::kOk,
-       fmt::format("{} of {} are free at {}", Bytes(free), Bytes(whole), path),
-       full || little
-           ? "uploads are refused when it is full: delete matrices (`sparsectl delete`), "
-             "or move the folder to a larger disk"
-           : ""});
+  findings.push_back(DescribeDisk(path, static_cast<int64_t>(disk.f_bavail) * block,
+                                  static_cast<int64_t>(disk.f_blocks) * block));
   if (disk.f_files > 0 && disk.f_ffree < 1000) {
     findings.push_back({"disk", Status::kProblem,
                         fmt::format("only {} files can still be made at {}", disk.f_ffree, path),
@@ -293,6 +284,18 @@ const RunningServer* ServerAt(const std::string& address,
   }
   return servers.size() == 1 && (port == 0 || servers.front().ports.empty()) ? &servers.front()
                                                                              : nullptr;
+}
+
+std::optional<std::string> DataFolderOf(const std::string& proc, const RunningServer& server) {
+  constexpr std::string_view kCatalog = "/catalog.sqlite";
+  const std::string descriptors = fmt::format("{}/{}/fd", proc, server.pid);
+  for (const std::string& name : NamesIn(descriptors)) {
+    std::error_code error;
+    const std::string link =
+        std::filesystem::read_symlink(fmt::format("{}/{}", descriptors, name), error).string();
+    if (!error && link.ends_with(kCatalog)) return link.substr(0, link.size() - kCatalog.size());
+  }
+  return std::nullopt;
 }
 
 void CheckOtherServers(const std::string& address, const std::vector<RunningServer>& servers,
@@ -394,6 +397,26 @@ void CheckPort(const std::string& proc, const std::string& address, std::string_
                           fmt::format("cannot listen at {}: {}", address, std::strerror(*error)),
                           "ports below 1024 need a capability: take one above"});
   }
+}
+
+Finding DescribeDisk(const std::string& path, int64_t free, int64_t whole) {
+  Finding finding = {"disk", Status::kOk,
+                     fmt::format("{} of {} are free at {}", Bytes(free), Bytes(whole), path)};
+  if (free <= kCatalogRoomBytes) {
+    finding.status = Status::kProblem;
+    finding.remedy = fmt::format(
+        "every upload is refused, as {} are kept for the catalog: {}", Bytes(kCatalogRoomBytes),
+        whole <= 2 * kCatalogRoomBytes
+            ? "take a larger volume"
+            : "delete matrices (`sparsectl delete`), or move the folder to a larger disk");
+  } else if (free < kGiB || free < whole / 20) {
+    finding.status = free < kGiB ? Status::kProblem : Status::kWarning;
+    finding.remedy = fmt::format(
+        "uploads are refused when less than {} are free: delete matrices (`sparsectl delete`), or "
+        "move the folder to a larger disk",
+        Bytes(kCatalogRoomBytes));
+  }
+  return finding;
 }
 
 void CheckDataFolder(const std::string& path, bool asked_for, Findings& findings) {

@@ -137,6 +137,12 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
           e.device, 1e-9 * e.bytes_per_second, 1e-9 * e.flops_per_second,
           assumed_cache ? "assumed " : "", Bytes(e.cache_bytes), e.line_bytes),
       "  ");
+  if (e.measured_while_busy) {
+    text += Wrapped(
+        "  others computed whenever memory's rate was measured: it may be higher, and what follows "
+        "from it another time differ (`sparsectl calibrate` on a quiet machine settles it)",
+        "  ");
+  }
   text += fmt::format("\n{}\n", TablesText(e));
   for (const ExplainedOperation& o : e.operations) {
     text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(e, o)), "  ");

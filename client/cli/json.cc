@@ -257,6 +257,7 @@ Json ToJson(const std::string& name, const Explanation& e) {
                {"bytes_per_second", e.bytes_per_second},
                {"flops_per_second", e.flops_per_second},
                {"reordered_by", e.reordered_by},
+               {"measured_while_busy", e.measured_while_busy},
                {"operations", Json::array()}};
   for (const ExplainedOperation& o : e.operations) {
     json["operations"].push_back(

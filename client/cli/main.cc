@@ -44,7 +44,10 @@ int Fail(OutputFormat format, const absl::Status& status) {
 }
 
 int FailUsage(OutputFormat format, const std::string& what) {
-  return Fail(format, "USAGE", ForPrograms(format) ? what : what + "; see --help", kWrongUse);
+  return Fail(
+      format, "USAGE",
+      ForPrograms(format) ? what : what + (what.ends_with('?') ? " See --help" : "; see --help"),
+      kWrongUse);
 }
 
 /// The names of what there is of the kind that is missing; none if the server does not say.

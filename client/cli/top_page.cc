@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "client/cli/commands.h"
@@ -17,9 +19,21 @@ struct Requests {
   int64_t total = 0, failed = 0;
 };
 
+/// What `top` itself, other commands that look and the clients' libraries ask: no work of the
+/// server's, and on the status page neither.
+bool IsStatusCall(std::string_view operation) {
+  constexpr std::array<std::string_view, 12> kStatusCalls = {
+      "get",          "get_server_info",   "get_stats",   "list",
+      "list_buffers", "list_measurements", "list_models", "list_nodes",
+      "list_slow",    "list_tenants",      "watch",       "watch_requests"};
+  return std::ranges::find(kStatusCalls, operation) != kStatusCalls.end();
+}
+
+/// Without status calls that succeeded.
 std::map<std::string, Requests> ByOperation(const sparsed::Stats& stats) {
   std::map<std::string, Requests> by_operation;
   for (const RequestCount& count : stats.requests) {
+    if (IsStatusCall(count.operation) && count.code == "OK") continue;
     Requests& of = by_operation[count.operation];
     of.total += count.count;
     if (count.code != "OK") of.failed += count.count;
@@ -52,6 +66,7 @@ Json OperationsOf(const sparsed::Stats& before, const sparsed::Stats& now, doubl
   std::map<std::string, Requests> old = ByOperation(before);
   std::map<std::string, std::vector<RequestsInFlight>> in_flight;
   for (const RequestsInFlight& requests : now.in_flight) {
+    if (IsStatusCall(requests.operation)) continue;
     in_flight[requests.operation].push_back(requests);
   }
   std::map<std::string, Requests> operations = ByOperation(now);
@@ -204,7 +219,7 @@ std::string TopText(const Json& page, int lines) {
       Count(page["requests_in_flight"]), Count(page["preparations_pending"]),
       page["seconds"].get<double>());
 
-  Table devices({"DEVICE", "BUSY LANES", "WAITING", "MEMORY", "OF"});
+  Table devices({"DEVICE", "BUSY SLOTS", "WAITING", "MEMORY", "OF"});
   for (const Json& device : page["devices"]) {
     devices.Add({device["name"], fmt::format("{:.2f}", device["busy"].get<double>()),
                  Count(device["waiting"]), Bytes(device["memory_bytes"]),

@@ -28,7 +28,8 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                              .bytes_per_second = reply.bytes_per_second(),
                              .flops_per_second = reply.flops_per_second(),
                              .operations = {},
-                             .reordered_by = reply.reordered_by()};
+                             .reordered_by = reply.reordered_by(),
+                             .measured_while_busy = reply.measured_while_busy()};
   for (const v1::ExplainedOperation& operation : reply.operations()) {
     explanation.operations.push_back({.operation = operation.operation() == v1::ProblemClass::SPGEMM
                                                        ? Operation::kSpgemm

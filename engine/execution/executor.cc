@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "engine/execution/chain_call.h"
@@ -417,6 +418,12 @@ absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop,
         rate.Measure({from->mutable_data(), from->size()}, {to->mutable_data(), to->size()});
       },
       stop, until);
+}
+bool Executor::memory_rate_is_sure() const {
+  if (impl_->cpu.memory_rate().quiet()) return true;
+  const std::optional<Calibration> calibration = impl_->cpu.calibration();
+  return calibration && std::max(calibration->constants.read_bytes_per_second,
+                                 calibration->constants.copy_bytes_per_second) > 0;
 }
 const std::deque<GpuBackend>& Executor::gpus() const { return impl_->gpus; }
 absl::StatusOr<GpuBackend*> Executor::GpuOf(std::string_view uuid) const {

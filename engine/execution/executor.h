@@ -128,6 +128,8 @@ class Executor {
   /// minute ago or more. Errors as RunIdle's; without free memory for it, another time.
   absl::Status SettleMemoryRate(const std::atomic<bool>* stop,
                                 std::chrono::steady_clock::time_point until = kNever);
+  /// The CPU's rate was measured while nobody else computed, or a calibration says it.
+  bool memory_rate_is_sure() const;
   DerivedPatterns& derived() const;  ///< what SpGEMM keeps for its next requests
   const std::deque<GpuBackend>& gpus() const;
   /// The GPU that serves and has the fewest calls; null: none does.

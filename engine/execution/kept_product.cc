@@ -13,7 +13,8 @@ absl::Status KeptProduct::MayHave(int64_t nnz, std::string_view how_sure) const 
   if (nnz <= limit / (2 * entry)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       fmt::format("'{}' would have {}{} nonzeros of {} bytes each, twice while it is put together, "
-                  "and the server has {} bytes (--host-memory): receive it as it comes instead",
+                  "and the server has {} bytes (--host-memory less --wire-memory): receive it as "
+                  "it comes instead",
                   name_, how_sure, nnz, entry, limit));
 }
 

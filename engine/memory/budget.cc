@@ -312,10 +312,17 @@ class Budget::State : public std::enable_shared_from_this<State> {
   static const char* FlagOf(MemoryUse use) {
     return use == MemoryUse::kPreparation ? "--preparation-memory" : "--host-memory";
   }
-  /// Of the sentence that it allows so much.
+  /// Of the sentence that it allows so much. What the wire has of --host-memory is not counted
+  /// here.
   static std::string BoundOf(MemoryUse use) {
-    return use == MemoryUse::kShared ? "three quarters of --host-memory allow"
-                                     : fmt::format("{} allows", FlagOf(use));
+    switch (use) {
+      case MemoryUse::kPreparation:
+        return "--preparation-memory allows";
+      case MemoryUse::kShared:
+        return "three quarters of --host-memory less --wire-memory allow";
+      default:
+        return "--host-memory less --wire-memory allows";
+    }
   }
   absl::Status RefusedForEver(size_t bytes, MemoryUse use) const {
     return absl::ResourceExhaustedError(
@@ -345,9 +352,11 @@ class Budget::State : public std::enable_shared_from_this<State> {
                                evictions_->bytes();
     const bool waiting_helps = size <= limit - lasting;
     absl::Status refused = absl::ResourceExhaustedError(fmt::format(
-        "{} needs {} bytes of host memory, {} of {} are free; {}delete matrices or buffers, or "
+        "{} needs {} bytes of host memory, {} of {} are free{}; {}delete matrices or buffers, or "
         "raise {}",
-        Subject(use), size, limit - used, limit, waiting_helps ? "retry later, " : "",
+        Subject(use), size, limit - used, limit,
+        preparation_full ? "" : " (--host-memory less --wire-memory)",
+        waiting_helps ? "retry later, " : "",
         preparation_full ? FlagOf(use) : FlagOf(MemoryUse::kRequests)));
     return waiting_helps ? RetryLater(std::move(refused)) : refused;
   }

@@ -108,8 +108,8 @@ absl::Status CheckParameters(const std::string& recipe, ElementType type) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        fmt::format("recipe: SpGEMM reads {} of squares, width = {} to {}, not {}", kBcsr,
-                    kLeastSquareBlock, kMostBlockSide, recipe));
+        fmt::format("transform pipeline: SpGEMM reads {} of squares, width = {} to {}, not {}",
+                    kBcsr, kLeastSquareBlock, kMostBlockSide, recipe));
   }
   if (step.name != kIncsr) return absl::OkStatus();
   const int64_t columns = ValueOf(step, "columns", 0);
@@ -117,18 +117,18 @@ absl::Status CheckParameters(const std::string& recipe, ElementType type) {
   if (AreVectors(shape, type)) return absl::OkStatus();
   const auto line = LineSections(type).block;
   return absl::InvalidArgumentError(
-      fmt::format("recipe: of {} kernels read {} in blocks of {} to {} columns, not {}", Name(type),
-                  kIncsr, line / 4, line, shape.block));
+      fmt::format("transform pipeline: of {} kernels read {} in blocks of {} to {} columns, not {}",
+                  Name(type), kIncsr, line / 4, line, shape.block));
 }
 
 absl::Status CheckSpgemm(const Asked& asked, const ProblemClass& c) {
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), Layout());
   const std::vector<std::string_view> kinds = KindsOf(kernels);
   if (std::ranges::find(kinds, StepNameOf(asked.recipe)) == kinds.end()) {
-    return absl::InvalidArgumentError(
-        fmt::format("recipe: no kernel of SpGEMM reads its factors from {}; there are kernels for: "
-                    "{}",
-                    asked.recipe, fmt::join(kinds, ", ")));
+    return absl::InvalidArgumentError(fmt::format(
+        "transform pipeline: no kernel of SpGEMM reads its factors from {}; there are kernels for: "
+        "{}",
+        asked.recipe, fmt::join(kinds, ", ")));
   }
   const auto serves = [&](std::string_view kernel) {
     return IsAsked(asked, *FindSpgemmKernel(kernel));
@@ -167,8 +167,8 @@ absl::Status CheckAsked(const Asked& asked, const ProblemClass& c, int64_t rows,
     std::vector<std::string> recipes = {std::string(kCsr)};
     for (const Candidate& candidate : CandidatesFor(c, {})) recipes.push_back(candidate.recipe);
     return absl::InvalidArgumentError(
-        fmt::format("recipe: no kernel computes {} from {}; there are kernels for: {}", ToString(c),
-                    asked.recipe, fmt::join(recipes, ", ")));
+        fmt::format("transform pipeline: no kernel computes {} from {}; there are kernels for: {}",
+                    ToString(c), asked.recipe, fmt::join(recipes, ", ")));
   }
   if (asked.kernel.empty() || std::ranges::count(kernels, asked.kernel) > 0) {
     return absl::OkStatus();

@@ -353,7 +353,8 @@ std::vector<float> Model::InputsOf(const ProblemClass& c, const Features& featur
 absl::StatusOr<std::vector<Estimate>> Model::EstimateTimes(const ProblemClass& problem_class,
                                                            const Features& features) const {
   const Group* const group = GroupOf(problem_class);
-  if (group == nullptr) return absl::InternalError("the model does not cover the class");
+  if (group == nullptr)
+    return absl::InternalError("the model does not cover the problem signature");
   const absl::StatusOr<std::vector<double>> ratios =
       group->times->Predict(InputsOf(problem_class, features), features.density_map);
   if (!ratios.ok()) return ratios.status();

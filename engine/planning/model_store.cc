@@ -167,8 +167,11 @@ ModelStore::ModelStore(FileSystem& files, ModelStoreOptions options, Selector& s
     tell(fmt::format("which models were activated cannot be read ({}): as if none was",
                      Said(status)));
   }
-  for (const auto& [name, facts] : models_) {
-    if (facts.device.empty()) tell(fmt::format("model {} cannot be used: {}", name, facts.problem));
+  for (auto& [name, facts] : models_) {
+    if (!facts.device.empty()) continue;
+    if (const absl::Status status = Load(facts).status(); !status.ok()) {
+      tell(fmt::format("model {} cannot be used: {}", name, Said(status)));
+    }
   }
   // The same for all kinds, and said once.
   bool no_library = false;
@@ -215,18 +218,22 @@ void ModelStore::FinishChanges() {
   }
 }
 
-ModelFacts ModelStore::ReadFacts(const std::string& directory, bool own) const {
+void ModelStore::ReadManifest(const std::string& directory, bool own) {
   const std::string name = std::filesystem::path(directory).filename();
-  ModelFacts facts = FactsOf(
+  models_[name] = FactsOf(
       name, own, ReadFile(files_, InFolder(directory, kManifest), kMostManifestBytes).value_or(""));
-  const absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(directory);
-  absl::Status status = model.status();
-  if (model.ok() && (*model)->name() != name) {
-    status = absl::InvalidArgumentError(
+  unread_.insert(name);
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> ModelStore::Load(ModelFacts& facts) const {
+  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(DirectoryOf(facts));
+  if (model.ok() && (*model)->name() != facts.name) {
+    model = absl::InvalidArgumentError(
         fmt::format("its manifest is of a model named {}", (*model)->name()));
   }
-  facts.problem = Said(status);
-  return facts;
+  facts.problem = Said(model.status());
+  unread_.erase(facts.name);
+  return model;
 }
 
 void ModelStore::ReadFolder(const std::string& folder, bool own, const Tell& tell) {
@@ -238,7 +245,8 @@ void ModelStore::ReadFolder(const std::string& folder, bool own, const Tell& tel
     std::error_code ignored;
     if (!IsModelName(name) || !std::filesystem::is_directory(directory, ignored)) continue;
     // One's own comes before an installed one of its name.
-    const bool hides = !models_.insert_or_assign(name, ReadFacts(directory, own)).second;
+    const bool hides = models_.contains(name);
+    ReadManifest(directory, own);
     if (hides) {
       tell(
           fmt::format("model {} of the data directory hides the installed one of its name until "
@@ -307,35 +315,28 @@ absl::StatusOr<DeviceKind> ModelStore::KindOf(std::optional<DeviceKind> device) 
       fmt::format("no device of kind {} serves here", Name(*device)));
 }
 
-const ModelFacts* ModelStore::Fitting(const ModelDevice& device) const {
-  const ModelFacts* fitting = nullptr;
-  // What can be used first, then what was trained on such a device; of equal ones the first.
-  const auto rank = [&](const ModelFacts& facts) {
-    return std::pair(facts.problem.empty(), facts.device_model == device.model);
-  };
+std::vector<std::string> ModelStore::Fitting(const ModelDevice& device) const {
+  std::vector<std::string> names, of_others;
   for (const auto& [name, facts] : models_) {
     if (facts.own || facts.device != Name(device.kind)) continue;
     const bool needs_avx512 = name.find(kAvx512) != std::string::npos;
     if (device.kind == DeviceKind::kCpu && needs_avx512 && !device.avx512) continue;
-    if (fitting == nullptr || rank(facts) > rank(*fitting)) fitting = &facts;
+    (facts.device_model == device.model ? names : of_others).push_back(name);
   }
-  return fitting;
+  names.insert(names.end(), of_others.begin(), of_others.end());
+  return names;
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> ModelStore::LoadNamed(
     const std::string& name, const ModelDevice& device) const {
   const auto found = models_.find(name);
   if (found == models_.end()) return NoModel(name);
-  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(DirectoryOf(found->second));
+  absl::StatusOr<std::shared_ptr<const Model>> model = Load(found->second);
   if (!model.ok()) {
     const std::string why = fmt::format("model {} cannot be used: {}", name, Said(model.status()));
     // That the library is missing is said once for all models.
     return absl::IsUnimplemented(model.status()) ? absl::UnimplementedError(why)
                                                  : absl::FailedPreconditionError(why);
-  }
-  if ((*model)->name() != name) {
-    return absl::FailedPreconditionError(fmt::format(
-        "model {} cannot be used: its manifest is of a model named {}", name, (*model)->name()));
   }
   if ((*model)->device() != device.kind) {
     return absl::InvalidArgumentError(fmt::format("model {} is for {}, not for {}", name,
@@ -348,9 +349,15 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelStore::ModelFor(const std::str
                                                                   const ModelDevice& device) const {
   if (used == kRules) return nullptr;
   if (!used.empty()) return LoadNamed(used, device);
-  const ModelFacts* const fitting = Fitting(device);
-  if (fitting == nullptr) return nullptr;
-  return LoadNamed(fitting->name, device);
+  absl::StatusOr<std::shared_ptr<const Model>> model = nullptr;
+  bool first = true;
+  for (const std::string& name : Fitting(device)) {
+    absl::StatusOr<std::shared_ptr<const Model>> loaded = LoadNamed(name, device);
+    if (loaded.ok()) return loaded;
+    // If none can be used, why not the one that fits best.
+    if (std::exchange(first, false)) model = std::move(loaded);
+  }
+  return model;
 }
 
 ModelFacts ModelStore::WithRoles(ModelFacts facts) const {
@@ -363,10 +370,16 @@ ModelFacts ModelStore::WithRoles(ModelFacts facts) const {
   return facts;
 }
 
+ModelFacts ModelStore::Whole(ModelFacts& facts) const {
+  // What is wrong with it is in facts.problem.
+  if (unread_.contains(facts.name)) Load(facts).IgnoreError();
+  return WithRoles(facts);
+}
+
 std::vector<ModelFacts> ModelStore::List() const {
   const MutexLock lock(mutex_);
   std::vector<ModelFacts> list;
-  for (const auto& [name, facts] : models_) list.push_back(WithRoles(facts));
+  for (auto& [name, facts] : models_) list.push_back(Whole(facts));
   return list;
 }
 
@@ -374,7 +387,7 @@ absl::StatusOr<ModelFacts> ModelStore::Find(const std::string& name) const {
   const MutexLock lock(mutex_);
   const auto found = models_.find(name);
   if (found == models_.end()) return NoModel(name);
-  return WithRoles(found->second);
+  return Whole(found->second);
 }
 
 absl::Status ModelStore::WriteModel(const std::string& name, const Model::Files& files) {
@@ -461,6 +474,7 @@ absl::StatusOr<ModelFacts> ModelStore::Put(const std::string& name, const Model:
   const Asked& asked = asked_[IndexOf(kind)];
   ModelFacts facts = FactsOf(name, /*own=*/true, files.at(std::string(kManifest)));
   models_[name] = facts;
+  unread_.erase(name);
   // What is asked for by its name is this one from now on.
   if (Serving(kind) != nullptr && asked.used == name) selector_.Use(kind, *model);
   if (Serving(kind) != nullptr && asked.watched == name) selector_.Watch(kind, *model);
@@ -562,11 +576,12 @@ absl::Status ModelStore::Remove(const std::string& name) {
   RemoveAll(old);
   asked_ = std::move(asked);
   models_.erase(found);
+  unread_.erase(name);
   // An installed one of its name that it hid is to be seen again.
   const std::string installed = InFolder(options_.installed, name);
   std::error_code ignored;
   if (!options_.installed.empty() && std::filesystem::is_directory(installed, ignored)) {
-    models_[name] = ReadFacts(installed, /*own=*/false);
+    ReadManifest(installed, /*own=*/false);
   }
   return absl::OkStatus();
 }

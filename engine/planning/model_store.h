@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,13 +70,14 @@ class ModelStore {
  public:
   using Tell = std::function<void(const std::string& sentence)>;
 
-  /// Reads what there is, and has `selector` use and watch what was activated before; where nothing
-  /// was, the installed model that fits the device. `tell` is called with a sentence, now, for what
+  /// Reads the manifests of what there is, and has `selector` use and watch what was activated
+  /// before; where nothing was, the installed model that fits the device. Of other models more is
+  /// read when somebody asks for them. `tell` is called with a sentence, now, for what
   /// cannot be used (then rules choose), and for what hides an installed one. `files` and
   /// `selector` outlive this.
   ModelStore(FileSystem& files, ModelStoreOptions options, Selector& selector, const Tell& tell);
 
-  /// By name.
+  /// By name. The first time it reads all of those that nobody asked for before.
   std::vector<ModelFacts> List() const;
   /// NOT_FOUND.
   absl::StatusOr<ModelFacts> Find(const std::string& name) const;
@@ -116,15 +118,20 @@ class ModelStore {
   absl::StatusOr<DeviceKind> KindOf(std::optional<DeviceKind> device) const;
 
   void FinishChanges();
-  ModelFacts ReadFacts(const std::string& directory, bool own) const;
+  /// What its manifest says, under its directory's name.
+  void ReadManifest(const std::string& directory, bool own) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadFolder(const std::string& folder, bool own, const Tell& tell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadAsked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteAsked(const AskedOfKinds& asked);
   absl::Status WriteModel(const std::string& name, const Model::Files& files);
-  /// The installed model for the device, which may turn out not to be usable; null if there is
-  /// none.
-  const ModelFacts* Fitting(const ModelDevice& device) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The installed models for the device by name, those that were trained on such a one first.
+  std::vector<std::string> Fitting(const ModelDevice& device) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// One of models_, whose `problem` is known from now on. Errors: as Model::Load,
+  /// INVALID_ARGUMENT.
+  absl::StatusOr<std::shared_ptr<const Model>> Load(ModelFacts& facts) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What `used` comes to: null for rules.
   absl::StatusOr<std::shared_ptr<const Model>> ModelFor(const std::string& used,
                                                         const ModelDevice& device) const
@@ -133,13 +140,17 @@ class ModelStore {
                                                          const ModelDevice& device) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ModelFacts WithRoles(ModelFacts facts) const;
+  /// One of models_, with its problem and roles.
+  ModelFacts Whole(ModelFacts& facts) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   FileSystem& files_;
   const ModelStoreOptions options_;
   Selector& selector_;
   mutable Mutex mutex_;  ///< held while the disk is read and written
-  std::map<std::string, ModelFacts> models_ ABSL_GUARDED_BY(mutex_);  ///< without roles
-  AskedOfKinds asked_ ABSL_GUARDED_BY(mutex_);                        ///< by IndexOf
+  mutable std::map<std::string, ModelFacts> models_ ABSL_GUARDED_BY(mutex_);  ///< without roles
+  /// Of models_, those that nobody asked for yet: whether they can be used is not known.
+  mutable std::set<std::string> unread_ ABSL_GUARDED_BY(mutex_);
+  AskedOfKinds asked_ ABSL_GUARDED_BY(mutex_);  ///< by IndexOf
 };
 
 }  // namespace sparsed::engine

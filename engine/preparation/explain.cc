@@ -112,6 +112,7 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.workers = executor.options().threads_per_lane;
     if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
     e.roofline.bytes_per_second = executor.backend({}).bytes_per_second();
+    e.measured_while_busy = !executor.memory_rate_is_sure();
     CpuFlops& flops = CpuFlops::OfThisProcess();
     e.roofline.flops_per_second = MeasuredFlops(executor.backend({}), type);
     if (e.roofline.flops_per_second == 0) {

@@ -60,6 +60,8 @@ struct Explanation {
   int64_t line_bytes = 0;
   int workers = 1;  ///< threads, or warp schedulers: who computes rows at the same time
   Roofline roofline;
+  /// Others computed whenever the memory's rate was measured: it may be higher.
+  bool measured_while_busy = false;
   std::vector<ExplainedOperation> operations;  ///< SpMV, SpMM and, of a square matrix, SpGEMM
 };
 

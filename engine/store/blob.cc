@@ -23,8 +23,6 @@ constexpr std::string_view kTemporarySuffix = ".tmp";
 constexpr uint32_t kFormatVersion = 2;
 /// The oldest that is read.
 constexpr uint32_t kOldestVersion = 1;
-// Left free by blobs, so that the catalog can still delete on a disk that they have filled.
-constexpr int64_t kReservedBytes = int64_t{16} << 20;
 
 // As the catalog's tables have it.
 constexpr int64_t kMostElements = int64_t{1} << 50;
@@ -134,11 +132,11 @@ std::string BlobFolder::PathOf(int64_t number) const {
 absl::Status BlobFolder::CheckRoom(int64_t bytes) {
   const absl::StatusOr<int64_t> free = files_.FreeBytes(path_);
   if (!free.ok()) return free.status();
-  if (bytes <= *free - kReservedBytes) return absl::OkStatus();
+  if (bytes <= *free - kCatalogRoomBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       fmt::format("the disk is too full: {} bytes are needed in {}, {} are free and {} of them are "
                   "kept for the catalog; delete matrices or buffers, or make room on the disk",
-                  bytes, path_, *free, kReservedBytes));
+                  bytes, path_, *free, kCatalogRoomBytes));
 }
 
 absl::Status BlobFolder::Write(int64_t number, const Array& array, std::string_view description,

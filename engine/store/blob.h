@@ -28,6 +28,10 @@ namespace sparsed::engine {
 
 class Blob;
 
+/// Left free by blobs, so that the catalog can still delete on a disk that they have filled: with
+/// less than that free, everything that would need a blob is refused.
+inline constexpr int64_t kCatalogRoomBytes = int64_t{16} << 20;
+
 /// The folder of the blob files. Thread-safe.
 class BlobFolder {
  public:

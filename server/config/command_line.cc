@@ -225,7 +225,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(count)
       ->group("Limits");
   app.add_option(
-         "--lanes", config.lanes,
+         "--worker-slots", config.lanes,
          "Worker slots of the CPU: requests that run on it at once, sharing the threads; a GPU has "
          "slots of its own")
       ->check(count)
@@ -470,6 +470,18 @@ class WrongWords {
   Problems& problems_;
 };
 
+/// The words of a command line with flags that were called otherwise once by their present names.
+std::vector<std::string> WithPresentNames(int argc, const char* const* argv) {
+  const std::string former = fmt::format("--{}", kFormerWorkerSlots);
+  std::vector<std::string> words(argv, argv + argc);
+  for (std::string& word : words) {
+    if (word == former || word.starts_with(former + "=")) {
+      word.replace(0, former.size(), "--worker-slots");
+    }
+  }
+  return words;
+}
+
 /// ToYaml with the place where each value comes from behind it.
 std::string Annotated(const Config& config, const CLI::App& app, const Problems& problems) {
   std::istringstream lines(ToYaml(config));
@@ -501,7 +513,9 @@ std::variant<Settings, int> ParseCommandLine(int argc, const char* const* argv, 
                                              std::ostream& err) {
   Settings settings;
   Problems& problems = settings.problems;
-  const std::vector<const char*> words(argv, argv + argc);
+  const std::vector<std::string> present = WithPresentNames(argc, argv);
+  std::vector<const char*> words;
+  for (const std::string& word : present) words.push_back(word.c_str());
   auto line = std::make_unique<CommandLine>();
   try {
     try {

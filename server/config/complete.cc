@@ -160,17 +160,18 @@ void CompleteThreads(Config& config, int cpus, Problems& problems) {
     problems.Add(flag, fmt::format("{} is more than the {} threads that make sense on {} CPUs",
                                    what, most, cpus));
   };
-  check("lanes", config.lanes, fmt::format("{}", config.lanes));
-  // Those of the default are as many as lanes.
-  if (!problems.Has("lanes")) {
+  check("worker-slots", config.lanes, fmt::format("{}", config.lanes));
+  // Those of the default are as many as worker slots.
+  if (!problems.Has("worker-slots")) {
     check("threads", config.threads, fmt::format("{}", config.threads));
   }
   check("preparation-workers", int64_t{config.preparation_workers} * config.preparation_threads,
         fmt::format("{} times {}, which is {},", config.preparation_workers,
                     problems.NameOf("preparation-threads"), config.preparation_threads));
-  if (config.lanes > config.threads && !problems.Has("lanes") && !problems.Has("threads")) {
-    problems.Add("lanes", fmt::format("{} worker slots need as many threads, {} is {}",
-                                      config.lanes, problems.NameOf("threads"), config.threads));
+  if (config.lanes > config.threads && !problems.Has("worker-slots") && !problems.Has("threads")) {
+    problems.Add("worker-slots",
+                 fmt::format("{} worker slots need as many threads, {} is {}", config.lanes,
+                             problems.NameOf("threads"), config.threads));
   }
 }
 

@@ -104,7 +104,7 @@ class ConfigFile {
       problems_.AddAt(place, "a key is one word");
       return;
     }
-    const std::string& key = key_node.Scalar();
+    const std::string key = PresentKey(key_node.Scalar());
     CLI::Option* option = OptionOf(key);
     if (option == nullptr) {
       problems_.AddAt(place, fmt::format("unknown key '{}'{}", key, Hint(key)));
@@ -123,6 +123,11 @@ class ConfigFile {
       return;
     }
     Set(*option, value.IsNull() ? place : PlaceOf(value.Mark()), value);
+  }
+
+  /// Of a key that was called otherwise once.
+  static std::string PresentKey(const std::string& key) {
+    return key == kFormerWorkerSlots ? "worker_slots" : key;
   }
 
   CLI::Option* OptionOf(const std::string& key) const {
@@ -204,7 +209,7 @@ class ConfigFile {
       option.run_callback();
       return true;
     } catch (const CLI::Error& error) {
-      std::string_view what = error.what();  // "--lanes: 'many' is ..."
+      std::string_view what = error.what();  // "--threads: 'many' is ..."
       const std::string name = option.get_name() + ": ";
       if (what.starts_with(name)) what.remove_prefix(name.size());
       problems_.AddAt(PlaceOf(value.Mark()), flag, std::string(what));

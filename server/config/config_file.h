@@ -2,11 +2,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "CLI/CLI.hpp"
 #include "server/config/problems.h"
 
 namespace sparsed::server {
+
+/// What the flag and the key for worker slots were called once, and still may be.
+inline constexpr std::string_view kFormerWorkerSlots = "lanes";
 
 /// Gives the options of `app`, which has parsed its command line, the values of the file `path`,
 /// but those that are on the command line, or exclude what is. `problems` gets all that is wrong

@@ -298,6 +298,9 @@ class AdminService final : public Service {
           engine.budget().used(memory_use);
     }
     (*stats.mutable_memory_bytes())["kept"] = engine.budget().kept();
+    if (const int64_t wire = service_.config.wire_memory_bytes; wire > 0) {
+      (*stats.mutable_memory_bytes())["wire"] = wire;
+    }
     stats.set_requests_in_flight(engine.executor().in_flight());
     stats.set_preparations_pending(engine.preparation().pending());
     const auto now = std::chrono::steady_clock::now();

@@ -62,6 +62,7 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
   reply.set_bytes_per_second(explanation.roofline.bytes_per_second);
   reply.set_flops_per_second(explanation.roofline.flops_per_second);
   reply.set_reordered_by(std::string(engine::kComparedOrder));
+  reply.set_measured_while_busy(explanation.measured_while_busy);
   for (const engine::ExplainedOperation& operation : explanation.operations) {
     v1::ExplainedOperation& message = *reply.add_operations();
     message.set_operation(operation.operation == Operation::kSpgemm ? v1::ProblemClass::SPGEMM

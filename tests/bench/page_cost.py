@@ -2,18 +2,22 @@
 """What /metrics and the status page's answers cost a server with many matrices of many tenants.
 
   tests/bench/page_cost.py SPARSED SPARSECTL [--matrices=10000] [--tenants=50] [--patterns=8]
+    [--rounds=3] [--json]
 
-Processor time of the whole server for each answer, which does not depend on what else the machine
+Processor time of the whole server for each answer, which hardly depends on what else the machine
 does: a share of throughput where requests take all processors. A page that is open asks for its
-status and its view every two seconds, a Prometheus for /metrics every 15.
+status and its view every two seconds, a Prometheus for /metrics every 15. With --json: lines for
+docs/results/cpu/page-cost.jsonl, of which docs/operations.md has a table.
 """
 
 import argparse
 import contextlib
 import hashlib
+import json
 import os
 import pathlib
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,6 +38,13 @@ PATHS = {  # and how often it is asked for, in seconds
     "/api/tenants?limit=100": 2,
     "/api/buffers": 2,
 }
+
+
+def processor_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return ""
 
 
 def cpu_seconds(pid):
@@ -89,6 +100,8 @@ def main():
     parser.add_argument("--matrices", type=int, default=10000)
     parser.add_argument("--tenants", type=int, default=50)
     parser.add_argument("--patterns", type=int, default=8, help="of each tenant")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median is said")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     tenants = [f"t{i:02}" for i in range(options.tenants)]
     with tempfile.TemporaryDirectory(prefix="page_cost_") as name:
@@ -103,21 +116,34 @@ def main():
             idle_begin, idle_cpu = time.monotonic(), cpu_seconds(pid)
             time.sleep(5)
             idle = (cpu_seconds(pid) - idle_cpu) / (time.monotonic() - idle_begin)
-            processors = os.cpu_count()
-            print(f"{options.matrices} matrices, {options.tenants} tenants, {processors} processors")
-            print(f"{'answer':50} {'bytes':>8} {'CPU ms':>8} {'share of throughput':>20}")
+            machine = {"matrices": options.matrices, "tenants": options.tenants,
+                       "patterns_each": options.patterns, "processors": os.cpu_count(),
+                       "processor": processor_name(), "load": os.getloadavg()[0]}
+            if options.json:
+                print(json.dumps({"line": "machine", **machine}))
+            else:
+                print(", ".join(f"{name} {value}" for name, value in machine.items()))
+                print(f"{'answer':50} {'bytes':>8} {'CPU ms':>8} {'share of throughput':>20}")
             for path, interval in PATHS.items():
-                # As often as it is asked for, or a snapshot would be shared by more of them.
-                times = 6 if interval == 2 else 20
-                size, begin, before = 0, time.monotonic(), cpu_seconds(pid)
-                for _ in range(times):
-                    size = len(get(url + path))
-                    if interval == 2:
-                        time.sleep(2)
-                spent = cpu_seconds(pid) - before - idle * (time.monotonic() - begin)
-                each = max(0.0, spent / times)
-                print(f"{path:50} {size:8} {each * 1e3:8.1f} "
-                      f"{each / interval / processors * 100:18.3f} %")
+                rounds, size = [], 0
+                for _ in range(options.rounds):
+                    # As often as it is asked for, or a snapshot would be shared by more of them.
+                    times = 6 if interval == 2 else 20
+                    begin, before = time.monotonic(), cpu_seconds(pid)
+                    for _ in range(times):
+                        size = len(get(url + path))
+                        if interval == 2:
+                            time.sleep(2)
+                    spent = cpu_seconds(pid) - before - idle * (time.monotonic() - begin)
+                    rounds.append(max(0.0, spent / times) * 1e3)
+                each = statistics.median(rounds)
+                share = each / 1e3 / interval / os.cpu_count()
+                if options.json:
+                    print(json.dumps({"line": "answer", "path": path, "every_s": interval,
+                                      "bytes": size, "cpu_ms": each, "rounds_ms": rounds,
+                                      "share": share}), flush=True)
+                else:
+                    print(f"{path:50} {size:8} {each:8.1f} {share * 100:18.3f} %", flush=True)
 
 
 if __name__ == "__main__":

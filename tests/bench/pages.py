@@ -24,6 +24,7 @@ import h100_tables
 import iteration_tables
 import kernel_tables
 import layout_tables
+import page_cost_tables
 import papers_tables
 import permutation_tables
 import predictor_tables
@@ -91,6 +92,7 @@ PLACES = {  # by page, then by name
         "movements-spmm": lambda: data_movement_tables.movements("spmm"),
         "times-spmm": lambda: data_movement_tables.times("spmm"),
     },
+    "docs/operations.md": {"page-cost": page_cost_tables.answers},
     "docs/scale.md": {
         "scale-rates": scale_tables.rates,
         "scale-memory": scale_tables.memory,

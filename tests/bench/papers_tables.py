@@ -578,7 +578,7 @@ def row_segments():
             "Hong, Sukumaran-Rajam, Bandyopadhyay, Kim, Kurt, Nisa, Sabhlok, Çatalyürek, Parthasarathy, Sadayappan, *Efficient Sparse-Matrix "
             "Multi-Vector Product on GPUs* (RS-SpMM). [Both products, every matrix](results/h100/iterations.md); [the kernels](kernels-cuda.md).", ""] + \
         table(HEADERS, rows) + [
-            "To measure in one run: `sparsed_bench spmm --k 8,32,128,512 --recipe \"row_segments(force)\" --kernel cusparse --kernel csr`, with cuSPARSE's "
+            "To measure in one run: `sparsed_bench spmm --k 8,32,128,512 --pipeline \"row_segments(force)\" --kernel cusparse --kernel csr`, with cuSPARSE's "
             "column-major modes beside. L1 hands rows out as fast as shared memory does, without a copy before and atomic sums behind; what is "
             "left to segments are runs of columns that neighbouring rows do not share.", ""]
 

@@ -271,7 +271,7 @@ def served_section():
         rows.append([name, len(of), by_groups(of, [2 ** -line["regrets"][2] for line in of]), by_groups(of, [2 ** -line["regrets"][1] for line in of]),
                      percent(statistics.mean(line["chosen"] == "default" for line in of))])
     out += ["RS-SpMM's decision tree, whose leaves have the times of their cases besides: its threshold's share of the best threshold's speed, and, where it may say that plain CSR is faster, the share of the faster of the two:", "",
-            *table(["class", "patterns", "of the best threshold", "of the best threshold or plain CSR", "plain CSR chosen"], rows)]
+            *table(["signature", "patterns", "of the best threshold", "of the best threshold or plain CSR", "plain CSR chosen"], rows)]
     of = {line["pattern"]: line for line in lines if line["model"] == "matnet-cpu"}
     beside = {line["pattern"]: line["regrets"] for line in read_lines(H100.parent / "cpu/selector.jsonl.gz") if line.get("group") == "spgemm" and line["pattern"] in of}
     known = [of[pattern] for pattern in sorted(beside)]
@@ -279,7 +279,7 @@ def served_section():
     rows = [[name, by_groups(known, of_way)] for name, of_way in zip(("the default, always", "MatNet", "the selector's trees"), shares)]
     out += [f"On a CPU with AVX-512 (`../cpu/corpus.jsonl.xz`), its kernels, squares of {len(known)} patterns:", "", *table(HEADERS[:2], rows)]
     rows = [[f"`{model}`", len(of), f"{statistics.median(of):.1f}", f"{sorted(of)[len(of) * 95 // 100]:.1f}"] for model, of in sorted(times.items())]
-    out += ["One estimate in the server's code on one thread of an AMD EPYC that others were using, the density map's scaling included: microseconds, of each class on a pattern the median of nine:", "",
+    out += ["One estimate in the server's code on one thread of an AMD EPYC that others were using, the density map's scaling included: microseconds, of each problem signature on a pattern the median of nine:", "",
             *table(["model", "estimates", "median over patterns", "a twentieth is above"], rows)]
     return out
 

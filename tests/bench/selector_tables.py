@@ -58,7 +58,7 @@ def choices(lines):
         slow = [line for line in of if line["default_ms"] >= NOT_NOISE_MS]
         if len(slow) < len(of):
             rows.append(row("default takes 20 µs or more", slow))
-    return table(["class", "patterns", "default", "best fixed", "first choice, families (95 %)", "patterns", "first three, families", "patterns",
+    return table(["signature", "patterns", "default", "best fixed", "first choice, families (95 %)", "patterns", "first three, families", "patterns",
                   "worst twentieth", "first within 3 %"], rows)
 
 
@@ -124,7 +124,7 @@ def policies(lines):
     for (preparation, kind, requests), of in sorted(of_kind.items(), key=lambda item: (item[0][0], item[0][1], item[0][2])):
         sums = [sum(line["seconds"][i] for line in of) for i in range(4)]
         spent, everything = sums[0] + sums[1], sums[2] + sums[3]
-        rows.append([preparation, kind, f"{requests:,}", len(of), f"{geomean([line['share'] for line in of]):.3f}",
+        rows.append([preparation.replace("classes", "signatures").replace("class", "signature"), kind, f"{requests:,}", len(of), f"{geomean([line['share'] for line in of]):.3f}",
                      f"{sum(line['tried'] for line in of) / len(of):.1f}", seconds(sums[0]), seconds(sums[1]), seconds(everything),
                      f"{100 * (1 - spent / everything):.0f} %", f"{100 * (1 - geomean([max(sum(line['seconds'][:2]), 1e-6) / max(sum(line['seconds'][2:4]), 1e-6) for line in of])):.0f} %"])
     return table(["preparation", "type", "requests expected", "patterns", "share of the oracle", "tried", "building, s", "trials, s", "everything, s",
@@ -157,7 +157,7 @@ def page(path):
         f"{run['measurements']:,} measurements of {run['patterns']:,} patterns by `sparsed_corpus measure --explore`, which are packed beside it. What is learned, and how: [../../selector.md](../../selector.md#training).", "",
         "## How near the best", "",
         "Shares of the speed of the fastest candidate that was measured (the oracle; the default is a candidate, too), geometric means. Every family was judged by a model that "
-        "had not seen it (of real patterns, it had not seen those that are akin). *Best fixed*: the one candidate that is best for the class in the mean. *First choice*: "
+        "had not seen it (of real patterns, it had not seen those that are akin). *Best fixed*: the one candidate that is best for the problem signature in the mean. *First choice*: "
         "untimed, what the model estimates to be fastest. *First three*: the fastest of its first three. *Families*: each family counts alike, with the interval of resampled "
         "families; *patterns*: each pattern does.", "",
         *choices(lines),
@@ -167,9 +167,9 @@ def page(path):
         "## By family", "", "First choice / best of the first three.", "",
         *families(lines),
         "## What trying costs", "",
-        "Simulated: candidates are tried one after the other by (expected gain times requests less building and trial) until none is worth it, at most 12 of a class; a trial is eight turns of default and "
-        "candidate. Estimates of times and of building are those of models that had not seen the family. *Everything* is all that was measured. *All classes*: one preparation for every class of the type; "
-        "*one class*: SpMM at K = 128.", "",
+        "Simulated: candidates are tried one after the other by (expected gain times requests less building and trial) until none is worth it, at most 12 of a signature; a trial is eight turns of default and "
+        "candidate. Estimates of times and of building are those of models that had not seen the family. *Everything* is all that was measured. *All signatures*: one preparation for every signature of the type; "
+        "*one signature*: SpMM at K = 128.", "",
         *policies(lines),
     ]).rstrip() + "\n"
 

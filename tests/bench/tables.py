@@ -291,7 +291,7 @@ def preparation(results):
         if "recipe" not in r or "peak_over_csr" not in r:
             continue
         rows.append([r["matrix"], f"{r['nnz']:,}", f"`{r['recipe']}`", f"{r['seconds']:.2f}", f"{r['peak_over_csr']:.2f}"])
-    return table(["matrix", "nonzeros", "recipe", "seconds", "peak memory over CSR"], rows)
+    return table(["matrix", "nonzeros", "transform pipeline", "seconds", "peak memory over CSR"], rows)
 
 
 def page(results):
@@ -304,7 +304,7 @@ def page(results):
                  "The speed-up that layouts and kernels other than plain CSR's give (two threads, all widths):", "", gains(plans),
                  "## The main job on every matrix", "",
                  "Two threads, K = 128. Before: plain CSR (for SpMM^T by the scatter kernel), as the trial measured it. "
-                 "After: the plan in use. Preparation covers all nine classes that the bench asked for.", "",
+                 "After: the plan in use. Preparation covers all nine problem signatures that the bench asked for.", "",
                  main_job(plans, max(p["threads"] for p in plans), 128)]
     dense = lines(results / "blocks.jsonl")
     if dense:

@@ -163,7 +163,7 @@ def check_forms(sparsed, chart):
     # Other settings are another pod, the same ones are not.
     again = {**INSECURE, "persistence": {"enabled": False}}
     sums = [Form(chart, values).pod["metadata"]["annotations"]["checksum/config"]
-            for values in (again, again, {**again, "config": {"lanes": 2}})]
+            for values in (again, again, {**again, "config": {"worker_slots": 2}})]
     expect(sums[0] == sums[1] != sums[2], sums)
 
 

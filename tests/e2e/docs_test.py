@@ -3,12 +3,14 @@
 
   docs_test.py SPARSED SPARSECTL [--python] [PAGE...]
 
-Without pages: README.md, CONTRIBUTING.md, SECURITY.md and docs/*.md. The blocks of a page that are
+Without pages: all that the repository has but CHANGELOG.md. The blocks of a page that are
 marked as `sh` run one after the other in one shell, in an empty folder that looks like the root of the
 repository. Comments of HTML before a block change that:
 
-  <!-- not run: REASON -->    it cannot run here, and why: a GPU, root, a network, an hour
+  <!-- not run: REASON -->    it cannot run here, and why: a GPU, root, a network, an hour; that its
+                              commands and flags are there is looked at all the same
   <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
+  <!-- needs: LIBRARY -->     only where this shared library is installed: libxgboost.so.0
   <!-- before: COMMANDS -->   commands that make what the block takes for granted
 
 Links to files, and to headings of pages, have to lead somewhere. docs/reference-metrics.md, which is made from
@@ -19,8 +21,10 @@ free ones. `sparsed` in the background is waited for; in the foreground it is st
 page that starts none has one in memory. Exits with 1 if a command failed, or a reason is missing.
 """
 
+import ctypes
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -125,6 +129,37 @@ def starts_server(blocks):
     return any(re.search(r"^sparsed .*&", block.before + block.text, re.M) for block in blocks)
 
 
+def is_installed(library):
+    try:
+        ctypes.CDLL(library)
+        return True
+    except OSError:
+        return False
+
+
+def wrong_commands(block, programs):
+    """Of a block that does not run: what the programs say to commands and flags that there are not."""
+
+    def said(program, *arguments, **environment):
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+
+    for line in re.sub(r"\\\n\s*", "", block.text).splitlines():
+        # Up to what the shell makes of the rest.
+        command = re.match(r"(sparsed|sparsectl) [^|&;<>$`#\[]*", line)
+        if not command:
+            continue
+        program, *arguments = shlex.split(command[0])
+        if program == "sparsed":  # the settings that it would start with
+            done = said(programs[0], *arguments, "--print-config")
+            wrong = "there is no flag" in done.stderr
+        else:  # nobody is at that address: what is right gets as far as that, or to its files
+            done = said(programs[1], "--timeout=1s", *arguments, SPARSED_SERVER="127.0.0.1:1")
+            wrong = done.returncode == 2
+        if wrong:
+            yield f"{command[0].strip()}: {done.stderr.strip()}"
+
+
 class Page:
     def __init__(self, path, programs, python):
         self.path, self.programs, self.python = path, programs, python
@@ -138,8 +173,15 @@ class Page:
                 if len(block.reason) < 5:
                     self.problems.append(f"{where}: a reason is missing")
                 self.left_out.append(f"{where}: {block.reason}")
-            elif block.needs not in (None, "python"):
+                self.problems += [f"{where}: {wrong}"
+                                  for wrong in wrong_commands(block, self.programs)]
+            elif block.needs not in (None, "python") and not block.needs.startswith("lib"):
                 self.problems.append(f"{where}: needs what? {block.needs}")
+            elif block.needs not in (None, "python"):
+                if is_installed(block.needs):
+                    runnable.append(block)
+                else:
+                    self.left_out.append(f"{where}: {block.needs} is not installed")
             elif block.needs and not self.python:
                 self.left_out.append(f"{where}: the Python package; tests/python runs it")
             else:
@@ -265,8 +307,9 @@ def main(sparsed, sparsectl, *arguments):
     python = "--python" in arguments
     pages = [Path(page).resolve() for page in arguments if not page.startswith("--")]
     if not pages:
-        pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-        pages += sorted((ROOT / "docs").glob("*.md"))
+        pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md",
+                                          "client/python/README.md", "tests/data/README.md")]
+        pages += sorted((ROOT / "docs").rglob("*.md"))
     problems = 0
     if ROOT / "docs/reference-metrics.md" in pages:
         for line in metrics_problems(sparsed):

@@ -22,11 +22,11 @@ problems = []
 class Started:
     """A server on free ports, its log and its metrics."""
 
-    def __init__(self, sparsed, *flags, environment=None):
+    def __init__(self, sparsed, *flags, environment=None, before=(), data="--in-memory"):
         variables = {name: value for name, value in os.environ.items()
                      if name != "CUDA_VISIBLE_DEVICES"}
         process = subprocess.Popen(
-            [sparsed, "--in-memory", "--log-format=json", "--listen=127.0.0.1:0",
+            [*before, sparsed, data, "--log-format=json", "--listen=127.0.0.1:0",
              "--metrics-listen=127.0.0.1:0", "--host-memory=64MiB", *flags],
             stderr=subprocess.PIPE, text=True, env={**variables, **(environment or {})})
         try:
@@ -105,6 +105,27 @@ def check_addresses(sparsed):
     expect("read, replace and delete every matrix" in warning.get("meaning", ""), warning)
 
 
+def check_volumes(sparsed):
+    """A data volume on which nothing can be uploaded is told at the start; no other one is."""
+    with tempfile.TemporaryDirectory(prefix="sparsed-volume-") as folder:
+        server = Started(sparsed, "--devices=cpu", data=f"--data-dir={folder}/ordinary")
+        expect(not server.events("no room for uploads"), server.log)
+        # In a mount namespace, which takes no privileges where user namespaces are allowed.
+        private = ["unshare", "--map-root-user", "--mount"]
+        mount = f"mount -t tmpfs -o size=8m tmpfs {folder}"
+        if subprocess.run([*private, "sh", "-c", mount], capture_output=True).returncode != 0:
+            print("not tried: small volumes (no mount namespaces here)")
+            return
+        server = Started(sparsed, "--devices=cpu", data=f"--data-dir={folder}/small",
+                         before=[*private, "sh", "-c", mount + ' && exec "$@"', "sh"])
+        [warning] = server.events("no room for uploads") or [{}]
+        expect(warning.get("level") == "warning", server.log)
+        expect(0 < warning.get("free_bytes", 0) < 8 << 20, warning)
+        expect(warning.get("kept_for_catalog_bytes") == 16 << 20, warning)
+        expect("every upload" in warning.get("meaning", ""), warning)
+        expect(f"{8 << 20} bytes in all" in warning.get("instead", ""), warning)
+
+
 def check_service_manager(sparsed):
     """Told by systemd's protocol: once it serves, while it can be reached, and when it stops."""
     with tempfile.TemporaryDirectory(prefix="sparsed-notify-") as folder:
@@ -176,21 +197,21 @@ def check_config(sparsed):
             return subprocess.run([sparsed, f"--config={path}", "--check-config", *flags],
                                   capture_output=True, text=True, timeout=60)
 
-        right = check(f"data_dir: {folder}/data\nlanes: 1\n")
+        right = check(f"data_dir: {folder}/data\nworker_slots: 1\n")
         expect(right.returncode == 0 and not right.stderr, right)
         expect(f"# {path}:2" in right.stdout, right.stdout)
         expect(not os.path.exists(f"{folder}/data"), "a check makes the data directory")
-        wrong = check("in_memory: true\nlanes: several\nthread: 1\n")
+        wrong = check("in_memory: true\nworker_slots: several\nthread: 1\n")
         expect(wrong.returncode == 2 and not wrong.stdout, wrong)
-        expect(wrong.stderr == f"sparsed: {path}:2:8: lanes: 'several' is not a whole number from 1 to 65536\n"
+        expect(wrong.stderr == f"sparsed: {path}:2:15: worker_slots: 'several' is not a whole number from 1 to 65536\n"
                f"sparsed: {path}:3:1: unknown key 'thread'; did you mean 'threads'?\n"
                "sparsed --help lists the flags.\n", wrong.stderr)
         # Values, limits that contradict each other, and files, in one pass and by their lines.
-        all_wrong = check("in_memory: true\nlanes: several\nwire_memory: 1KiB\n"
+        all_wrong = check("in_memory: true\nworker_slots: several\nwire_memory: 1KiB\n"
                           "access_file: /no/such/access.yaml\naudit_log: /no/such/audit.log\n"
                           "tls_key: /no/key\n")
         lines = all_wrong.stderr.splitlines()
-        begins = ["2:8: lanes: 'several'", "3:14: wire_memory: 1KiB is not between",
+        begins = ["2:15: worker_slots: 'several'", "3:14: wire_memory: 1KiB is not between",
                   "4:14: access_file: /no/such/access.yaml", "5:12: audit_log: nothing can be made",
                   "6:10: tls_key: it goes together with"]
         expect(all_wrong.returncode == 2 and len(lines) == len(begins) + 1, all_wrong.stderr)
@@ -210,6 +231,7 @@ def check_config(sparsed):
 def main(sparsed, broken_driver):
     check_gpu(sparsed, broken_driver)
     check_addresses(sparsed)
+    check_volumes(sparsed)
     check_service_manager(sparsed)
     check_watchdog(sparsed)
     check_config(sparsed)

@@ -101,7 +101,7 @@ TEST(CommandLine, FlagsAreRead) {
                                "--host-memory=4GiB",
                                "--preparation-memory=512MiB",
                                "--threads=6",
-                               "--lanes=2",
+                               "--worker-slots=2",
                                "--max-chunk=1MiB",
                                "--preparation-seconds=90",
                                "--scrub-interval=3600",
@@ -189,7 +189,7 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--send-idle=-1"}, "send-idle");
   ExpectWrong({"--in-memory", "--max-chunk=4GiB"}, "max-chunk");
   ExpectWrong({"--in-memory", "--threads=0"}, "threads");
-  ExpectWrong({"--in-memory", "--threads=1", "--lanes=2"}, "lanes");
+  ExpectWrong({"--in-memory", "--threads=1", "--worker-slots=2"}, "worker-slots");
   ExpectWrong({"--in-memory", "--preparation-seconds=-1"}, "preparation-seconds");
   ExpectWrong({"--in-memory", "--scrub-interval=-1"}, "scrub-interval");
   ExpectWrong({"--in-memory", "--log-level=loud"}, "'loud' is none of debug, error, info, warn");
@@ -200,13 +200,13 @@ TEST(CommandLine, WrongUse) {
 
 TEST(CommandLine, AllThatIsWrongIsToldAtOnce) {
   const Parsed parsed =
-      Parse({"--lisen=127.0.0.1:0", "--in-memory", "--threads=many", "--lanes=", "word",
+      Parse({"--lisen=127.0.0.1:0", "--in-memory", "--threads=many", "--worker-slots=", "word",
              "--host-memory=1KiB", "--log-level", "loud", "--batch-wait=1", "--batch-wait=2",
              "--devices", "cpu", "--no-such-flag", "--max-queued"});
   EXPECT_EQ(parsed.exit_code(), 2);
   for (const char* sentence :
        {"sparsed: there is no flag --lisen; did you mean --listen?\n",
-        "sparsed: --threads: ", "sparsed: --lanes: its value is missing\n",
+        "sparsed: --threads: ", "sparsed: --worker-slots: its value is missing\n",
         "sparsed: there is no flag word\n", "sparsed: --host-memory: 1KiB is too little",
         "sparsed: --log-level: 'loud' is none of", "sparsed: --batch-wait: it is there twice\n",
         "sparsed: there is no flag --no-such-flag\n", "sparsed: --max-queued: "}) {
@@ -223,10 +223,10 @@ TEST(CommandLine, AllThatIsWrongIsToldAtOnce) {
   // A flag that was meant to say so is not missed.
   EXPECT_EQ(Parse({"--in-memori"}).err.find("nothing says where"), std::string::npos);
   // With what is wrong in a file.
-  const std::string file = WriteFile("wrong-too.yaml", "in_memory: true\nlanes: none\n");
+  const std::string file = WriteFile("wrong-too.yaml", "in_memory: true\nworker_slots: none\n");
   const std::string config = "--config=" + file;
   const Parsed both = Parse({config.c_str(), "--max-queued=0"});
-  EXPECT_NE(both.err.find("wrong-too.yaml:2:8: lanes: "), std::string::npos) << both.err;
+  EXPECT_NE(both.err.find("wrong-too.yaml:2:15: worker_slots: "), std::string::npos) << both.err;
   EXPECT_NE(both.err.find("--max-queued: "), std::string::npos) << both.err;
   EXPECT_EQ(Parse({"--in-memory", "--listen=127.0.0.1:0", "--listen", "127.0.0.1:0", "--listen",
                    "unix:/a", "--threads", "2"})
@@ -240,9 +240,9 @@ TEST(CommandLine, LimitsThatAreNoneAreRefused) {
   ExpectWrong({"--in-memory", "--devices=cuda:0,cuda:1", "--staging-memory=1000000GiB"},
               "for each GPU");
   ExpectWrong({"--in-memory", "--host-memory=-1GiB"}, "host-memory");
-  ExpectWrong({"--in-memory", "--lanes=65536"}, "--lanes: 65536 is more than");
+  ExpectWrong({"--in-memory", "--worker-slots=65536"}, "--worker-slots: 65536 is more than");
   ExpectWrong({"--in-memory", "--threads=65536"}, "--threads: 65536 is more than");
-  ExpectWrong({"--in-memory", "--lanes=-1"}, "lanes");
+  ExpectWrong({"--in-memory", "--worker-slots=-1"}, "worker-slots");
   ExpectWrong({"--in-memory", "--preparation-workers=1000", "--preparation-threads=1000"},
               "--preparation-workers");
   for (const char* seconds : {"nan", "inf", "-inf", "-1", "1e300", "soon", ""}) {
@@ -256,8 +256,23 @@ TEST(CommandLine, LimitsThatAreNoneAreRefused) {
   EXPECT_EQ(fine.config().shutdown_grace_seconds, 0.5);
 }
 
+TEST(CommandLine, LanesAreTheFormerNameOfWorkerSlots) {
+  EXPECT_EQ(Parse({"--in-memory", "--threads=8", "--lanes=3"}).config().lanes, 3);
+  EXPECT_EQ(Parse({"--in-memory", "--threads=8", "--lanes", "3"}).config().lanes, 3);
+  const std::string file =
+      "--config=" + WriteFile("former.yaml", "in_memory: true\nthreads: 8\nlanes: 4\n");
+  EXPECT_EQ(Parse({file.c_str()}).config().lanes, 4);
+  EXPECT_EQ(Parse({file.c_str(), "--worker-slots=5"}).config().lanes, 5);
+  // By whichever name it is said, what is wrong is told by the present one.
+  ExpectWrong({"--in-memory", "--lanes=none"}, "--worker-slots");
+  ExpectWrong({"--in-memory", "--lanes=1", "--worker-slots=1"}, "--worker-slots");
+  const std::string twice =
+      "--config=" + WriteFile("twice.yaml", "in_memory: true\nlanes: 1\nworker_slots: 1\n");
+  ExpectWrong({twice.c_str()}, "3:1: key 'worker_slots' again, it is in line 2 already");
+}
+
 TEST(CommandLine, WhatIsSaidTwiceIsRefused) {
-  ExpectWrong({"--in-memory", "--lanes=1", "--lanes=2"}, "--lanes");
+  ExpectWrong({"--in-memory", "--worker-slots=1", "--worker-slots=2"}, "--worker-slots");
   ExpectWrong({"--data-dir=/a", "--data-dir=/b"}, "--data-dir");
   ExpectWrong({"--in-memory", "--listen=127.0.0.1:7000", "--listen=127.0.0.1:7000"}, "twice");
   ExpectWrong({"--in-memory", "--listen=unix:/run/s", "--listen=unix:/run/s"}, "twice");
@@ -349,8 +364,8 @@ TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
       {"in_memory: true\nconfig: other.yaml\n",
        "wrong.yaml:2:1: unknown key 'config'; --config is for the command line alone\n"},
       {"in_memory: true\n? [a]\n: b\n", "wrong.yaml:2:3: a key is one word\n"},
-      {"in_memory: true\nlanes: 1\nlanes: 2\n",
-       "wrong.yaml:3:1: key 'lanes' again, it is in line 2 already\n"},
+      {"in_memory: true\nworker_slots: 1\nworker_slots: 2\n",
+       "wrong.yaml:3:1: key 'worker_slots' again, it is in line 2 already\n"},
       {"in_memory: true\nlisten: [unix:/a]\nlisten: [unix:/b]\n",
        "wrong.yaml:3:1: key 'listen' again, it is in line 2 already\n"},
       {"in_memory: true\nhost_memory: lots\n",
@@ -365,8 +380,8 @@ TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
        "wrong.yaml:2:12: max_chunk: a list, where one value is expected: SIZE\n"},
       {"in_memory: true\nthreads:\n  - 1\n",
        "wrong.yaml:3:3: threads: a list, where one value is expected: NUMBER\n"},
-      {"in_memory: true\nlanes: {of: 2}\n",
-       "wrong.yaml:2:8: lanes: a map, where one value is expected: NUMBER\n"},
+      {"in_memory: true\nworker_slots: {of: 2}\n",
+       "wrong.yaml:2:15: worker_slots: a map, where one value is expected: NUMBER\n"},
       {"in_memory: true\nlisten: {a: b}\n",
        "wrong.yaml:2:9: listen: a map, where one value or a list of them is expected: ADDR\n"},
       {"in_memory: true\nlisten: []\n", "wrong.yaml:2:9: listen: an empty list; expected: ADDR\n"},
@@ -387,8 +402,9 @@ TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
        "wrong.yaml:2:12: log_level: 'loud' is none of debug, error, info, warn\n"},
       {"in_memory: true\ndata_dir: /d\n",
        "wrong.yaml:1:12: in_memory: data_dir (line 2) is set, too; one of them, not both\n"},
-      {"in_memory: true\nthreads: 1\nlanes: 2\n",
-       "wrong.yaml:3:8: lanes: 2 worker slots need as many threads, threads (line 2) is 1\n"},
+      {"in_memory: true\nthreads: 1\nworker_slots: 2\n",
+       "wrong.yaml:3:15: worker_slots: 2 worker slots need as many threads, threads (line 2) is "
+       "1\n"},
       {"in_memory: true\nhost_memory: 1GiB\nwire_memory: 900MiB\n",
        "wrong.yaml:3:14: wire_memory: 900MiB is not between 8MiB and 512MiB, half of host_memory "
        "(line 2)\n"},
@@ -400,7 +416,7 @@ TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
        "wrong.yaml:3:1: a tab; lines of YAML are indented with spaces\n"},
       {"in_memory: true\nlisten: \"\xff\"\n", "wrong.yaml:2:1: this line is no text in UTF-8\n"},
       {"- a\n- b\n", "wrong.yaml:1:1: expected a map of settings, key: value\n"},
-      {"in_memory: true\n---\nlanes: 1\n",
+      {"in_memory: true\n---\nworker_slots: 1\n",
        "wrong.yaml:3:1: a second document begins before this; all settings are in one\n"},
   };
   for (const auto& test : kCases) EXPECT_EQ(SaidOf(test.text), test.said) << test.text;
@@ -408,13 +424,14 @@ TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
 }
 
 TEST(ConfigFile, AllErrorsAreToldAtOnceInTheOrderOfTheLines) {
-  EXPECT_EQ(SaidOf("lanes: none\ndata_dir: /d\nwhat: 1\nmax_chunk: 1KiB\nmetrics_token: true\n",
-                   {"--tls-key=k"}),
-            "wrong.yaml:1:8: lanes: 'none' is not a whole number from 1 to 65536\n"
-            "wrong.yaml:3:1: unknown key 'what'\n"
-            "wrong.yaml:4:12: max_chunk: 1KiB is not between 4KiB and 1GiB\n"
-            "wrong.yaml:5:16: metrics_token: tokens are in the access file (--access-file)\n"
-            "sparsed: --tls-key: it goes together with --tls-certificate, which is missing\n");
+  EXPECT_EQ(
+      SaidOf("worker_slots: none\ndata_dir: /d\nwhat: 1\nmax_chunk: 1KiB\nmetrics_token: true\n",
+             {"--tls-key=k"}),
+      "wrong.yaml:1:15: worker_slots: 'none' is not a whole number from 1 to 65536\n"
+      "wrong.yaml:3:1: unknown key 'what'\n"
+      "wrong.yaml:4:12: max_chunk: 1KiB is not between 4KiB and 1GiB\n"
+      "wrong.yaml:5:16: metrics_token: tokens are in the access file (--access-file)\n"
+      "sparsed: --tls-key: it goes together with --tls-certificate, which is missing\n");
   std::string many;
   for (int i = 0; i < 1000; ++i) many += "key" + std::to_string(i) + "x: 1\n";
   const std::string said = SaidOf(many);
@@ -538,7 +555,7 @@ const std::map<std::string, Sample>& Samples() {
       {"host-memory", {"77MiB"}},
       {"in-memory", {"true", {}}},
       {"insecure", {"true"}},
-      {"lanes", {"7", {"--in-memory", "--threads=8"}}},
+      {"worker-slots", {"7", {"--in-memory", "--threads=8"}}},
       {"listen", {"127.0.0.1:77"}},
       {"local-listen", {"off"}},
       {"log-format", {"json"}},
@@ -608,7 +625,7 @@ TEST(ConfigFile, EachFlagIsAKeyThatDoesTheSame) {
 TEST(ConfigFile, CheckConfigSaysWhereEachValueComesFrom) {
   const std::string path = WriteFile("checked.yaml", "in_memory: true\nmax_queued: 77\n");
   const std::string flag = "--config=" + path;
-  const Parsed parsed = Parse({flag.c_str(), "--lanes=1", "--check-config"});
+  const Parsed parsed = Parse({flag.c_str(), "--worker-slots=1", "--check-config"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
   ASSERT_TRUE(parsed.settings().check);
   const std::string& text = parsed.settings().annotated;
@@ -617,12 +634,12 @@ TEST(ConfigFile, CheckConfigSaysWhereEachValueComesFrom) {
     return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
   };
   EXPECT_TRUE(line_of("max_queued").ends_with("# " + path + ":2")) << text;
-  EXPECT_TRUE(line_of("lanes").ends_with("# --lanes")) << text;
+  EXPECT_TRUE(line_of("worker_slots").ends_with("# --worker-slots")) << text;
   EXPECT_TRUE(line_of("max_rings").ends_with("# default")) << text;
   // It is a file that does the same.
   const std::string again = "--config=" + WriteFile("again.yaml", text);
   EXPECT_EQ(ToYaml(Parse({again.c_str()}).config()), ToYaml(parsed.config()));
-  EXPECT_EQ(Parse({flag.c_str(), "--lanes=none", "--check-config"}).exit_code(), 2);
+  EXPECT_EQ(Parse({flag.c_str(), "--worker-slots=none", "--check-config"}).exit_code(), 2);
 }
 
 TEST(CheckFiles, FilesThatSettingsNameAreLookedAt) {
@@ -679,11 +696,12 @@ TEST(ByteSize, UnitsOfThousandAndOf1024AreToldApart) {
 }
 
 TEST(CheckFiles, OnePassTellsAllThatIsWrongByItsLines) {
-  const std::string path = WriteFile("all_wrong.yaml",
-                                     "in_memory: true\nlanes: several\nhost_memory: 900000GiB\n"
-                                     "wire_memory: 1KiB\naccess_file: /no/such/access.yaml\n"
-                                     "audit_log: /no/such/audit.log\nthread: 1\n"
-                                     "tls_certificate: /no/such/c.pem\ntls_key: /no/such/k.pem\n");
+  const std::string path =
+      WriteFile("all_wrong.yaml",
+                "in_memory: true\nworker_slots: several\nhost_memory: 900000GiB\n"
+                "wire_memory: 1KiB\naccess_file: /no/such/access.yaml\n"
+                "audit_log: /no/such/audit.log\nthread: 1\n"
+                "tls_certificate: /no/such/c.pem\ntls_key: /no/such/k.pem\n");
   const std::string flag = "--config=" + path;
   const Parsed parsed = Parse({flag.c_str(), "--check-config"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
@@ -696,7 +714,8 @@ TEST(CheckFiles, OnePassTellsAllThatIsWrongByItsLines) {
   }
   int line = 2;
   for (const char* of_line :
-       {"2:8: lanes: 'several'", "3:14: host_memory: ", "4:14: wire_memory: 1KiB is not between",
+       {"2:15: worker_slots: 'several'",
+        "3:14: host_memory: ", "4:14: wire_memory: 1KiB is not between",
         "5:14: access_file: /no/such/access.yaml", "6:12: audit_log: nothing can be made in",
         "7:1: unknown key 'thread'", "8:18: tls_certificate: /no/such/"}) {
     const size_t at = said.find(of_line);
@@ -734,7 +753,7 @@ TEST(CommandLine, HelpAndVersion) {
             std::string::npos)
       << version.out;
   // Whatever is wrong beside them.
-  for (const char* wrong : {"--no-such-flag", "--threads=many", "--lanes=", "word"}) {
+  for (const char* wrong : {"--no-such-flag", "--threads=many", "--worker-slots=", "word"}) {
     for (const auto& [flag, right] :
          {std::pair("--help", &help), std::pair("--version", &version)}) {
       for (const Parsed& beside : {Parse({wrong, flag}), Parse({flag, wrong})}) {

@@ -95,7 +95,8 @@ TEST(Budget, CountsWhatIsAllocatedElsewhere) {
     const absl::Status refused = budget.Count(1 << 19, MemoryUse::kMatrices).status();
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()),
-                HasSubstr("the matrix needs 524288 bytes of host memory, 262144 of 1048576 are"));
+                HasSubstr("the matrix needs 524288 bytes of host memory, 262144 of 1048576 are "
+                          "free (--host-memory less --wire-memory); "));
     kept = *charge;
     charge = Budget::Charge();
     EXPECT_EQ(budget.used(), 3 << 18) << "a copy still holds it";

@@ -375,7 +375,7 @@ absl::Status Measure(MeasureArguments& arguments) {
   arguments.options.classes = *std::move(classes);
   for (const std::string& recipe : arguments.recipes) {
     absl::StatusOr<engine::Asked> asked = engine::ParseAsked(recipe, "");
-    if (!asked.ok()) return absl::InvalidArgumentError("--recipe: " + Sentence(asked.status()));
+    if (!asked.ok()) return absl::InvalidArgumentError("--pipeline: " + Sentence(asked.status()));
     arguments.options.asked.push_back(*std::move(asked));
   }
   absl::StatusOr<std::vector<CorpusPattern>> patterns = Select(arguments.selection);
@@ -430,7 +430,7 @@ void AddMeasure(CLI::App& command, MeasureArguments& arguments) {
       ->capture_default_str();
   command
       .add_option("--classes", arguments.classes,
-                  "Problem classes, as spmm:128, spmm^T:64, spmm:128:tf32, sddmm:32, spgemm")
+                  "Problem signatures, as spmm:128, spmm^T:64, spmm:128:tf32, sddmm:32, spgemm")
       ->delimiter(',')
       ->capture_default_str();
   command.add_option("--types", arguments.types, "Types of values: f32, f64, f16, bf16")
@@ -444,14 +444,14 @@ void AddMeasure(CLI::App& command, MeasureArguments& arguments) {
       ->excludes(explore);
   command
       .add_option("--expected-requests", options.expected_requests,
-                  "What a class is expected to serve, over which a model's choice must pay")
+                  "What a signature is expected to serve, over which a model's choice must pay")
       ->check(CLI::PositiveNumber)
       ->needs("--model")
       ->capture_default_str();
   command
       .add_option(
-          "--recipe", arguments.recipes,
-          "Only this transform pipeline, and plain CSR; may be repeated. Classes that it does "
+          "--pipeline,--recipe", arguments.recipes,
+          "Only this transform pipeline, and plain CSR; may be repeated. Signatures that it does "
           "not serve are an error")
       ->excludes(explore)
       ->excludes("--model");
@@ -466,7 +466,7 @@ void AddMeasure(CLI::App& command, MeasureArguments& arguments) {
       ->check(CLI::NonNegativeNumber);
   command
       .add_option("--trial-budget-ms", options.trial_budget_ms,
-                  "Milliseconds that the trials of a class may take")
+                  "Milliseconds that the trials of a signature may take")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_option("--threads", options.threads, "Of builds and of CPU kernels")

@@ -47,11 +47,11 @@ absl::StatusOr<ProblemClass> ParseClass(std::string_view text, std::string_view 
   std::optional<ProblemClass> c = engine::ParseProblemClass(name);
   if (!c) c = engine::ParseProblemClass(on_gpu);
   if (c && (!c->transposed || c->operation == Operation::kSpmm)) return *c;
-  return absl::InvalidArgumentError(
-      fmt::format("\"{}\" of {} values is no problem class; expected spmm:K, spmm^T:K, either with "
-                  ":tf32 behind "
-                  "if values are f32, sddmm:K or spgemm, K one of {}",
-                  text, type, fmt::join(kClassWidths, ", ")));
+  return absl::InvalidArgumentError(fmt::format(
+      "\"{}\" of {} values is no problem signature; expected spmm:K, spmm^T:K, either with "
+      ":tf32 behind "
+      "if values are f32, sddmm:K or spgemm, K one of {}",
+      text, type, fmt::join(kClassWidths, ", ")));
 }
 
 absl::StatusOr<std::unique_ptr<Measurer>> Measurer::Open(const MeasureOptions& options) {

@@ -201,7 +201,7 @@ class DenseMatrix {
   absl::StatusOr<DenseInfo> Renew(const CallOptions& options = {}) const;
   Call<DenseInfo> RenewAsync(const CallOptions& options = {}) const;
 
-  /// Forgets it on the server.
+  /// Deletes it on the server.
   absl::Status Delete(const CallOptions& options = {}) const;
   Call<void> DeleteAsync(const CallOptions& options = {}) const;
 
@@ -366,7 +366,7 @@ class Matrix {
   absl::StatusOr<CsrMatrix> Download(const CallOptions& options = {}) const;
   Call<CsrMatrix> DownloadAsync(const CallOptions& options = {}) const;
 
-  /// Forgets it on the server.
+  /// Deletes it on the server.
   absl::Status Delete(const CallOptions& options = {}) const;
   Call<void> DeleteAsync(const CallOptions& options = {}) const;
 

@@ -336,6 +336,8 @@ struct Explanation {
   double flops_per_second = 0;  ///< that it computes
   std::vector<ExplainedOperation> operations;
   std::string reordered_by;  ///< a pipeline step
+  /// Others computed whenever bytes_per_second was measured: memory may be faster than it says.
+  bool measured_while_busy = false;
 };
 
 /// One step of a preparation.

@@ -315,7 +315,7 @@ struct Costs {
   double segment, nonzero;
 };
 // Measured on an H100 as the paper says, by the times T1 and T2 at K = 128 of two matrices that are
-// all heavy: `sparsed_bench spmm --generated dense4k thin4k --k 128 --type f32,f64 --recipe
+// all heavy: `sparsed_bench spmm --generated dense4k thin4k --k 128 --type f32,f64 --pipeline
 // "row_segments(force,panel=256,min_heavy=1,coarsen=1)"`, then 2 and 4. Both have 65,536 segments,
 // of 256 and of 8 nonzeros; 128 columns are 4, 2 and 1 slabs. A lane takes 16 bytes at the most.
 constexpr Costs kCostsF32[] = {{1, 188, 13.0}, {2, 217, 19.5}, {4, 537, 30.1}};

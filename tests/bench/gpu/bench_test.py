@@ -109,7 +109,7 @@ class BenchTest(unittest.TestCase):
                 (["spgemm", "spmm", "--matrix", self.file], "spgemm, build and iteration are measured alone"),
                 (["iteration", "spmm", "--matrix", self.file], "are measured alone"),
                 (["iteration", "--matrix", self.file, "--type", "f16"], "in f32 and f64"),
-                (["build", "--matrix", self.file, "--recipe", "dcsr"], "build needs a GPU and --recipe"),
+                (["build", "--matrix", self.file, "--pipeline", "dcsr"], "build needs a GPU and --pipeline"),
                 ([], "subcommand")):
             with self.subTest(arguments=arguments):
                 result = self.measure(*arguments)

@@ -155,7 +155,7 @@ int MeasureAll(Options options) {
     return Fail("spgemm, build and iteration are measured alone");
   }
   if (build && (options.device == "cpu" || options.settings.recipes.empty())) {
-    return Fail("build needs a GPU and --recipe");
+    return Fail("build needs a GPU and --pipeline");
   }
   if (options.corner > 0 && operations != std::vector<std::string>{"spgemm"}) {
     return Fail("--corner is for spgemm");
@@ -237,7 +237,7 @@ void AddOptions(CLI::App& app, Options& options) {
       ->delimiter(',')
       ->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "tf32"}))
       ->capture_default_str();
-  app.add_option("--recipe", settings.recipes,
+  app.add_option("--pipeline,--recipe", settings.recipes,
                  "layouts to measure besides \"csr\" (and \"transpose\" for spmm^T), such as "
                  "\"lsh_cluster > aspt\"; may be repeated")
       ->allow_extra_args(false);

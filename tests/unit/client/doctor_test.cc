@@ -99,6 +99,37 @@ TEST_F(Doctor, FoldersThatAreMissingOpenOrNoFolders) {
   EXPECT_EQ(findings_[1].check, "disk");
 }
 
+TEST_F(Doctor, TheFolderIsThatOfTheServerThatRuns) {
+  std::filesystem::create_directories(root_ + "/42/fd");
+  EXPECT_EQ(DataFolderOf(root_, {.pid = "42", .ports = {}}), std::nullopt);
+  EXPECT_EQ(DataFolderOf(root_, {.pid = "43", .ports = {}}), std::nullopt);
+  std::filesystem::create_symlink("socket:[17]", root_ + "/42/fd/3");
+  std::filesystem::create_symlink("/srv/data/catalog.sqlite-wal", root_ + "/42/fd/4");
+  EXPECT_EQ(DataFolderOf(root_, {.pid = "42", .ports = {}}), std::nullopt);
+  std::filesystem::create_symlink("/srv/data/catalog.sqlite", root_ + "/42/fd/5");
+  EXPECT_EQ(DataFolderOf(root_, {.pid = "42", .ports = {}}), "/srv/data");
+}
+
+TEST_F(Doctor, DisksThatAreFullOrTooSmall) {
+  constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
+  const Finding roomy = DescribeDisk("/data", 50 * kGiB, 100 * kGiB);
+  EXPECT_EQ(roomy.status, Status::kOk);
+  EXPECT_EQ(roomy.what, "50.0 GiB of 100.0 GiB are free at /data");
+  EXPECT_EQ(roomy.remedy, "");
+  const Finding little = DescribeDisk("/data", 4 * kGiB, 100 * kGiB);
+  EXPECT_EQ(little.status, Status::kWarning);
+  EXPECT_THAT(little.remedy, HasSubstr("refused when less than 16.0 MiB are free"));
+  EXPECT_EQ(DescribeDisk("/data", 17 * kMiB, 100 * kGiB).status, Status::kProblem);
+  const Finding full = DescribeDisk("/data", 16 * kMiB, 100 * kGiB);
+  EXPECT_EQ(full.status, Status::kProblem);
+  EXPECT_THAT(full.remedy, HasSubstr("every upload is refused, as 16.0 MiB are kept"));
+  EXPECT_THAT(full.remedy, HasSubstr("delete matrices"));
+  const Finding small = DescribeDisk("/data", 7 * kMiB, 8 * kMiB);
+  EXPECT_EQ(small.status, Status::kProblem);
+  EXPECT_THAT(small.remedy, HasSubstr("every upload is refused"));
+  EXPECT_THAT(small.remedy, HasSubstr("take a larger volume"));
+}
+
 TEST_F(Doctor, PortsThatOthersHave) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

@@ -204,7 +204,7 @@ TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
   ExpectSays("prepare s --tune-for=spmm:8 --recipe=dcsr --kernel=cpu.dcsr.row_balanced --wait", 0,
              "s is ready after ");
   EXPECT_THAT(Run("show s").text, HasSubstr("cpu.dcsr.row_balanced"));
-  ExpectSays("prepare s --recipe=dsr", 3, "unknown step 'dsr'; known: csr, ");
+  ExpectSays("prepare s --pipeline=dsr", 3, "unknown step 'dsr'; known: csr, ");
   ExpectSays("wait s", 0, "s is ready after ");
   ExpectSays("prepare s --tune-for=spgemm:8", 2, "spgemm:8 is none of spmm:K");
   ExpectSays("prepare", 2, "NAME is missing");

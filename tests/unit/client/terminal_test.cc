@@ -11,6 +11,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/explain_report.h"
 #include "client/cli/features_report.h"
+#include "client/cli/json.h"
 #include "client/cli/matrix_market.h"
 #include "client/cli/measurements_report.h"
 #include "client/cli/npy.h"
@@ -375,6 +376,39 @@ TEST(Explanation, SaysWhatWasMeasuredAndOfWhichK) {
   const Width narrow(80);
   EXPECT_LE(WidestLine(ExplanationText("m", Explained(), false)), 80u)
       << ExplanationText("m", Explained(), false);
+}
+
+TEST(Explanation, SaysThatTheRateIsOfABusyMachine) {
+  Explanation e = Explained();
+  const std::string warning = "others computed whenever memory's rate was measured";
+  EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr(warning)));
+  EXPECT_EQ(ToJson("m", e)["measured_while_busy"], false);
+  e.measured_while_busy = true;
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr(warning));
+  EXPECT_EQ(ToJson("m", e)["measured_while_busy"], true);
+}
+
+TEST(TopText, LeavesOutStatusCallsThatSucceed) {
+  Look look;
+  const auto counted = [&](const char* operation, const char* code, int64_t count) {
+    RequestCount& of = look.stats.requests.emplace_back();
+    of.operation = operation;
+    of.code = code;
+    of.count = count;
+  };
+  counted("get_stats", "OK", 100);
+  counted("list_tenants", "OK", 100);
+  counted("get", "OK", 7);
+  counted("get", "NOT_FOUND", 2);
+  counted("spmm", "OK", 5);
+  look.stats.in_flight.emplace_back().operation = "watch";
+  const Json page = TopJson({}, &look, look);
+  ASSERT_EQ(page["operations"].size(), 2u) << page["operations"];
+  EXPECT_EQ(page["operations"][0]["operation"], "get");
+  EXPECT_EQ(page["operations"][0]["total"], 2) << "those that failed";
+  EXPECT_EQ(page["operations"][0]["failed"], 2);
+  EXPECT_EQ(page["operations"][1]["operation"], "spmm");
+  EXPECT_THAT(TopText(page), testing::Not(HasSubstr("get_stats")));
 }
 
 TEST(TopText, SharesItsLinesAmongItsTables) {

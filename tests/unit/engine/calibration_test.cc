@@ -248,6 +248,7 @@ TEST(EngineCalibration, StoredConstantsAreUsed) {
     EXPECT_EQ(cpu.constants.launch_seconds, 7e-6);
     EXPECT_EQ(LongWork(cpu.constants, DeviceKind::kCpu), UsualRate(cpu.constants) * kPieceSeconds);
     EXPECT_GE((*engine)->executor().backend({}).bytes_per_second(), 2.5e12) << "the roofline's";
+    EXPECT_TRUE((*engine)->executor().memory_rate_is_sure()) << "however busy the machine is";
     EXPECT_THAT(observer.problems, IsEmpty());
   }
   // Of other kernels, or another number of threads.

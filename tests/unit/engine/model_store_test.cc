@@ -207,6 +207,33 @@ TEST_F(ModelStoreTest, WhatCannotBeUsedIsSaidOnceAndRulesChoose) {
   EXPECT_THAT(said_, IsEmpty());
 }
 
+/// A folder whose files can be read no more once they are gone: a start that read them would know.
+TEST_F(ModelStoreTest, AStartReadsNoMoreThanManifestsOfWhatItDoesNotUse) {
+  Install("a", TrainedOn("a CPU"));
+  Install("b", TrainedOn("another CPU"));
+  Install("gpu", [](nlohmann::json& manifest) {
+    manifest["device"]["kind"] = "cuda";
+    manifest["groups"] = nlohmann::json::array();
+  });
+  ModelStore& store = Open();
+  EXPECT_EQ(Used(), "a");
+  EXPECT_THAT(said_, IsEmpty());
+  // What becomes of the others' files before somebody asks is what they say then, ...
+  std::ofstream(options_.installed + "/b/spmm.ubj") << "no trees";
+  EXPECT_THAT(store.Find("b")->problem, HasSubstr("spmm.ubj is damaged"));
+  EXPECT_EQ(store.Find("b")->device_model, "another CPU");
+  // ... and it was read then: later ones are not looked at.
+  std::filesystem::remove_all(options_.installed + "/a");
+  std::filesystem::remove_all(options_.installed + "/b");
+  std::filesystem::remove_all(options_.installed + "/gpu");
+  EXPECT_EQ(store.Find("a")->problem, "");
+  EXPECT_THAT(store.Find("b")->problem, HasSubstr("spmm.ubj is damaged"));
+  const std::vector<ModelFacts> list = store.List();
+  ASSERT_EQ(list.size(), 3u);
+  EXPECT_THAT(list[2].problem, HasSubstr("/gpu/manifest.json cannot be read"));
+  EXPECT_TRUE(list[0].used);
+}
+
 TEST_F(ModelStoreTest, WhatIsPutIsThereAfterARestartAndChoosesOnceActivated) {
   Install("installed");
   ModelStore& store = Open();
