@@ -122,7 +122,14 @@ class Steps {
     return absl::OkStatus();
   }
 
-  /// An SpMM of plain CSR's first kernel, whose operand no cache holds.
+  /// What `measure` says, unless others computed meanwhile, as far as that can be told of the
+  /// device. `computes`: all of it is work of the team.
+  virtual absl::Status Alone(std::string_view /*what*/, bool /*computes*/,
+                             const std::function<absl::Status()>& measure) const {
+    return measure();
+  }
+
+  /// An SpMM of plain CSR's first kernel, whose operand is larger than most caches.
   absl::Status Multiply(double near, Lane& lane) {
     const int64_t rows = matrix_rows();
     const absl::StatusOr<PlacedSparse> placed = backend_.Place(matrix_.csr, &matrix_.values, host_);
@@ -151,14 +158,16 @@ class Steps {
                        placed->layout, arguments);
     Buffer workspace;
     const double work = static_cast<double>(rows * Scattered::kOfRow * kK);
-    return Find(&DeviceConstants::multiplications_per_second, "an SpMM", near,
-                [&]() -> absl::StatusOr<double> {
-                  double milliseconds = 0;
-                  const absl::Status ran =
-                      backend_.Run(lane, run, {workspace, memory, stop_}, &milliseconds);
-                  if (!ran.ok()) return ran;
-                  return work / std::max(milliseconds * 1e-3, 1e-9);
-                });
+    const auto rate = [&]() -> absl::StatusOr<double> {
+      double milliseconds = 0;
+      const absl::Status ran = backend_.Run(lane, run, {workspace, memory, stop_}, &milliseconds);
+      if (!ran.ok()) return ran;
+      return work / std::max(milliseconds * 1e-3, 1e-9);
+    };
+    constexpr std::string_view kWhat = "an SpMM";
+    return Alone(kWhat, /*computes=*/false, [&] {
+      return Find(&DeviceConstants::multiplications_per_second, kWhat, near, rate);
+    });
   }
 
   Backend& backend_;
@@ -403,19 +412,15 @@ class CpuSteps final : public Steps {
           return Flops(&D::f64_flops_per_second, "multiplying f64", ElementType::kF64);
         },
         [this](Lane&) { return Teams(); },
-        [this](Lane& lane) {
-          return Alone("an SpMM", /*computes=*/false,
-                       [&] { return Multiply(kNearWithHost, lane); });
-        },
+        [this](Lane& lane) { return Multiply(kNearWithHost, lane); },
     };
   }
 
  private:
   int64_t matrix_rows() const override { return int64_t{1} << 18; }
 
-  /// What `measure` says, unless others computed meanwhile.
   absl::Status Alone(std::string_view what, bool computes,
-                     const std::function<absl::Status()>& measure) const {
+                     const std::function<absl::Status()>& measure) const override {
     const Clock::time_point begin = Clock::now();
     const double caller = ProcessorSeconds(CLOCK_THREAD_CPUTIME_ID);
     const double process = ProcessorSeconds(CLOCK_PROCESS_CPUTIME_ID);
@@ -436,7 +441,7 @@ class CpuSteps final : public Steps {
                                               kOfThread * static_cast<size_t>(threads_)),
                                      kLeast, kMost);
     absl::StatusOr<Buffer> memory = host_.Allocate(wanted);
-    beyond_caches_ = memory.ok();
+    beyond_caches_ = memory.ok() && wanted > static_cast<size_t>(backend_.cache_bytes());
     if (absl::IsResourceExhausted(memory.status())) memory = host_.Allocate(kLeast);
     if (!memory.ok()) return memory.status();
     memory_ = *std::move(memory);

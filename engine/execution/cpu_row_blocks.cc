@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "engine/execution/piece_run.h"
@@ -38,11 +39,15 @@ class OnCpu final : public RowBlocks {
     }
     // Block by block, by their bounds, which exact sizes take the place of.
     while (counted_ < rows()) {
-      const RowRange range = NextRowBlock(row_sizes(), counted_, RowBlockEntries(lane.threads));
+      const RowRange range = NextRowBlock(row_sizes(), counted_, count_.entries(lane.threads));
       const auto sizes =
           sizes_.rows.MutableAs<int64_t>().subspan(range.begin, range.end - range.begin);
-      const absl::Status status = product_.CountRows(lane, OfLane(lane), range, sizes, &kernel_ms_);
+      const int64_t bounds = std::reduce(sizes.begin(), sizes.end());
+      double taken = 0;
+      const absl::Status status = product_.CountRows(lane, OfLane(lane), range, sizes, &taken);
+      kernel_ms_ += taken;
       if (!status.ok()) return status;
+      count_.Took(bounds, taken);
       counted_ = range.end;
       if (options_.wanted->load(std::memory_order_relaxed)) break;
     }
@@ -52,7 +57,7 @@ class OnCpu final : public RowBlocks {
 
   absl::StatusOr<std::optional<ResultBlock>> Next(Lane& lane) override {
     const RowRange range = NextRowBlock(
-        row_sizes(), next_row(), std::min(RowBlockEntries(lane.threads), options_.most_entries));
+        row_sizes(), next_row(), std::min(block_.entries(lane.threads), options_.most_entries));
     const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(range.end - range.begin + 1);
     const auto row_nnz = block_row_nnz_.MutableAs<int64_t>().first(range.end - range.begin);
     const int64_t room = PlaceRowBlock(row_sizes(), range, row_begin);
@@ -60,10 +65,13 @@ class OnCpu final : public RowBlocks {
     const absl::StatusOr<Context> context = product_.ContextOf(lane, OfLane(lane));
     if (!context.ok()) return context.status();
     const auto compute = [&](Array& columns, Array& values) {
-      return Timed(lane, [&] {
+      const double before = kernel_ms_;
+      absl::Status status = Timed(lane, [&] {
         return product_.Queue(*context, range, row_begin, columns.MutableAs<int32_t>().data(),
                               values.buffer.mutable_data(), row_nnz);
       });
+      block_.Took(room, kernel_ms_ - before);
+      return status;
     };
     if (sizes_.exact) {
       absl::StatusOr<ResultBlock> block = NewBlock(range, sizes_of(range));
@@ -113,6 +121,7 @@ class OnCpu final : public RowBlocks {
   }
 
   PieceRun analysis_{options_.wanted};
+  BlockOfPiece count_, block_;
   int64_t counted_ = 0;                     ///< rows
   Array scratch_columns_, scratch_values_;  ///< rows with room for their bounds
 };

@@ -3,7 +3,19 @@
 #include <algorithm>
 #include <chrono>
 
+#include "kernels/spgemm_blocks.h"
+
 namespace sparsed::engine {
+
+namespace {
+
+/// Parts that a piece should have, where `parts` took so many milliseconds: at least one.
+int64_t PartsOfPiece(int64_t parts, double milliseconds) {
+  const double fit = 1e3 * kPieceSeconds / milliseconds * static_cast<double>(parts);
+  return static_cast<int64_t>(std::clamp(fit, 1.0, 1e9));
+}
+
+}  // namespace
 
 double UsualRate(const DeviceConstants& constants) {
   constexpr double kUsual = 0.375;
@@ -12,6 +24,20 @@ double UsualRate(const DeviceConstants& constants) {
 
 double LongWork(const DeviceConstants& constants, DeviceKind device) {
   return UsualRate(constants) * (device == DeviceKind::kCpu ? kPieceSeconds : kShortOnGpuSeconds);
+}
+
+int64_t BlockOfPiece::entries(int threads) const {
+  const int64_t most = RowBlockEntries(threads);
+  // A block that took long because other programs had the processors must not make the next ones so
+  // small that their ends count.
+  constexpr int64_t kLeast = 16;
+  return std::clamp(fit_, most / kLeast, most);
+}
+
+void BlockOfPiece::Took(int64_t entries, double milliseconds) {
+  // The next rows may have more products for each entry.
+  constexpr double kHarder = 4.0 / 3;
+  if (entries > 0 && milliseconds > 0) fit_ = PartsOfPiece(entries, kHarder * milliseconds);
 }
 
 absl::Status PieceRun::Run(const std::function<absl::Status(sparsed::Progress&)>& run,
@@ -31,8 +57,7 @@ absl::Status PieceRun::Run(const std::function<absl::Status(sparsed::Progress&)>
     if (progress_.phase != phase || progress_.other_parts) {
       progress_.least = 1;
     } else if (parts > 0 && taken > 0) {
-      const double fit = 1e3 * kPieceSeconds / taken * static_cast<double>(parts);
-      progress_.least = static_cast<int64_t>(std::clamp(fit, 1.0, 1e9));
+      progress_.least = PartsOfPiece(parts, taken);
     }
   } while (!gives_way());
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "engine/planning/calibration.h"
@@ -32,6 +33,18 @@ inline uint64_t MixKind(uint64_t kind, uint64_t part) {
   kind = (kind ^ part) * 0x9e3779b97f4a7c15ull;
   return kind ^ kind >> 29;
 }
+
+/// Entries that a block of rows of a sparse product should have: RowBlockEntries, or fewer, as many
+/// as by the last block take three quarters of a piece. For one product and one kernel.
+class BlockOfPiece {
+ public:
+  int64_t entries(int threads) const;
+  /// A block did. One without entries says nothing.
+  void Took(int64_t entries, double milliseconds);
+
+ private:
+  int64_t fit_ = std::numeric_limits<int64_t>::max();
+};
 
 /// How far a run of a kernel is that knows Context::progress.
 class PieceRun {

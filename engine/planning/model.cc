@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "engine/planning/booster.h"
@@ -122,7 +123,7 @@ class Reader {
 
   /// Of a group or of building: what its file holds. Throws what Json does.
   absl::StatusOr<std::unique_ptr<const Predictor>> LoadPredictor(const Json& described,
-                                                                 size_t outputs) const {
+                                                                 size_t outputs) {
     const auto name = described.at("file").get<std::string>();
     const std::string kind = described.value("kind", std::string(kTrees));
     const auto bytes = files_.find(name);
@@ -131,6 +132,10 @@ class Reader {
     }
     if (manifest_.at("files").at(name).get<std::string>() != Digest(bytes->second)) {
       return absl::InvalidArgumentError(fmt::format("its file {} is damaged", name));
+    }
+    // Each is loaded for itself: what is named again and again would take memory beyond its size.
+    if (!loaded_.insert(name).second) {
+      return absl::InvalidArgumentError(fmt::format("its file {} is named twice", name));
     }
     if (outputs == 0 || outputs > kMostCandidates) {
       return absl::InvalidArgumentError(
@@ -156,6 +161,7 @@ class Reader {
   const Json& manifest_;
   const Model::Files& files_;
   const int inputs_;
+  std::set<std::string> loaded_;
 };
 
 }  // namespace
@@ -246,7 +252,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
       }
       model->inputs_.push_back(*std::move(input));
     }
-    const Reader reader(manifest, files, static_cast<int>(model->inputs_.size()));
+    Reader reader(manifest, files, static_cast<int>(model->inputs_.size()));
     for (const Json& described : manifest.at("groups")) {
       Group group;
       const absl::StatusOr<Operation> operation =

@@ -32,7 +32,7 @@ using Vector = Eigen::VectorXf;
 
 constexpr int kFormat = 1;
 constexpr size_t kMostHeaderBytes = size_t{1} << 20;
-constexpr size_t kMostLayers = 64, kMostBranches = 4;
+constexpr size_t kMostLayers = 64, kMostBranches = 4, kMostLabels = 1000;
 constexpr int64_t kMostNumbers = int64_t{1} << 20;  // between two layers
 constexpr int64_t kMostProducts = 100'000'000;      // of an estimate: tens of milliseconds
 constexpr float kMostDeviations = 5;
@@ -325,6 +325,10 @@ class LayerReader {
     SoftLabels layer;
     const Json& algorithms = one.at("algorithms");
     if (algorithms.empty()) return Wrong("soft labels of no candidates");
+    // With parameters each is compared with every other.
+    if (algorithms.size() > kMostLabels) {
+      return Wrong(fmt::format("soft labels of more than {} candidates", kMostLabels));
+    }
     const bool parameters = one.contains("parameters");
     const int64_t logits = shape.numbers() - (parameters ? 1 : 0);
     if (logits < 1) return Wrong("soft labels without logits");

@@ -27,19 +27,18 @@ namespace sparsed::engine {
 /// several channels lies channel by channel, row by row. With n numbers going in, and what a layer
 /// says of itself:
 ///
-/// | kind          | says                          | weights                 | gives | |
-/// standardise   |                               | offset[n], mean[n],     | log2(offset + |x|)   |
-/// |               |                               | scale[n]                | less mean, times |
-/// |               |                               |                         | scale, within +-5 |
-/// | dense         | outputs: m                    | m x n, bias[m]          | m | | relu | | | n,
-/// those < 0 as 0    | | convolution   | channels, size (odd), stride  | channels x those before |
-/// (side - 1) / stride  | |               |                               | x size x size, bias | +
-/// 1 squared, each;   | |               |                               |                         |
-/// padded with 0        | | max_pool      | size                          | | side / size squared |
-/// | tree          | outputs: m, and of each node  | threshold of each node, | a leaf's m | | |
-/// input, left, right            | leaves x m              |                      | | soft_labels
-/// | default, algorithms[m],       |                         | m                    | | | perhaps
-/// parameters[m]         |                         |                      |
+/// - `standardise`: n numbers come of it, log2(offset + |x|) less mean, times scale, within +-5.
+///   Weights: offset[n], mean[n], scale[n].
+/// - `dense`, of `outputs` (m): m numbers. Weights: m x n, bias[m].
+/// - `relu`: n numbers, those below 0 as 0.
+/// - `convolution`, of `channels`, `size` (odd) and `stride`: as many channels, each a square of
+///   side (side - 1) / stride + 1, padded with 0. Weights: channels x those before x size x size,
+///   bias[channels].
+/// - `max_pool`, of `size`: of each channel a square of side / size.
+/// - `tree`, of `outputs` (m), and of each node `input`, `left`, `right`: a leaf's m numbers.
+///   Weights: threshold of each node, leaves x m.
+/// - `soft_labels`, of `default`, `algorithms` (m, at most 1,000) and perhaps `parameters` (m): m
+///   numbers. No weights.
 ///
 /// A tree goes left where the input is at most the threshold; a node whose `left` is -1 is the leaf
 /// of number `right`. `soft_labels` makes log2(time / default's time) of the logits of algorithms

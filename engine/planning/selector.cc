@@ -153,7 +153,7 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
     }
     if (found == nullptr) {
       candidate.worth_trying = false;
-      candidate.reason = LeftOut(*model);
+      candidate.reason = fmt::format("model {} does not estimate it", model->name());
       continue;
     }
     const auto seconds = building->find(found->recipe);

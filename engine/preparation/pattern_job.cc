@@ -366,6 +366,7 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
   const ProblemClass& c = search.plain.problem_class;
   std::vector<std::string_view> kernels = KernelsFor(search.trial->problem(), *layout);
   const bool plain = layout == csr_;
+  const std::string_view default_kernel = kernels.empty() ? "" : kernels.front();
   if (plain) kernels.erase(kernels.begin());
   if (!only.empty()) {
     std::erase_if(kernels, [&](std::string_view kernel) { return kernel != only; });
@@ -375,11 +376,15 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     const auto found = std::ranges::find(promise->kernels, kernel, &Estimate::kernel);
     return found == promise->kernels.end() ? nullptr : &*found;
   };
-  // Where none of those that the model knows serves, all are tried.
+  // Where none of those that the model knows serves, all are tried; but not where it is the default
+  // alone that it expects something of.
+  std::string why_not = kernels.empty() ? "there is no kernel for it" : "";
   if (std::ranges::any_of(kernels, estimate_of)) {
     std::erase_if(kernels, [&](std::string_view kernel) { return estimate_of(kernel) == nullptr; });
+  } else if (plain && estimate_of(default_kernel) != nullptr) {
+    kernels.clear();
+    why_not = "the default is expected to be the fastest of its kernels";
   }
-  std::string why_not = kernels.empty() ? "there is no kernel for it" : "";
   std::string_view outcome = "ruled_out";
   // Plain CSR's kernels cost nothing but the trial.
   if (!plain && deadline_.passed()) {

@@ -180,6 +180,7 @@ absl::Status SpgemmTrial::RunRows(Run& run, RowRange rows, Lane& lane) {
       &taken);
   if (!status.ok()) return status;
   run.rows_ms += taken;
+  run.block.Took(room, taken);
   // Where the sizes are exact the room is what was filled.
   run.nnz += shared ? std::accumulate(row_nnz.begin(), row_nnz.end(), int64_t{0}) : room;
   return absl::OkStatus();
@@ -197,7 +198,7 @@ absl::StatusOr<bool> SpgemmTrial::RunSample(Run& run, Lane& lane) {
     // On the CPU in blocks, as requests have them.
     if (shared) {
       rows.end = std::min(
-          rows.end, NextRowBlock(bounds_.span(), rows.begin, RowBlockEntries(lane.threads)).end);
+          rows.end, NextRowBlock(bounds_.span(), rows.begin, run.block.entries(lane.threads)).end);
     }
     if (absl::Status s = RunRows(run, rows, lane); !s.ok()) return s;
     run.row = rows.end;

@@ -67,10 +67,11 @@ class SpgemmTrial {
         : product(std::move(bound)), analysis(wanted) {}
     BoundSpgemm product;
     bool prepared = false;
-    PieceRun analysis;  ///< on the CPU
-    size_t range = 0;   ///< of the sample, that is computed
-    int64_t row = 0;    ///< the next of that
-    int64_t nnz = 0;    ///< of the sample's rows
+    PieceRun analysis;   ///< on the CPU
+    BlockOfPiece block;  ///< likewise
+    size_t range = 0;    ///< of the sample, that is computed
+    int64_t row = 0;     ///< the next of that
+    int64_t nnz = 0;     ///< of the sample's rows
     double before_ms = 0, rows_ms = 0;
   };
   /// Calls `piece` in idle worker slots until it says that it was the last, with `kernel` on the

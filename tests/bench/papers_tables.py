@@ -100,7 +100,7 @@ def order_shares():
     unseen = judged["families"]
     never = predictor_tables.Judgement(cases, permutation_tables.KERNEL, "families", "never")
     one_column = predictor_tables.Judgement(cases, "output_stationary.1", "families", "network")
-    return (f"split as theirs {judged['random'].share()} ({statistics.mean(gain):.3f} of {statistics.mean(oracle):.3f}); families unseen {unseen.share()} "
+    return (f"split at random, as theirs: {judged['random'].share()} ({statistics.mean(gain):.3f} of {statistics.mean(oracle):.3f}); families unseen {unseen.share()} "
             f"(with one column a block {one_column.share()}); the best order for {predictor_tables.percent(judged['random'].right)} and "
             f"{predictor_tables.percent(unseen.right)}; never permuting {never.share()} ([every model](results/h100/predictors.md))")
 
@@ -731,7 +731,7 @@ def matnet():
     """What MatNet chooses for squares: families unseen, and the paper's split."""
     header, cases = predictor_tables.read("products")
     n = len(cases)
-    splits = {"families": "families unseen", "random": "split as theirs"}
+    splits = {"families": "families unseen", "random": "split at random"}
     judged = {(split, model): predictor_tables.Judgement(cases, "f32", split, model) for split in splits for model in predictor_tables.PRODUCT_MODELS}
 
     def of(model, text):

@@ -78,6 +78,27 @@ def ceiling(lines):
             *table(["default takes", "patterns", "first", "first three", "worst twentieth", "within 3 %"], rows)]
 
 
+def again(path):
+    """What was chosen beside what a whole trial would have chosen, both timed by a second run."""
+    if not path.exists():
+        return []
+    lines = read_lines(path)
+    rows = []
+    for group, title in GROUPS.items():
+        of = [line for line in lines if line["line"] == "again" and line["group"] == group]
+        if not of:
+            continue
+        firsts = [line["regrets"][0] for line in of]
+        shares = by_family(of, 0)
+        low, high = interval(shares)
+        rows.append([title, len({line["pattern"] for line in of}), f"**{geomean(shares):.3f}** ({low:.3f} to {high:.3f})", f"{share(firsts):.3f}", f"**{geomean(by_family(of, 1)):.3f}**",
+                     f"{share([line['regrets'][1] for line in of]):.3f}", f"{twentieth(firsts):.3f}", f"{100 * sum(regret < NEAR for regret in firsts) / len(firsts):.0f} %"])
+    return [f"**Timed again.** That luck goes where the fastest by the measurements above and the model's choice are both timed by another run, on another machine with such a card, of {lines[0]['patterns']} of the patterns, the first "
+            f"in the corpus's order ([corpus-again.jsonl.xz](corpus-again.jsonl.xz), f32 and TF32). *First three*: of the three, the fastest by the measurements above, which is what a trial of three would take. Then the choice has this share of the speed of "
+            f"what a trial of everything would have chosen; made from [{path.name}]({path.name}), which `tools/train/run evaluate --again` writes:", "",
+            *table(["operation", "patterns", "first choice, families (95 %)", "patterns", "first three, families", "patterns", "worst twentieth", "first within 3 %"], rows)]
+
+
 def families(lines):
     rows = []
     names = sorted({line["family"] for line in lines if line["line"] == "choice"})
@@ -140,7 +161,9 @@ def page(path):
         "untimed, what the model estimates to be fastest. *First three*: the fastest of its first three. *Families*: each family counts alike, with the interval of resampled "
         "families; *patterns*: each pattern does.", "",
         *choices(lines),
+        "How trees are grown (rounds, depths, penalties) was chosen by these same shares, so that they are a little too good.", "",
         *ceiling(lines),
+        *again(path.with_name("selector-again.jsonl.gz")),
         "## By family", "", "First choice / best of the first three.", "",
         *families(lines),
         "## What trying costs", "",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/parts.h"
+#include "kernels/spgemm_blocks.h"
 
 namespace sparsed::engine {
 namespace {
@@ -43,6 +44,27 @@ TEST(PieceRun, BeginsWithOnePartOfTheNextPhase) {
     EXPECT_EQ(second_parts, kSecond);
     ASSERT_FALSE(seconds.empty());
     EXPECT_LE(seconds.front(), threads);  // each may have taken one
+  }
+}
+
+TEST(BlockOfPiece, BecomesAsLargeAsAPieceComputes) {
+  constexpr double kPieceMs = 0.75 * 1e3 * kPieceSeconds;  // three quarters of one
+  for (const int threads : {1, 8}) {
+    const int64_t most = RowBlockEntries(threads);
+    BlockOfPiece block;
+    EXPECT_EQ(block.entries(threads), most);  // nothing is known
+    block.Took(most, 4 * kPieceMs);
+    EXPECT_NEAR(block.entries(threads), most / 4, 1);
+    block.Took(most / 4, 2 * kPieceMs);
+    EXPECT_NEAR(block.entries(threads), most / 8, 1);
+    block.Took(most / 8, kPieceMs / 4);
+    EXPECT_NEAR(block.entries(threads), most / 2, 1);
+    block.Took(most / 2, kPieceMs / 100);
+    EXPECT_EQ(block.entries(threads), most) << "never more than fits a cache";
+    block.Took(most, 1000 * kPieceMs);
+    EXPECT_EQ(block.entries(threads), most / 16) << "never so few that their ends count";
+    block.Took(0, 0);
+    EXPECT_EQ(block.entries(threads), most / 16);
   }
 }
 

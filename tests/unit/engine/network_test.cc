@@ -175,6 +175,8 @@ TEST(Network, RefusesWhatIsNone) {
       Network::Load(tree(R"("input":[0,0,0],"left":[1,-1,-1],"right":[2,0,1])", 5), 2, 1).ok());
   std::string many = R"({"kind":"relu"})";
   for (int i = 0; i < 64; ++i) many += R"(,{"kind":"relu"})";
+  std::string labels = "0";
+  for (int i = 0; i < 1000; ++i) labels += ",0";
   struct Case {
     std::string bytes;
     std::string sentence;
@@ -220,6 +222,8 @@ TEST(Network, RefusesWhatIsNone) {
       {layer(R"({"kind":"soft_labels","default":2,"algorithms":[0,1]})"), "2 is not 0 to 1"},
       {layer(R"({"kind":"soft_labels","default":0,"algorithms":[0,2]})"), "2 is not 0 to 1"},
       {layer(R"({"kind":"soft_labels","default":0,"algorithms":[]})"), "no candidates"},
+      {layer(R"({"kind":"soft_labels","default":0,"algorithms":[)" + labels + "]}"),
+       "more than 1000 candidates"},
       {layer(R"({"kind":"soft_labels","default":0,"algorithms":[0,0],"parameters":[1]})"),
        "a parameter for each"},
   };

@@ -244,6 +244,13 @@ TEST(Model, RefusesDamagedFiles) {
   EXPECT_THAT(std::string(Model::FromFiles(files).status().message()),
               HasSubstr("spmm.ubj is missing"));
   files = TinyFiles();
+  std::string& manifest = files.at("manifest.json");
+  const std::string_view one = "\"file\": \"sddmm.ubj\"";
+  ASSERT_NE(manifest.find(one), std::string::npos);
+  manifest.replace(manifest.find(one), one.size(), "\"file\": \"spmm.ubj\"");
+  EXPECT_THAT(std::string(Model::FromFiles(files).status().message()),
+              HasSubstr("spmm.ubj is named twice"));
+  files = TinyFiles();
   files.erase("manifest.json");
   EXPECT_TRUE(absl::IsNotFound(Model::FromFiles(files).status()));
   EXPECT_TRUE(absl::IsNotFound(Model::Load("/nowhere").status()));

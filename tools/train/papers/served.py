@@ -66,11 +66,13 @@ def classes_of(data, problem, name, wanted):
         for pattern in data.patterns
         if problem in pattern.measured
     ]
-    if not rows:
-        raise DataError(f"nothing of {problem} is in these files")
     candidates = sorted(
         {candidate for _, measured in rows for candidate in measured if wanted(candidate)}
     )
+    # Where none of them was measured there is nothing to learn, and nothing to judge by.
+    rows = [row for row in rows if not row[1].keys().isdisjoint(candidates)]
+    if not rows:
+        raise DataError(f"nothing of {problem} is in these files")
     defaults = [measurements.default(measured) for _, measured in rows]
     table = numpy.full((len(rows), len(candidates)), numpy.nan)
     best = numpy.zeros(len(rows))
@@ -142,7 +144,14 @@ def threshold_classes(data, packed):
         table = numpy.log2(
             numpy.array([[ms / case.beside[k]["csr"] for ms in case.ms[k]] for case in found])
         )
-        best = numpy.minimum(table.min(1), 0)
+        of_spmm = problem("spmm", int(k))
+        others = [
+            min((m.median_ms / m.csr_ms for m in known[case.pattern].measured[of_spmm].values()))
+            if of_spmm in known[case.pattern].measured
+            else 1
+            for case in found
+        ]
+        best = numpy.minimum(numpy.minimum(table.min(1), numpy.log2(others)), 0)
         yield Class(
             f"spmm f32 K={k}",
             "spmm",

@@ -30,6 +30,7 @@ def parser():
     other = evaluate.add_mutually_exclusive_group()
     other.add_argument("--model", metavar="DIR", help="judge this model (what it was trained on tells little)")
     other.add_argument("--learn-from", nargs="+", metavar="FILE", help="judge models of these measurements, of another device of the kind")
+    evaluate.add_argument("--again", nargs="+", metavar="FILE", help="other measurements of some of these patterns by the same device: --results then has what was chosen, timed by them")
     evaluate.set_defaults(run=run_evaluate)
     return top
 
@@ -53,12 +54,17 @@ def run_train(arguments):
     manifest, boosters, judged, recipes = training.train(read, arguments.name, base)
     size = model.write(arguments.out, manifest, boosters)
     report(read, judged, recipes, arguments.results)
+    if base:
+        print("Patterns that the older model had learned from, too, are no test of it: of these the shares are too good.")
     print(f"wrote {arguments.out}: {size} bytes")
 
 
 def run_evaluate(arguments):
     given = model.load(arguments.model) if arguments.model else None
     read = data.read(arguments.data)
+    again = data.read(arguments.again) if arguments.again else None
+    if again and again.device != read.device:
+        raise data.BadData(f"measured again on {again.device.model}, kernels {again.device.kernels}, at first on {read.device.model}, kernels {read.device.kernels}")
     learned, recipes = None, None
     if given:
         training.check_fits(read, given)
@@ -71,7 +77,9 @@ def run_evaluate(arguments):
     else:
         training.check_enough(read)
         judged, recipes = training.cross_validate(read)
-    report(read, judged, recipes, arguments.results, learned)
+    report(read, judged, recipes, None if again else arguments.results, learned)
+    if again:
+        report_again(read, judged, again, arguments.results)
 
 
 def report(read, judged, recipes, results, learned=None):
@@ -81,9 +89,23 @@ def report(read, judged, recipes, results, learned=None):
     for one in judged:
         for name, entry in judge.summary(one.group, one.estimates).items():
             print(f"{one.group.name:16}{name:12}" + "".join(f"{entry[head]:>16}" for head in heads))
-    if results:
-        with gzip.GzipFile(results, "wb", mtime=0) as file:
-            for line in training.result_lines(read, judged, recipes, learned):
+    write(results, training.result_lines(read, judged, recipes, learned))
+
+
+def report_again(read, judged, again, results):
+    lines = list(training.again_lines(read, judged, again))
+    print(f"Measured again: {again.measurements()} of {len(again.patterns)} patterns. The choices' shares of the speed of what was fastest at first:")
+    for name in sorted({line["group"] for line in lines[1:]}):
+        of = [line["regrets"] for line in lines[1:] if line["group"] == name]
+        print(f"{name:16}{len(of):>16}" + "".join(f"{2 ** (-sum(regret[i] for regret in of) / len(of)):>16.4f}" for i in range(len(judge.TRIED))))
+    write(results, lines)
+
+
+def write(path, lines):
+    """Writes raw results; nothing without a path."""
+    if path:
+        with gzip.GzipFile(path, "wb", mtime=0) as file:
+            for line in lines:
                 file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
 
 

@@ -41,7 +41,7 @@ def write(directory, manifest, contents):
         created=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         files={name: digest(content) for name, content in contents.items()},
     )
-    text = json.dumps(manifest, indent=1) + "\n"
+    text = json.dumps(manifest, indent=1, allow_nan=False) + "\n"
     size = len(text) + sum(map(len, contents.values()))
     if size > MOST_BYTES:
         raise BadData(

@@ -3,10 +3,11 @@
 import numpy
 
 from selector import learn
+from selector.data import log_ratios
 
 FOLDS = 8
 # Real patterns that are akin: names that begin alike.
-RELATIVES = ("4elt", "add32", "bcsstk", "BOYD", "ca-", "cnr", "CONT", "CVXQP", "delaunay", "email", "musae", "pubmed", "QSHIP", "rajat", "soc",
+RELATIVES = ("4elt", "add32", "bcsstk", "BOYD", "ca-", "cnr", "CONT", "cora", "CVXQP", "delaunay", "dnn-n1024", "email", "gowalla", "musae", "pubmed", "QSHIP", "rajat", "soc",
              "sparse-images", "STCQP", "wiki", "yelp")
 TRIED = (1, 3)
 SAME_WITH_TF32 = ("cuda.csr.", "cuda.dcsr.", "cuda.row_panels.fma")
@@ -136,6 +137,26 @@ def lines(group, estimates):
         baseline = min(m.csr_ms for m in pattern.measured[problem].values())
         yield {"line": "choice", "group": group.name, "class": class_name(problem), "pattern": pattern.name, "family": pattern.family,
                "default_ms": float(f"{baseline:.3g}"), "regrets": [round(float(regret[i]), 3) + 0.0 for regret in regrets]}
+
+
+def again(group, estimates, second):
+    """What the model chooses beside what a whole trial would have chosen, both timed once more. A line for each row that `second`, measurements of the same
+    candidates by another run, has, too: log2 of the first choice's time, and of that of the fastest, by the first measurement, of the first three, over the time of the
+    fastest of all by the first measurement; all three times are those of the second."""
+    measured = {pattern.name: pattern.measured for pattern in second.patterns}
+    for i, (pattern, problem) in enumerate(zip(group.patterns, group.problems)):
+        if problem not in measured.get(pattern.name, {}):
+            continue
+        then = log_ratios(measured[pattern.name][problem])
+        once = {-1: 0.0} | {j: ratio for j, ratio in enumerate(group.ratios[i]) if not numpy.isnan(ratio) and group.candidates[j] in then}
+        twice = {j: then[group.candidates[j]] if j >= 0 else 0.0 for j in once}
+        # A candidate that is not estimated comes last.
+        places = sorted(once, key=lambda j: 0.0 if j < 0 else numpy.nan_to_num(estimates[i, j], nan=numpy.inf))
+        fastest = min(once, key=once.get)
+        regrets = [twice[min(places[:tried], key=once.get)] - twice[fastest] for tried in TRIED]
+        yield {"line": "again", "group": group.name, "class": class_name(problem), "pattern": pattern.name, "family": pattern.family,
+               "default_ms": float(f"{min(m.csr_ms for m in pattern.measured[problem].values()):.3g}"), "candidates": len(once),
+               "regrets": [round(float(regret), 3) + 0.0 for regret in regrets]}
 
 
 def noise(data):

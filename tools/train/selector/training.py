@@ -187,3 +187,11 @@ def result_lines(data, judged, recipes, learned=None):
     yield from judge.noise(data)
     if recipes:
         yield from policy.lines(judged, recipes.group, recipes.estimates)
+
+
+def again_lines(data, judged, second):
+    """The raw results of what was chosen and measured again."""
+    yield {"line": "results", "format": 1, "device": vars(data.device), "patterns": len(second.patterns), "measurements": second.measurements(),
+           "regrets": [f"first {tried}" for tried in judge.TRIED]}
+    for one in judged:
+        yield from judge.again(one.group, one.estimates, second)
