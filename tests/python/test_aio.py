@@ -71,7 +71,7 @@ def test_everything(server, name):
         kept = await g.spgemm(g, keep_as=name + "-kept")
         assert isinstance(kept, sparsed.aio.Matrix)
         await kept.delete()
-        await g.prepare("spmm:8", wait=True)
+        await g.prepare("spmm:8", again=True, wait=True)
         assert await g.wait_ready() == "ready"
         version = await g.update_values(np.ones(a.nnz, np.float32))
         assert (await g.info())["version"] == version

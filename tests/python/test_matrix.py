@@ -122,14 +122,20 @@ def test_prepare(g):
     classes = {(p["class"]["operation"], p["class"]["k"]) for p in g.info()["plans"]}
     assert {("spmm", 16), ("sddmm", 8)} <= classes
     steps = []
-    g.prepare(32, again=True, progress=steps.append)
+    g.prepare(32, retune=True, progress=steps.append)
     assert steps[-1].state == "ready"
     assert g.wait_ready() == "ready"
-    g.prepare("spmm:16", recipe="dcsr", wait=True)
-    with pytest.raises(sparsed.InvalidArgument):
-        g.prepare("spmm:16", recipe="no such recipe")
+    g.prepare("spmm:16", pipeline="dcsr", wait=True)
+    with pytest.raises(sparsed.InvalidArgument, match="transform pipeline"):
+        g.prepare("spmm:16", pipeline="no such step")
     with pytest.raises(sparsed.InvalidArgument):
         g.prepare("product:3")
+    # By the names that its arguments once had.
+    g.prepare("spmm:16", again=True, recipe="dcsr", wait=True)
+    with pytest.raises(sparsed.InvalidArgument, match="transform pipeline"):
+        g.prepare("spmm:16", recipe="no such step")
+    with pytest.raises(TypeError, match="no argument 'agian'"):
+        g.prepare("spmm:16", agian=True)
 
 
 # ---- The end of matrices and clients

@@ -222,13 +222,14 @@ class Matrix(Nonzeros, SparseProducts):
     def prepare(
         self,
         *problems: Problem,
-        again: bool = False,
-        recipe: str | None = None,
+        retune: bool = False,
+        pipeline: str | None = None,
         kernel: str | None = None,
         explore: bool = False,
         wait: bool = False,
         progress: Listener = None,
         timeout: float | None = None,
+        **former: Any,
     ) -> None:
         """Has the server tune for these problem signatures, in the background;
         products go on meanwhile.
@@ -237,26 +238,32 @@ class Matrix(Nonzeros, SparseProducts):
             problems: "spmm:128" (K, the columns of the dense operand), "spmm^T:128",
                 "spmm:128:tf32", "sddmm:64", "spgemm"; a number is K of an SpMM. None: what it is
                 prepared for already, or the server's default.
-            again: discard what was measured and time every candidate anew.
-            recipe: build and time just this transform pipeline, written as in the matrix's info.
+            retune: discard what was measured and time every candidate anew.
+            pipeline: build and time just this transform pipeline, written as in the matrix's info.
             kernel: time this kernel alone.
             explore: build and time every candidate, also what the server's model or rules leave
                 out.
             wait: until it is prepared, as `wait_ready`.
             progress: see `wait_ready`; implies `wait`.
             timeout: seconds.
+            former: arguments by the names that they once had: `again` is `retune`, `recipe` is
+                `pipeline`.
         """
+        retune = former.pop("again", retune)
+        pipeline = former.pop("recipe", pipeline)
+        if former:
+            raise TypeError(f"prepare() has no argument {next(iter(former))!r}")
         lib = _native.library()
         handle = self._native_handle()
         packed = pack_problems(problems)
         c_problems = ctypes.create_string_buffer(packed, max(len(packed), 1))
         strings = [
             ctypes.create_string_buffer(c_name(text, what)) if text is not None else None
-            for text, what in ((recipe, "recipe"), (kernel, "kernel"))
+            for text, what in ((pipeline, "pipeline"), (kernel, "kernel"))
         ]
         prepare = _native.PREPARE_OPTIONS.pack(
             _native.PREPARE_OPTIONS.size, ctypes.addressof(c_problems) if packed else 0,
-            len(packed) // _native.PROBLEM.size, again,
+            len(packed) // _native.PROBLEM.size, retune,
             *(ctypes.addressof(text) if text else 0 for text in strings), explore,
         )  # fmt: skip
         _native.check(lib.sparsed_prepare(handle.pointer, prepare, _native.call_options(timeout)))

@@ -351,18 +351,19 @@ class Matrix:
     async def prepare(
         self,
         *problems: Any,
-        again: bool = False,
-        recipe: str | None = None,
+        retune: bool = False,
+        pipeline: str | None = None,
         kernel: str | None = None,
         explore: bool = False,
         wait: bool = False,
         progress: Listener = None,
         timeout: float | None = None,
+        **former: Any,
     ) -> None:
         """See `sparsed.Matrix.prepare`."""
         await in_thread(
-            self.sync.prepare, *problems, again=again, recipe=recipe, kernel=kernel,
-            explore=explore, timeout=timeout,
+            self.sync.prepare, *problems, retune=retune, pipeline=pipeline, kernel=kernel,
+            explore=explore, timeout=timeout, **former,
         )  # fmt: skip
         if wait or progress:
             await self.wait_ready(progress=progress, timeout=timeout)
