@@ -94,6 +94,9 @@ struct UpdateValues {
     if (!matrix.ok()) return matrix.status();
     v1::UpdateValuesReply reply;
     reply.set_version((*matrix)->version());
+    if (service.cluster != nullptr) {
+      reply.set_copies_missing(service.cluster->CopiesMissing(update.key));
+    }
     return wire::Encode(reply);
   }
 };
