@@ -67,11 +67,13 @@ absl::Status WaitUntilDrained(const Client& client, const std::string& name, dou
 
 void AddCluster(CLI::App& app, Invocation& invocation) {
   CLI::App* cluster = app.add_subcommand("cluster", "The nodes of a cluster; for operators");
-  cluster->footer(ExampleLines({"sparsectl cluster list", "sparsectl cluster drain node-2",
-                                "sparsectl cluster forget node-3"}));
+  cluster->footer(
+      ExampleLines({"sparsectl cluster list", "sparsectl cluster drain node-2",
+                    "sparsectl cluster forget node-3", "sparsectl cluster top --once"}));
   cluster->require_subcommand(1);
   cluster->add_subcommand("list", "Which nodes there are, and what each of them has")
       ->callback([&invocation] { invocation.run = ListNodes; });
+  AddClusterStats(*cluster, invocation);
   CLI::App* drain = cluster->add_subcommand(
       "drain",
       "Have a node give its matrices to others, in the background while it serves them, and get no "
