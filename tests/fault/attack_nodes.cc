@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -15,7 +16,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,7 +61,7 @@ class Campaign {
       programs_.push_back(std::make_unique<Program>());
     }
     shared_.pairs = kPairs;
-    states_.assign(kPairs, {NodesModel::State()});
+    states_.assign(kPairs, NodesModel::State());
   }
 
   absl::Status Begin() {
@@ -273,7 +273,7 @@ class Campaign {
       const auto matrices = client->ListMatrices();
       if (!matrices.ok()) return fmt::format("{}: {}", name, matrices.status().ToString());
       for (const MatrixInfo& matrix : *matrices) {
-        if (matrix.copies_missing != 0 || matrix.nodes.size() != kReplicas) {
+        if (matrix.copies_missing != 0 || matrix.nodes.size() < kReplicas) {
           return fmt::format("{} says that {} is on {}", name, matrix.name,
                              fmt::join(matrix.nodes, ", "));
         }
@@ -338,26 +338,42 @@ class Campaign {
         without.push_back(event);
       }
       // An order without them is one; else they may have had a part in it.
-      auto verdict = NodesCheck::Check(states_[pair], without, /*shorten=*/false);
-      if (verdict.after.empty()) {
-        WriteDown(history);
-        verdict = NodesCheck::Check(states_[pair], std::move(history));
-      }
-      if (verdict.after.empty()) {
+      auto after = NodesCheck::FindOne({states_[pair]}, without);
+      if (!after) after = NodesCheck::FindOne({states_[pair]}, history);
+      if (!after) {
+        WriteDown(history, clients, static_cast<int>(pair));
+        NodesCheck::Verdict verdict;
+        verdict.before = {states_[pair]};
+        verdict.failing = NodesCheck::FindFailing(verdict.before, std::move(history));
         return absl::InternalError(
             fmt::format("round {}, pair {}: {}", tally_.rounds, pair, ToString(verdict)));
       }
-      states_[pair] = std::move(verdict.after);
+      // All names were read at the end: orders differ in no more than which versions are used up.
+      const std::array<uint64_t, 2> before = states_[pair].used;
+      const std::array<uint64_t, 2> seen = NodesModel::SeenVersions(without);
+      states_[pair] = *std::move(after);
+      for (size_t name : {0, 1}) states_[pair].used[name] = std::max(before[name], seen[name]);
     }
     return absl::OkStatus();
   }
 
-  /// For people.
-  void WriteDown(NodesHistory history) const {
-    std::ranges::sort(history, {}, &NodesEvent::returned);
+  /// For people: calls by their ends, and those that were refused.
+  void WriteDown(const NodesHistory& history,
+                 const std::vector<std::unique_ptr<NodesClient>>& clients, int pair) const {
+    std::multimap<int64_t, std::string> lines;
+    const int64_t begin = history.front().returned;
+    for (const NodesEvent& event : history) {
+      lines.emplace(event.returned, ToString(event, begin));
+    }
+    for (const auto& client : clients) {
+      for (const auto& refusal : client->refusals()) {
+        if (refusal.pair != pair) continue;
+        lines.emplace(refusal.event.returned,
+                      ToString(refusal.event, begin) + ": " + refusal.status.ToString());
+      }
+    }
     std::ofstream file(folder_ + "/history");
-    for (const NodesEvent& event : history)
-      file << ToString(event, history.front().returned) << "\n";
+    for (const auto& [time, line] : lines) file << line << "\n";
   }
 
   const AttackOptions& options_;
@@ -367,7 +383,7 @@ class Campaign {
   SharedNodes shared_;
   Program etcd_;
   std::vector<std::unique_ptr<Program>> programs_;
-  std::vector<std::set<NodesModel::State>> states_;  ///< that each pair may be in
+  std::vector<NodesModel::State> states_;  ///< of each pair
   Tally tally_;
 };
 

@@ -158,8 +158,6 @@ absl::Status NodesClient::Call(Client& client, size_t node, int pair,
       const auto version =
           matrix.UpdateValues(std::span<const float>(values), {.if_version = of.if_version});
       if (version.ok()) versions_[name] = of.version = *version;
-      // It was replaced between the question and the call.
-      if (absl::IsInvalidArgument(version.status())) return absl::OkStatus();
       return End(pair, event, version.status());
     }
     case Kind::kDelete:
@@ -230,9 +228,11 @@ absl::Status NodesClient::End(int pair, NodesEvent event, const absl::Status& st
       }
       return absl::InternalError(ToString(event, event.invoked) + ": " + status.ToString());
     // Nothing was changed, and nothing can be learned.
+    case absl::StatusCode::kInvalidArgument:  // it was replaced between question and call
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kResourceExhausted:
+      refusals_.push_back({pair, std::move(event), status});
       return absl::OkStatus();
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

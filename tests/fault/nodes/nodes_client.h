@@ -36,6 +36,14 @@ class NodesClient {
   /// Of each pair.
   const std::vector<NodesHistory>& histories() const { return histories_; }
 
+  /// Calls that changed nothing, as the server said.
+  struct Refusal {
+    int pair = 0;
+    NodesEvent event;
+    absl::Status status;
+  };
+  const std::vector<Refusal>& refusals() const { return refusals_; }
+
   static std::string NameOf(int pair, int name);
 
  private:
@@ -51,6 +59,7 @@ class NodesClient {
   std::mt19937 random_;
   std::map<size_t, Client> clients_;
   std::vector<NodesHistory> histories_;
+  std::vector<Refusal> refusals_;
   std::map<std::string, uint64_t> versions_;  ///< the last that was seen, by name
   int unknown_ = 0;                           ///< changes of which nobody knows what came
 };

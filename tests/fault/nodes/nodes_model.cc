@@ -142,6 +142,17 @@ bool NodesModel::OnlyLooks(const Operation& operation) {
          operation.outcome == Outcome::kExists;
 }
 
+std::array<uint64_t, 2> NodesModel::SeenVersions(const NodesHistory& history) {
+  std::array<uint64_t, 2> seen{};
+  for (const NodesEvent& event : history) {
+    const Operation& of = event.operation;
+    if (of.outcome != Outcome::kOk) continue;
+    uint64_t& highest = seen[of.call == Call::kRename ? 1 - of.name : of.name];
+    highest = std::max(highest, of.version);
+  }
+  return seen;
+}
+
 std::string ToString(const NodesEvent& event, int64_t begin) {
   const auto milliseconds = [&](int64_t time) { return static_cast<double>(time - begin) / 1e6; };
   return fmt::format("{:9.3f} .. {:9.3f} ms  client {:2}  {} by {}: {}{}",

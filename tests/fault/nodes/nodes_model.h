@@ -64,6 +64,8 @@ struct NodesModel {
 
   static std::vector<State> After(const State& state, const Operation& operation);
   static bool OnlyLooks(const Operation& operation);
+  /// The highest that servers said of each name.
+  static std::array<uint64_t, 2> SeenVersions(const std::vector<Event<NodesModel>>& history);
 };
 
 using NodesEvent = Event<NodesModel>;
