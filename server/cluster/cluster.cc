@@ -358,7 +358,10 @@ bool Cluster::IsCurrentHere(const MatrixRecord& record) const {
   {
     const MutexLock lock(mutex_);
     if (changing_.contains(record.key)) return false;
-    if (alone && owned_.contains(record.key)) return true;
+    if (alone && owned_.contains(record.key)) {
+      // It may be on its way to another name.
+      return engine_.catalog().Look(record.key.first, record.key.second) != nullptr;
+    }
   }
   const auto& acknowledged = record.acknowledged();
   const auto copy = std::ranges::find(acknowledged, options_.self.name, &MatrixCopy::node);

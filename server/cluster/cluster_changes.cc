@@ -237,7 +237,10 @@ absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
   }
   absl::Status status = PublishBusy(key);
   if (absl::IsAborted(status)) DropLoser(key);
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    LookSoon();
+    return status;
+  }
   status = Replicate(key, /*background=*/false);
   if (!status.ok()) return Unsure(status);
   return made;
@@ -255,6 +258,12 @@ absl::StatusOr<engine::MatrixLease> Cluster::Rename(const engine::NameKey& from,
     if (absl::Status may = MayChange(key); !may.ok()) return may;
   }
   if (from == to) return change();
+  // What the directory does not know yet could not be found again.
+  if (!RecordOf(from).has_value()) {
+    const absl::Status known = PublishBusy(from);
+    if (absl::IsNotFound(known)) return change();  // which says so
+    if (!known.ok()) return known;
+  }
   if (absl::Status reserved = Reserve(from, to); !reserved.ok()) return reserved;
   absl::StatusOr<engine::MatrixLease> made = change();
   if (!made.ok()) {
@@ -736,6 +745,11 @@ void Cluster::LookSoon() {
 void Cluster::Settle(const std::stop_token& stop) {
   auto looked = steady_clock::time_point();
   while (Sleep(stop, kSettleInterval)) {
+    // What could not be told is told as soon as it can be.
+    if (!Problem().empty()) {
+      LookSoon();
+      continue;
+    }
     std::vector<MatrixRecord> records;
     {
       const MutexLock lock(mutex_);
@@ -747,7 +761,6 @@ void Cluster::Settle(const std::stop_token& stop) {
       });
     }
     looked = steady_clock::now();
-    if (!Problem().empty()) continue;
     for (const MatrixRecord& record : records) {
       if (stop.stop_requested()) return;
       SettleMatrix(record);
@@ -947,16 +960,17 @@ void Cluster::HandOver(MatrixRecord record) {
 
 void Cluster::SettleDeleted(MatrixRecord record) {
   if (!IsFormer(record, options_.self.name)) return;
+  // The owner of the old name is who renames it; another's rename is nothing to others.
+  bool renames = false;
   if (!record.renamed_from.empty()) {
-    // This node was about to rename a matrix to it. Where that is on the disk, and nobody has the
-    // old name's by now, it goes on from there.
     const engine::NameKey from(record.key.first, record.renamed_from);
     const Busy busy(*this, from, Busy::IfFree());
     if (!busy.held()) return LookSoon();
     const engine::MatrixLease made = engine_.catalog().Look(record.key.first, record.key.second);
     const std::optional<MatrixRecord> old = RecordOf(from);
-    if (made != nullptr && engine_.catalog().Look(from.first, from.second) == nullptr &&
-        (!old.has_value() || IsMine(*old))) {
+    renames = old.has_value() && IsMine(*old);
+    // Where its disk has the new name alone, it goes on from there.
+    if (renames && made != nullptr && engine_.catalog().Look(from.first, from.second) == nullptr) {
       if (PublishRenamed(from, record.key, *made).ok()) {
         Log(LogLevel::kInfo, "a matrix was being renamed: it has its new name",
             {{"matrix", Shown(record.key)}});
@@ -969,7 +983,7 @@ void Cluster::SettleDeleted(MatrixRecord record) {
   if (!record.deleted || !IsFormer(record, options_.self.name)) return;
   if (engine_.catalog().Look(record.key.first, record.key.second) != nullptr) return;
   std::erase(record.former, options_.self.name);
-  record.renamed_from.clear();
+  if (renames) record.renamed_from.clear();
   (record.former.empty() ? Erase(record) : Write(record)).IgnoreError();
 }
 

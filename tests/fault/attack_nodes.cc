@@ -42,6 +42,8 @@ constexpr int kStaleness = 4;  ///< seconds, of --cluster-staleness
 constexpr std::chrono::nanoseconds kOld = std::chrono::seconds(kStaleness) + milliseconds(500);
 /// In which a cluster is whole again after a failure.
 constexpr std::chrono::seconds kWhole(60);
+/// Of a search for an order: seconds. It takes thousands where there is one.
+constexpr size_t kMostSteps = 300'000;
 constexpr char kEtcd[] = "etcd";
 
 struct Tally {
@@ -338,10 +340,11 @@ class Campaign {
         without.push_back(event);
       }
       // An order without them is one; else they may have had a part in it.
-      auto after = NodesCheck::FindOne({states_[pair]}, without);
-      if (!after) after = NodesCheck::FindOne({states_[pair]}, history);
+      auto after = NodesCheck::FindOne({states_[pair]}, without, kMostSteps);
+      if (!after) after = NodesCheck::FindOne({states_[pair]}, history, kMostSteps);
       if (!after) {
         WriteDown(history, clients, static_cast<int>(pair));
+        std::cout << "before it: " << ToString(states_[pair]) << std::endl;
         NodesCheck::Verdict verdict;
         verdict.before = {states_[pair]};
         verdict.failing = NodesCheck::FindFailing(verdict.before, std::move(history));

@@ -73,10 +73,11 @@ class Linearizability {
   }
 
   /// A state that some order of all calls leads to, of which there may be more; none: not
-  /// linearizable. Faster than to find them all, where many calls overlap.
-  static std::optional<State> FindOne(const std::set<State>& before, History history) {
+  /// linearizable, or it takes more than `most` steps to find one. Faster than to find them all,
+  /// where many calls overlap.
+  static std::optional<State> FindOne(const std::set<State>& before, History history, size_t most) {
     SortByInvocation(history);
-    return FindEnd(before, history);
+    return FindEnd(before, history, most);
   }
   /// Of a history that is not linearizable: as Verdict::failing.
   static History FindFailing(const std::set<State>& before, History history) {
@@ -141,11 +142,12 @@ class Linearizability {
   }
 
   /// Likewise, the first of them that is found.
-  static std::optional<State> FindEnd(const std::set<State>& before, const History& history) {
+  static std::optional<State> FindEnd(const std::set<State>& before, const History& history,
+                                      size_t most = std::numeric_limits<size_t>::max()) {
     std::set<Point> seen;
     std::vector<Point> open;
     for (const State& state : before) open.push_back({0, {}, state});
-    while (!open.empty()) {
+    while (!open.empty() && most-- > 0) {
       const Point point = std::move(open.back());
       open.pop_back();
       if (point.first == history.size()) return point.state;
