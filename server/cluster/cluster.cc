@@ -391,6 +391,12 @@ absl::Status Cluster::Redirect(std::string_view reference, std::vector<std::stri
 }
 
 absl::Status Cluster::Route(std::string_view tenant, std::string_view reference, Need need) {
+  // Also that there is no such matrix may be old.
+  if (need == Need::kChange) {
+    if (const std::string problem = Problem(); !problem.empty()) {
+      return absl::UnavailableError(problem);
+    }
+  }
   if (need == Need::kRead && options_.staleness.count() > 0) {
     const MutexLock lock(mutex_);
     const std::chrono::duration<double> age = steady_clock::now() - viewed_;
@@ -408,11 +414,6 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
   });
   if (record->deleted || (record->key.first != tenant && !shared)) {
     return engine::NoMatrix(reference);
-  }
-  if (need == Need::kChange) {
-    if (const std::string problem = Problem(); !problem.empty()) {
-      return absl::UnavailableError(problem);
-    }
   }
   if (IsMine(*record)) {
     const MutexLock lock(mutex_);
