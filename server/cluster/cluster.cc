@@ -270,7 +270,9 @@ absl::Status Cluster::Reload(const engine::NameKey& key) {
   SawLocked(contents->revision);
   if (found != contents->entries.end()) {
     TakeLocked({*found, false});
-  } else {
+  } else if (const auto known = known_.matrices.find(key);
+             known == known_.matrices.end() || known->second.revision <= contents->revision) {
+    // What the watch has told since is newer than this answer.
     known_.matrices.erase(key);
     owned_.erase(key);
     expired_.erase(key);

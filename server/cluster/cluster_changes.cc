@@ -228,6 +228,9 @@ absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
   const bool is_new = !record.has_value() || record->deleted;
   if (is_new) {
     if (absl::Status reserved = Reserve(key, key); !reserved.ok()) return reserved;
+    // Others may have made and deleted it until then.
+    const MutexLock lock(mutex_);
+    engine_.catalog().RaiseVersions(static_cast<uint64_t>(highest_revision_));
   }
   busy.Hide();
   absl::StatusOr<engine::MatrixLease> made = change();
@@ -380,6 +383,7 @@ absl::Status Cluster::Delete(const engine::NameKey& key) {
   }
   if (absl::Status withdrawn = WithdrawBusy(key); !withdrawn.ok()) return withdrawn;
   absl::Status status = engine_.catalog().Delete(key.first, key.second);
+  LookSoon();  // the record still names this node
   // The record was all that there was.
   if (known && absl::IsNotFound(status)) return absl::OkStatus();
   return status;
@@ -498,7 +502,10 @@ absl::Status Cluster::WithdrawBusy(const engine::NameKey& key) {
 void Cluster::MarkDeleted(MatrixRecord& record) const {
   for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
   for (const MatrixCopy& copy : std::exchange(record.previous, {})) record.MoveToFormer(copy.node);
-  std::erase(record.former, options_.self.name);
+  // As long as its disk has it, this node is one of those: it may be killed before that is gone.
+  if (engine_.catalog().Look(record.key.first, record.key.second) == nullptr) {
+    std::erase(record.former, options_.self.name);
+  }
   record.deleted = true;
 }
 
@@ -846,13 +853,8 @@ void Cluster::TakeOver(MatrixRecord record) {
     }
     while (record.copies.front().node != self) record.MoveToFormer(std::string(record.owner()));
   } else {
-    bool arrived = false;
-    {
-      const MutexLock lock(mutex_);
-      const auto arrival = arrived_.find(record.key);
-      arrived = here != nullptr && arrival != arrived_.end() && arrival->second.here == identity &&
-                arrival->second.source == record.copies.front().identity;
-    }
+    // A version is the same everywhere.
+    const bool arrived = here != nullptr && identity == record.copies.front().identity;
     if (arrived) {
       // Its copy of what is current came here before its owner could say so.
       for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
@@ -868,7 +870,8 @@ void Cluster::TakeOver(MatrixRecord record) {
         Write(record).IgnoreError();
         return;
       }
-      if (before->node != self) return;
+      // This node itself may have been out of the registry for a moment.
+      if (before == record.previous.end() || before->node != self) return;
       for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
       std::rotate(record.previous.begin(), before, std::next(before));
       record.copies = std::exchange(record.previous, {});

@@ -596,5 +596,29 @@ TEST_F(ClusterRecords, CopiesThatAreMissingAreCounted) {
   EXPECT_EQ(cluster_->CopiesMissing({kTenant, "unknown"}), 0);
 }
 
+TEST_F(ClusterRecords, ADeleteThatIsInterruptedIsNotTakenBack) {
+  Join(1);
+  ASSERT_TRUE(Made("g", 1).ok());
+  ASSERT_TRUE(cluster_->Delete({kTenant, "g"}).ok());
+  // While the disk had it, the record said that this node is to drop it.
+  const std::vector<Directory::Event> events = memory_.Since(0);
+  EXPECT_TRUE(std::ranges::any_of(events, [](const Directory::Event& event) {
+    const auto record = server::ParseMatrixRecord(event.entry.value);
+    return record.ok() && record->deleted && record->epoch > 2 && record->Knows("a");
+  }));
+  EXPECT_TRUE(Eventually([&] { return !memory_.Record("g").has_value(); }));
+  EXPECT_EQ(Here("g"), nullptr);
+}
+
+TEST_F(ClusterRecords, ACopyThatCameBeforeItsOwnerCouldSaySoTakesOverAfterARestartToo) {
+  MustUpload(server_, "g", pattern_);
+  MatrixRecord record = RecordOf("g", {{"b", IdentityOf(*Here("g"))}});
+  record.previous = {{"a", kOther}};
+  memory_.Put(record);
+  Join();
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "a"; }));
+  EXPECT_EQ(memory_.Record("g")->CopyAt("a")->identity, IdentityOf(*Here("g")));
+}
+
 }  // namespace
 }  // namespace sparsed::test
