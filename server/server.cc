@@ -158,25 +158,39 @@ bool NamesThisMachine(std::string_view host) {
   return host == "localhost" || host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
+/// Nothing, of no path.
+absl::Status ReadSecret(const std::string& path, std::string& text) {
+  if (path.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> content = ReadPrivateFile(path);
+  if (!content.ok()) return content.status();
+  text = *std::move(content);
+  return absl::OkStatus();
+}
+
+/// Likewise.
+absl::Status ReadText(const std::string& path, std::string& text) {
+  if (path.empty()) return absl::OkStatus();
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(fmt::format("{} cannot be read", path));
+  text.assign(std::istreambuf_iterator<char>(file), {});
+  return absl::OkStatus();
+}
+
+/// How etcd is called.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> EtcdCredentials(const Config& config) {
+  if (config.etcd_ca.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions ssl;
+  if (absl::Status s = ReadText(config.etcd_ca, ssl.pem_root_certs); !s.ok()) return s;
+  if (absl::Status s = ReadText(config.etcd_certificate, ssl.pem_cert_chain); !s.ok()) return s;
+  if (absl::Status s = ReadSecret(config.etcd_key, ssl.pem_private_key); !s.ok()) return s;
+  return grpc::SslCredentials(ssl);
+}
+
 /// How this node calls others. Errors: those of ReadPrivateFile, and NOT_FOUND.
 absl::StatusOr<Peers::Options> PeersOf(const Config& config) {
   Peers::Options peers;
   peers.tls = !config.tls_certificate.empty();
-  const auto read_secret = [](const std::string& path, std::string& text) -> absl::Status {
-    if (path.empty()) return absl::OkStatus();
-    absl::StatusOr<std::string> content = ReadPrivateFile(path);
-    if (!content.ok()) return content.status();
-    text = *std::move(content);
-    return absl::OkStatus();
-  };
-  const auto read = [](const std::string& path, std::string& text) -> absl::Status {
-    if (path.empty()) return absl::OkStatus();
-    std::ifstream file(path);
-    if (!file) return absl::NotFoundError(fmt::format("{} cannot be read", path));
-    text.assign(std::istreambuf_iterator<char>(file), {});
-    return absl::OkStatus();
-  };
-  if (absl::Status s = read_secret(config.cluster_token_file, peers.token); !s.ok()) return s;
+  if (absl::Status s = ReadSecret(config.cluster_token_file, peers.token); !s.ok()) return s;
   while (!peers.token.empty() && peers.token.find_last_of(" \r\n\t") == peers.token.size() - 1) {
     peers.token.pop_back();
   }
@@ -188,9 +202,9 @@ absl::StatusOr<Peers::Options> PeersOf(const Config& config) {
         config.cluster_token_file, peers.token.size(), kLeastTokenBytes));
   }
   if (!peers.tls) return peers;
-  if (absl::Status s = read_secret(config.tls_key, peers.key); !s.ok()) return s;
-  if (absl::Status s = read(config.tls_certificate, peers.certificate); !s.ok()) return s;
-  if (absl::Status s = read(config.cluster_ca, peers.authorities); !s.ok()) return s;
+  if (absl::Status s = ReadSecret(config.tls_key, peers.key); !s.ok()) return s;
+  if (absl::Status s = ReadText(config.tls_certificate, peers.certificate); !s.ok()) return s;
+  if (absl::Status s = ReadText(config.cluster_ca, peers.authorities); !s.ok()) return s;
   return peers;
 }
 
@@ -383,7 +397,10 @@ class Server::Impl {
     if (!peers.ok()) return peers.status();
     if (!peers->token.empty()) access_->TrustNodes(peers->token);
     options.peers = *std::move(peers);
-    auto cluster = Cluster::Join(std::move(options), OpenEtcd(config_.etcd), *engine_,
+    options.staleness = std::chrono::duration<double>(config_.cluster_staleness_seconds);
+    const auto etcd = EtcdCredentials(config_);
+    if (!etcd.ok()) return etcd.status();
+    auto cluster = Cluster::Join(std::move(options), OpenEtcd(config_.etcd, *etcd), *engine_,
                                  [this](const std::string& tenant, const std::string& name) {
                                    live_streams_->MatrixChanged(tenant, name);
                                  });
@@ -616,6 +633,13 @@ class Server::Impl {
                     .telemetry = telemetry_,
                     .in_flight = [this] { return live_streams_->InFlight(); },
                     .not_ready = [this] { return NotReady(); },
+                    .cluster = config_.etcd.empty()
+                                   ? std::function<nlohmann::json()>()
+                                   : [this] {
+                                       const Cluster* const cluster = joined_;
+                                       return cluster == nullptr ? nlohmann::json::object()
+                                                                 : ClusterTable(*cluster);
+                                     },
                     .addresses = addresses_,
                     .started = started_,
                     .started_steady = started_steady_})));

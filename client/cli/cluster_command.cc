@@ -1,4 +1,4 @@
-// cluster: the nodes that there are, and draining one.
+// cluster: the nodes that there are, draining one, and forgetting one.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -67,10 +67,13 @@ absl::Status WaitUntilDrained(const Client& client, const std::string& name, dou
 
 void AddCluster(CLI::App& app, Invocation& invocation) {
   CLI::App* cluster = app.add_subcommand("cluster", "The nodes of a cluster; for operators");
-  cluster->footer(ExampleLines({"sparsectl cluster list", "sparsectl cluster drain node-2"}));
+  cluster->footer(
+      ExampleLines({"sparsectl cluster list", "sparsectl cluster drain node-2",
+                    "sparsectl cluster forget node-3", "sparsectl cluster top --once"}));
   cluster->require_subcommand(1);
   cluster->add_subcommand("list", "Which nodes there are, and what each of them has")
       ->callback([&invocation] { invocation.run = ListNodes; });
+  AddClusterStats(*cluster, invocation);
   CLI::App* drain = cluster->add_subcommand(
       "drain",
       "Have a node give its matrices to others, in the background while it serves them, and get no "
@@ -101,6 +104,24 @@ void AddCluster(CLI::App& app, Invocation& invocation) {
                       "{} gives {} matrices to others; sparsectl cluster list says when it is "
                       "drained\n",
                       *node, Count(*matrices))};
+    };
+  });
+  CLI::App* forget = cluster->add_subcommand(
+      "forget",
+      "Take a node that never comes back out of all that the cluster knows, so that nothing waits "
+      "for it");
+  auto gone = std::make_shared<std::string>();
+  auto lose = std::make_shared<bool>(false);
+  forget->add_option("NODE", *gone, "Its name")->type_name("TEXT")->required();
+  forget->add_flag("--lose-matrices", *lose, "Also matrices that it alone has: they are deleted");
+  forget->callback([&invocation, gone, lose] {
+    invocation.run = [gone, lose](const Client& client) -> absl::StatusOr<Report> {
+      const absl::StatusOr<ForgottenNode> forgotten = client.ForgetNode(*gone, *lose);
+      if (!forgotten.ok()) return forgotten.status();
+      return Report{
+          {{"node", *gone}, {"records", forgotten->records}, {"lost", forgotten->lost}},
+          fmt::format("{} is forgotten: {} records named it, {} matrices are lost with it\n", *gone,
+                      Count(forgotten->records), Count(forgotten->lost))};
     };
   });
 }

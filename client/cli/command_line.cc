@@ -128,6 +128,15 @@ absl::StatusOr<std::unique_ptr<MatrixWriter>> OpenOutput(const OutputArguments& 
   return OpenMatrixWriter(output.path, format);
 }
 
+std::string MissingCopies(const MatrixInfo& info) {
+  if (info.copies_missing == 0) return "";
+  return fmt::format(
+      "fewer nodes than --replicas have it, {} {} missing: it is lost if {} is, and copied again "
+      "when there are more (sparsectl cluster list)",
+      info.copies_missing, info.copies_missing == 1 ? "is" : "are",
+      info.nodes.size() == 1 ? info.nodes.front() : fmt::format("{}", fmt::join(info.nodes, ", ")));
+}
+
 void AddNote(const std::string& note, Report& report) {
   if (note.empty()) return;
   report.json["note"] = note;

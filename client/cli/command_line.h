@@ -74,6 +74,8 @@ void AddCommands(CLI::App& app, Invocation& invocation);
 void AddBench(CLI::App& app, Invocation& invocation);
 void AddBuffers(CLI::App& app, Invocation& invocation);
 void AddCluster(CLI::App& app, Invocation& invocation);
+/// To "cluster".
+void AddClusterStats(CLI::App& cluster, Invocation& invocation);
 void AddCompletion(CLI::App& app, Invocation& invocation);
 void AddCopy(CLI::App& app, Invocation& invocation);
 void AddDelete(CLI::App& app, Invocation& invocation);

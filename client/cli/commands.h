@@ -40,6 +40,10 @@ absl::StatusOr<std::unique_ptr<MatrixWriter>> OpenOutput(const OutputArguments& 
 /// Unless it is empty.
 void AddNote(const std::string& note, Report& report);
 
+/// "on 1 node, and 1 copy is missing: ...": a matrix of a cluster that fewer nodes have than its
+/// servers' --replicas; empty: all of them have it.
+std::string MissingCopies(const MatrixInfo& info);
+
 struct PrepareArguments {
   std::string name;
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"

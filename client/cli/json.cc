@@ -86,6 +86,7 @@ Json ToJson(const MatrixInfo& info) {
                {"idle_ns", info.idle.count()},
                {"shares", Json::array()},
                {"nodes", info.nodes},
+               {"copies_missing", info.copies_missing},
                {"csr_bytes", info.csr_bytes},
                {"created_unix_ns", UnixNs(info.created)},
                {"preparation_seconds", info.preparation_seconds},

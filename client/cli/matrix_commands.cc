@@ -230,9 +230,14 @@ absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& argum
   const absl::StatusOr<uint64_t> version =
       matrix.UpdateValues(span, {.durable = arguments.durable});
   if (!version.ok()) return version.status();
-  return Report{{{"name", arguments.name}, {"version", *version}},
+  // The nodes of a cluster may store more than they were asked to.
+  absl::StatusOr<MatrixInfo> now = info->nodes.empty() ? info : matrix.Info();
+  const bool durable = arguments.durable || (now.ok() && !now->nodes.empty() && now->durable);
+  Report report{{{"name", arguments.name}, {"version", *version}},
                 fmt::format("{} has new values, version {}{}\n", arguments.name, *version,
-                            arguments.durable ? "" : ", in memory only (--durable keeps them)")};
+                            durable ? "" : ", in memory only (--durable keeps them)")};
+  if (now.ok()) AddNote(MissingCopies(*now), report);
+  return report;
 }
 
 absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments) {

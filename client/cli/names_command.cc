@@ -31,7 +31,10 @@ Report DeleteAll(const Client& client, const std::vector<std::string>& names,
 }
 
 Report NamedReport(const MatrixInfo& info, std::string_view name, std::string_view verb) {
-  return {ToJson(info), fmt::format("{} {} to {}: {}\n", verb, name, info.name, Summary(info))};
+  Report report{ToJson(info),
+                fmt::format("{} {} to {}: {}\n", verb, name, info.name, Summary(info))};
+  AddNote(MissingCopies(info), report);
+  return report;
 }
 
 }  // namespace

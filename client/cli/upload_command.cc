@@ -63,6 +63,7 @@ absl::StatusOr<Report> UploadOne(const Client& client, const UploadArguments& ar
   Report report{ToJson(*info), fmt::format("uploaded {}: {}, in {} ({})\n", name, Summary(*info),
                                            Milliseconds(elapsed), Source(*file))};
   for (const std::string& note : Sentences(*file)) report.text += fmt::format("note    {}\n", note);
+  AddNote(MissingCopies(*info), report);
   report.json["file"] = ToJson(*file);
   report.json["file"]["path"] = path;
   report.json["upload_ns"] = std::chrono::nanoseconds(elapsed).count();

@@ -50,6 +50,19 @@ Call<int64_t> DrainNode(const std::shared_ptr<Connection>& connection, const std
       [](const v1::DrainNodeReply& reply) { return reply.matrices(); });
 }
 
+Call<ForgottenNode> ForgetNode(const std::shared_ptr<Connection>& connection,
+                               const std::string& node, bool lose_matrices,
+                               const CallOptions& options) {
+  v1::ForgetNodeRequest request;
+  request.set_node(node);
+  request.set_lose_matrices(lose_matrices);
+  return LaunchUnary<v1::ForgetNodeReply, ForgottenNode>(
+      connection, "/sparsed.v1.Cluster/ForgetNode", options, /*safe_to_repeat=*/false, request,
+      [](const v1::ForgetNodeReply& reply) {
+        return ForgottenNode{.records = reply.records(), .lost = reply.lost()};
+      });
+}
+
 Call<DeviceInfo> Calibrate(const std::shared_ptr<Connection>& connection, const std::string& device,
                            const CallOptions& options) {
   v1::CalibrateRequest request;

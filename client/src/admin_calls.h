@@ -16,6 +16,9 @@ Call<ClusterInfo> ListNodes(const std::shared_ptr<Connection>& connection,
                             const CallOptions& options);
 Call<int64_t> DrainNode(const std::shared_ptr<Connection>& connection, const std::string& node,
                         bool undo, const CallOptions& options);
+Call<ForgottenNode> ForgetNode(const std::shared_ptr<Connection>& connection,
+                               const std::string& node, bool lose_matrices,
+                               const CallOptions& options);
 Call<DeviceInfo> Calibrate(const std::shared_ptr<Connection>& connection, const std::string& device,
                            const CallOptions& options);
 Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options);

@@ -156,6 +156,14 @@ absl::StatusOr<int64_t> Client::DrainNode(const std::string& node, bool undo,
                                           const CallOptions& options) const {
   return DrainNodeAsync(node, undo, options).Wait();
 }
+absl::StatusOr<ForgottenNode> Client::ForgetNode(const std::string& node, bool lose_matrices,
+                                                 const CallOptions& options) const {
+  return ForgetNodeAsync(node, lose_matrices, options).Wait();
+}
+Call<ForgottenNode> Client::ForgetNodeAsync(const std::string& node, bool lose_matrices,
+                                            const CallOptions& options) const {
+  return client::ForgetNode(connection_, node, lose_matrices, options);
+}
 Call<int64_t> Client::DrainNodeAsync(const std::string& node, bool undo,
                                      const CallOptions& options) const {
   return client::DrainNode(connection_, node, undo, options);

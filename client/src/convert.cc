@@ -208,7 +208,8 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                   .time_to_live = std::chrono::nanoseconds(proto.time_to_live_ns()),
                   .idle = std::chrono::nanoseconds(proto.idle_ns()),
                   .shares = FromProto(proto.shares()),
-                  .nodes = {proto.nodes().begin(), proto.nodes().end()}};
+                  .nodes = {proto.nodes().begin(), proto.nodes().end()},
+                  .copies_missing = proto.copies_missing()};
   for (const v1::LayoutInfo& layout : proto.layouts()) {
     info.layouts.push_back(
         {layout.kind(), layout.recipe(), layout.bytes(), layout.build_seconds()});

@@ -1,5 +1,7 @@
 #include "client/src/remote_call.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -106,6 +108,15 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
       // grace, and gRPC tells that as CANCELLED.
       status = absl::UnavailableError("the server ended the call, as it does when it shuts down");
     }
+    if (redirect && redirects_ == kMostRedirects) {
+      // Nodes that know of a change, and others that do not yet, send it to each other.
+      status = absl::UnavailableError(
+          fmt::format("nodes redirected the call {} times, one to the other: {}", redirects_,
+                      std::string(status.message())));
+      redirect.reset();
+      redirects_ = 0;
+      sent = false;
+    }
     backoff = std::min<system_clock::duration>(
         connection().options().initial_backoff * (1 << std::min(attempts_ - 1, 10)), kMaxBackoff);
     const auto now = system_clock::now();
@@ -121,7 +132,7 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
     waiting_ = (absl::IsUnavailable(status) || asked) && backoff <= kMaxBackoff &&
                (repeat_ != Repeat::kNever || !sent) && !stopped_ && more &&
                now + backoff < deadline_;
-    if (redirect && !stopped_ && redirects_ < kMostRedirects && now < deadline_) {
+    if (redirect && !stopped_ && now < deadline_) {
       // Nothing was done there: it is not an attempt that failed.
       ++redirects_;
       asked_.clear();

@@ -334,8 +334,9 @@ absl::StatusOr<MatrixLease> Catalog::Add(const UploadHeader& header,
     }
     const NameKey key(header.tenant, header.name);
     NewMatrix record = RecordOf(key, *pattern, **csr, values, caller_order);
-    record.version = NextVersion(key);
-    record.created_unix_ns = NowUnixNs();
+    const bool copied = header.version != 0;
+    record.version = copied ? header.version : NextVersion(key);
+    record.created_unix_ns = copied ? header.created_unix_ns : NowUnixNs();
     record.time_to_live_ns = header.time_to_live.count();
     const auto lazy_values = std::make_shared<LazyArray>(values);
     const auto lazy_order = caller_order ? std::make_shared<LazyArray>(*caller_order) : nullptr;
@@ -435,7 +436,14 @@ absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::S
 uint64_t Catalog::NextVersion(const NameKey& key) const {
   const MutexLock lock(mutex_);
   const auto known = versions_.find(key);
-  return (known != versions_.end() ? known->second.last : deleted_version_) + 1;
+  return std::max(others_version_,
+                  known != versions_.end() ? known->second.last : deleted_version_) +
+         1;
+}
+
+void Catalog::RaiseVersions(uint64_t used) {
+  const MutexLock lock(mutex_);
+  others_version_ = std::max(others_version_, used);
 }
 
 absl::Status Catalog::UseVersion(const NameKey& key, uint64_t version) {
@@ -458,7 +466,8 @@ std::shared_ptr<Pattern> Catalog::Publish(const MatrixLease& matrix) {
   std::shared_ptr<Pattern> gone;
   {
     const MutexLock lock(mutex_);
-    versions_[NameKey(matrix->tenant(), matrix->name())].last = matrix->version();
+    uint64_t& last = versions_[NameKey(matrix->tenant(), matrix->name())].last;
+    last = std::max(last, matrix->version());  // a copy's may be a lower one
     replaced = ReplaceLocked(matrix);
     // The last other matrix of the pattern may have been deleted while this one was being stored.
     std::weak_ptr<Pattern>& known = patterns_[matrix->pattern()->hash()];

@@ -62,6 +62,9 @@ struct UploadHeader {
   std::vector<ProblemClass> expected;
   /// For which nothing needs to use it before it is forgotten; 0: it stays.
   std::chrono::nanoseconds time_to_live{0};
+  /// Of a copy of what another server has: the numbers that it has there. 0: it gets its own.
+  uint64_t version = 0;
+  int64_t created_unix_ns = 0;
   Requester requester = {};  ///< for who is told of it
 };
 
@@ -224,6 +227,9 @@ class Catalog {
   std::vector<MatrixLease> MatricesOf(const Pattern& pattern) const;
   std::vector<MatrixLease> All() const;
   int64_t patterns() const;
+  /// Other servers that change the same names may have used versions up to this one: those that are
+  /// made here from now on are higher.
+  void RaiseVersions(uint64_t used);
   /// Matrices have that pattern, or one that is being uploaded.
   bool HasPattern(const std::string& hash) const;
 
@@ -326,6 +332,7 @@ class Catalog {
   NameKey looked_at_ ABSL_GUARDED_BY(mutex_);  ///< the last one that FindDue did; empty: none
   std::map<NameKey, Versions> versions_ ABSL_GUARDED_BY(mutex_);  ///< of matrices_
   uint64_t deleted_version_ ABSL_GUARDED_BY(mutex_) = 0;  ///< the highest of any that was deleted
+  uint64_t others_version_ ABSL_GUARDED_BY(mutex_) = 0;   ///< the highest that others may have used
   std::map<std::string, std::weak_ptr<Pattern>> patterns_ ABSL_GUARDED_BY(mutex_);  ///< by hash
 };
 

@@ -20,8 +20,10 @@ constexpr int64_t kLeaseSeconds = 3;
 constexpr std::chrono::milliseconds kBeat(800);
 /// Without an answer for so long the lease may have ended: others may own what was here.
 constexpr std::chrono::duration<double> kTrustedSilence(2.6);
-/// Between two writings of how much memory is free.
-constexpr int kBeatsBetweenFacts = 8;
+/// What is known of the directory is older only where it does not answer: else it is read again.
+constexpr std::chrono::duration<double> kTrustedView(3);
+/// More are never on their way.
+constexpr size_t kMostBeats = 64;
 
 std::string KeyOfNode(std::string_view name) { return fmt::format("{}{}", kNodesPrefix, name); }
 
@@ -41,6 +43,7 @@ Cluster::Cluster(Options options, std::unique_ptr<Directory> directory, engine::
       engine_(engine),
       on_changed_(std::move(on_changed)),
       peers_(options_.peers),
+      viewed_(steady_clock::now()),
       answered_(steady_clock::now()) {}
 
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Join(
@@ -102,11 +105,25 @@ absl::Status Cluster::Register(bool first) {
     return absl::AlreadyExistsError(fmt::format("another node at {} is called {} already (--node)",
                                                 record->address, options_.self.name));
   }
+  // What such a node has on its disk may be old, and nothing says so any more.
+  const std::string forgotten = fmt::format("{}{}", kForgottenPrefix, options_.self.name);
+  const auto mark = directory_->Read(forgotten);
+  if (!mark.ok()) return mark.status();
+  const bool was_forgotten =
+      std::ranges::find(mark->entries, forgotten, &Directory::Entry::key) != mark->entries.end();
+  if (was_forgotten && !engine_.catalog().All().empty()) {
+    return absl::FailedPreconditionError(fmt::format(
+        "the cluster was told to forget the node {}, and what its data directory has may be old: "
+        "start it with an empty one, or with another name (--node)",
+        options_.self.name));
+  }
   const absl::StatusOr<int64_t> lease = directory_->Grant(kLeaseSeconds);
   if (!lease.ok()) return lease.status();
   // Of two servers of that name that start at once, one is refused.
-  const auto applied = directory_->Apply(
-      {{.key = key, .value = ToJson(Self()), .lease = *lease, .if_revision = revision}});
+  std::vector<Directory::Change> changes = {
+      {.key = key, .value = ToJson(Self()), .lease = *lease, .if_revision = revision}};
+  if (was_forgotten) changes.push_back({.key = forgotten, .value = {}, .if_revision = {}});
+  const auto applied = directory_->Apply(changes);
   if (!applied.ok()) {
     directory_->Revoke(*lease).IgnoreError();
     return applied.status();
@@ -122,7 +139,7 @@ absl::Status Cluster::Register(bool first) {
 }
 
 void Cluster::KeepLease(const std::stop_token& stop) {
-  for (int beat = 1; Sleep(stop, kBeat); ++beat) {
+  while (Sleep(stop, kBeat)) {
     int64_t lease = 0;
     {
       const MutexLock lock(mutex_);
@@ -131,18 +148,35 @@ void Cluster::KeepLease(const std::stop_token& stop) {
     absl::Status status = directory_->KeepAlive(lease);
     if (absl::IsNotFound(status)) status = Register(/*first=*/false);
     Note(status);
-    if (!status.ok() || beat % kBeatsBetweenFacts != 0) continue;
-    {
-      const MutexLock lock(mutex_);
-      lease = lease_;
-    }
-    Note(directory_
-             ->Apply({{.key = KeyOfNode(options_.self.name),
-                       .value = ToJson(Self()),
-                       .lease = lease,
-                       .if_revision = {}}})
-             .status());
+    if (status.ok()) Beat();
   }
+}
+
+void Cluster::Beat() {
+  int64_t lease = 0;
+  {
+    const MutexLock lock(mutex_);
+    lease = lease_;
+  }
+  const auto asked = steady_clock::now();
+  const auto applied = directory_->Apply({{.key = KeyOfNode(options_.self.name),
+                                           .value = ToJson(Self()),
+                                           .lease = lease,
+                                           .if_revision = {}}});
+  Note(applied.status());
+  if (!applied.ok()) return;
+  const MutexLock lock(mutex_);
+  SawLocked(*applied);
+  if (next_revision_ > *applied) {
+    viewed_ = std::max(viewed_, asked);
+  } else if (beats_.size() < kMostBeats) {
+    beats_.push_back({*applied, asked});
+  }
+  const std::chrono::duration<double> age = steady_clock::now() - viewed_;
+  if (age < kTrustedView || watch_.stop_requested()) return;
+  Log(LogLevel::kWarn, "the watch of the directory says nothing: all is read again",
+      {{"seconds", age.count()}});
+  watch_.request_stop();
 }
 
 void Cluster::Note(const absl::Status& status) {
@@ -162,7 +196,14 @@ void Cluster::Note(const absl::Status& status) {
 std::string Cluster::Problem() const {
   const MutexLock lock(mutex_);
   const std::chrono::duration<double> silence = steady_clock::now() - answered_;
-  if (silence < kTrustedSilence) return {};
+  if (silence < kTrustedSilence) {
+    const std::chrono::duration<double> age = steady_clock::now() - viewed_;
+    if (age < 2 * kTrustedView) return {};
+    return fmt::format(
+        "what this node knows of etcd is {:.0f} s old: products go on, and changes are refused "
+        "until it has heard of it again",
+        age.count());
+  }
   return fmt::format(
       "etcd has not answered for {:.0f} s: products go on, and changes are refused until it does",
       silence.count());
@@ -171,10 +212,13 @@ std::string Cluster::Problem() const {
 void Cluster::Follow(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     int64_t revision = 0;
+    std::stop_source watch;
     {
       const MutexLock lock(mutex_);
       revision = next_revision_;
+      watch_ = watch;
     }
+    const std::stop_callback on_stop(stop, [&watch] { watch.request_stop(); });
     const absl::Status status = directory_->Watch(
         std::string(kDirectoryPrefix), revision,
         [this](const std::vector<Directory::Event>& events) {
@@ -182,12 +226,17 @@ void Cluster::Follow(const std::stop_token& stop) {
           for (const Directory::Event& event : events) {
             TakeLocked(event);
             next_revision_ = std::max(next_revision_, event.entry.revision + 1);
+            SawLocked(event.entry.revision);
+          }
+          while (!beats_.empty() && beats_.front().revision < next_revision_) {
+            viewed_ = std::max(viewed_, beats_.front().asked);
+            beats_.pop_front();
           }
           changed_.NotifyAll();
         },
-        stop);
+        watch.get_token());
     if (stop.stop_requested()) return;
-    Note(status);
+    if (!watch.stop_requested()) Note(status);
     if (!Sleep(stop, std::chrono::milliseconds(300))) return;
     // What was missed; where the directory is away, the watch goes on from where it was.
     Load().IgnoreError();
@@ -195,6 +244,7 @@ void Cluster::Follow(const std::stop_token& stop) {
 }
 
 absl::Status Cluster::Load() {
+  const auto asked = steady_clock::now();
   const auto contents = directory_->Read(std::string(kDirectoryPrefix));
   if (!contents.ok()) return contents.status();
   const MutexLock lock(mutex_);
@@ -205,6 +255,8 @@ absl::Status Cluster::Load() {
     if (record.revision > contents->revision) known_.matrices[key] = std::move(record);
   }
   next_revision_ = contents->revision + 1;
+  SawLocked(contents->revision);
+  viewed_ = std::max(viewed_, asked);
   changed_.NotifyAll();
   return absl::OkStatus();
 }
@@ -215,9 +267,12 @@ absl::Status Cluster::Reload(const engine::NameKey& key) {
   if (!contents.ok()) return contents.status();
   const auto found = std::ranges::find(contents->entries, of, &Directory::Entry::key);
   const MutexLock lock(mutex_);
+  SawLocked(contents->revision);
   if (found != contents->entries.end()) {
     TakeLocked({*found, false});
-  } else {
+  } else if (const auto known = known_.matrices.find(key);
+             known == known_.matrices.end() || known->second.revision <= contents->revision) {
+    // What the watch has told since is newer than this answer.
     known_.matrices.erase(key);
     owned_.erase(key);
     expired_.erase(key);
@@ -226,10 +281,11 @@ absl::Status Cluster::Reload(const engine::NameKey& key) {
 }
 
 void Cluster::TakeLocked(const Directory::Event& event) {
-  unsettled_ = true;
   const std::string_view key = event.entry.key;
   if (key.starts_with(kNodesPrefix)) {
     const std::string name(key.substr(kNodesPrefix.size()));
+    // They write how much memory is free all the time.
+    if (event.deleted || !known_.nodes.contains(name)) unsettled_ = true;
     auto record = ParseNodeRecord(event.entry.value);
     if (event.deleted || !record.ok()) {
       if (known_.nodes.erase(name) > 0) {
@@ -239,7 +295,10 @@ void Cluster::TakeLocked(const Directory::Event& event) {
       record->name = name;
       known_.nodes[name] = *std::move(record);
     }
-  } else if (key.starts_with(kDrainPrefix)) {
+    return;
+  }
+  unsettled_ = true;
+  if (key.starts_with(kDrainPrefix)) {
     const std::string name(key.substr(kDrainPrefix.size()));
     if (event.deleted) {
       known_.draining.erase(name);
@@ -297,12 +356,18 @@ std::vector<std::string> Cluster::PlacementLocked(std::string_view key) const {
 
 bool Cluster::IsCurrentHere(const MatrixRecord& record) const {
   if (record.deleted) return false;
-  if (IsMine(record)) {
+  const bool alone = IsMine(record) && record.copies.size() == 1 && record.previous.empty();
+  {
     const MutexLock lock(mutex_);
-    if (owned_.contains(record.key)) return true;
+    if (changing_.contains(record.key)) return false;
+    if (alone && owned_.contains(record.key)) {
+      // It may be on its way to another name.
+      return engine_.catalog().Look(record.key.first, record.key.second) != nullptr;
+    }
   }
-  const MatrixCopy* const copy = record.CopyAt(options_.self.name);
-  if (copy == nullptr) return false;
+  const auto& acknowledged = record.acknowledged();
+  const auto copy = std::ranges::find(acknowledged, options_.self.name, &MatrixCopy::node);
+  if (copy == acknowledged.end()) return false;
   const engine::MatrixLease here = engine_.catalog().Look(record.key.first, record.key.second);
   return here != nullptr && IdentityOf(*here) == copy->identity;
 }
@@ -328,6 +393,22 @@ absl::Status Cluster::Redirect(std::string_view reference, std::vector<std::stri
 }
 
 absl::Status Cluster::Route(std::string_view tenant, std::string_view reference, Need need) {
+  // Also that there is no such matrix may be old.
+  if (need == Need::kChange) {
+    if (const std::string problem = Problem(); !problem.empty()) {
+      return absl::UnavailableError(problem);
+    }
+  }
+  if (need == Need::kRead && options_.staleness.count() > 0) {
+    const MutexLock lock(mutex_);
+    const std::chrono::duration<double> age = steady_clock::now() - viewed_;
+    if (age > options_.staleness) {
+      return absl::UnavailableError(fmt::format(
+          "the node {} has not heard of etcd for {:.1f} s, and serves nothing that may be older "
+          "than {:.3g} s (--cluster-staleness)",
+          options_.self.name, age.count(), options_.staleness.count()));
+    }
+  }
   const std::optional<MatrixRecord> record = RecordOf(engine::Named(tenant, reference));
   if (!record.has_value()) return absl::OkStatus();
   const bool shared = std::ranges::any_of(record->shares, [&](const engine::Share& share) {
@@ -335,11 +416,6 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
   });
   if (record->deleted || (record->key.first != tenant && !shared)) {
     return engine::NoMatrix(reference);
-  }
-  if (need == Need::kChange) {
-    if (const std::string problem = Problem(); !problem.empty()) {
-      return absl::UnavailableError(problem);
-    }
   }
   if (IsMine(*record)) {
     const MutexLock lock(mutex_);
@@ -352,12 +428,18 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
   }
   if (here) return absl::OkStatus();
   std::vector<std::string> nodes;
+  bool changes = false;
   {
     const MutexLock lock(mutex_);
-    for (const MatrixCopy& copy : record->copies) {
+    for (const MatrixCopy& copy : need == Need::kChange ? record->copies : record->acknowledged()) {
       if (copy.node != options_.self.name && IsAliveLocked(copy.node)) nodes.push_back(copy.node);
       if (need == Need::kChange) break;  // its owner alone
     }
+    changes = changing_.contains(record->key) || !record->previous.empty();
+  }
+  if (nodes.empty() && changes && need == Need::kRead) {
+    return absl::UnavailableError(fmt::format(
+        "\"{}\" is being changed: who has what it was has what it will be already", reference));
   }
   if (nodes.empty() && IsMine(*record)) {
     return absl::UnavailableError(
@@ -390,7 +472,7 @@ absl::Status Cluster::RouteAll(std::string_view tenant,
     if (!record.has_value()) return absl::OkStatus();  // the engine says that it is nowhere
     epoch = std::max(epoch, record->epoch);
     std::vector<std::string> have;
-    for (const MatrixCopy& copy : record->copies) {
+    for (const MatrixCopy& copy : record->acknowledged()) {
       if (IsAlive(copy.node)) have.push_back(copy.node);
     }
     if (first) common = have;
@@ -523,13 +605,26 @@ Cluster::Counts Cluster::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
   counts.directory_silence = std::chrono::duration<double>(steady_clock::now() - answered_).count();
+  counts.view_age = std::chrono::duration<double>(steady_clock::now() - viewed_).count();
   for (const auto& [key, record] : known_.matrices) {
-    if (!IsMine(record)) continue;
-    int64_t there = 0;
-    for (const MatrixCopy& copy : record.copies) there += IsAliveLocked(copy.node) ? 1 : 0;
-    counts.copies_missing += std::max<int64_t>(options_.replicas - there, 0);
+    if (IsMine(record)) counts.copies_missing += CopiesMissingLocked(record);
   }
   return counts;
+}
+
+int Cluster::CopiesMissingLocked(const MatrixRecord& record) const {
+  const auto there = std::ranges::count_if(
+      record.copies, [this](const MatrixCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return IsAliveLocked(copy.node);
+      });
+  return std::max(options_.replicas - static_cast<int>(there), 0);
+}
+
+int Cluster::CopiesMissing(const engine::NameKey& key) const {
+  const MutexLock lock(mutex_);
+  const auto found = known_.matrices.find(key);
+  if (found == known_.matrices.end() || found->second.deleted) return 0;
+  return CopiesMissingLocked(found->second);
 }
 
 absl::StatusOr<int64_t> Cluster::Drain(const std::string& node, bool undo) {

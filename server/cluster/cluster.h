@@ -1,6 +1,7 @@
 // A server's part in a cluster: who the other nodes are, who has which matrix, and who serves what.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -34,6 +36,8 @@ class Cluster {
     int replicas = 1;                   ///< nodes that have each matrix, if there are so many
     int64_t copy_bytes_per_second = 0;  ///< of copies that are made again; 0: as fast as it goes
     int threads = 1;                    ///< for a copy that arrives
+    /// That what is known of the directory may be old when reads are served by it; 0: no bound.
+    std::chrono::duration<double> staleness{0};
     Peers::Options peers;
   };
   struct Node {
@@ -50,6 +54,11 @@ class Cluster {
     int64_t copies_missing = 0;
     int64_t takeovers = 0;
     double directory_silence = 0;  ///< seconds since the directory answered
+    double view_age = 0;           ///< seconds since which what is known may have changed
+  };
+  struct Forgotten {
+    int64_t records = 0;  ///< that named the node
+    int64_t lost = 0;     ///< of these, of matrices that it alone had
   };
   enum class Need : uint8_t {
     kRead,   ///< any node that has what is current
@@ -118,6 +127,11 @@ class Cluster {
   std::string Problem() const;
   /// NOT_FOUND; UNAVAILABLE. How many matrices it still owns.
   absl::StatusOr<int64_t> Drain(const std::string& node, bool undo);
+  /// Takes a node that does not come back out of all records; what it alone has is deleted, if
+  /// `lose`. FAILED_PRECONDITION if it is there, or has something alone; NOT_FOUND; UNAVAILABLE.
+  absl::StatusOr<Forgotten> Forget(const std::string& node, bool lose);
+  /// How many fewer nodes than Options::replicas have it and are there; 0 of what is not known.
+  int CopiesMissing(const engine::NameKey& key) const;
   /// Of a tenant's matrices, or of all tenants' (none), by key.
   std::vector<MatrixRecord> Records(const std::optional<std::string>& tenant) const;
   std::optional<MatrixRecord> RecordOf(const engine::NameKey& key) const;
@@ -147,6 +161,13 @@ class Cluster {
   absl::Status Load();
   absl::Status Reload(const engine::NameKey& key);
   void TakeLocked(const Directory::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The directory is, or was, at that revision.
+  void SawLocked(int64_t revision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    highest_revision_ = std::max(highest_revision_, revision);
+  }
+  /// Writes this node's record, and knows by when the watch brings it back how old the view is.
+  void Beat();
+  int CopiesMissingLocked(const MatrixRecord& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// `status` of asking the directory.
   void Note(const absl::Status& status);
 
@@ -180,7 +201,7 @@ class Cluster {
   absl::Status Erase(const MatrixRecord& record);
 
   // With the matrix busy.
-  /// Whether this node may change it, which it can then.
+  /// Whether this node may change it, which it can then, to a version that nobody has used.
   absl::Status MayChange(const engine::NameKey& key);
   /// Of a matrix that this node owns by its record: what the record says of it counts until this
   /// was OK, and what this node makes of it counts from then on. UNAVAILABLE if others have what is
@@ -208,6 +229,13 @@ class Cluster {
   /// This node is drained, and others have enough copies.
   bool IsSpare(const MatrixRecord& record) const;
   void SettleDeleted(MatrixRecord record);
+  /// Takes a name that is free before the disk has it; of a new matrix `from` is `to`, too.
+  absl::Status Reserve(const engine::NameKey& from, const engine::NameKey& to);
+  /// It is free again; what is here of it goes.
+  void Unreserve(const engine::NameKey& to);
+  /// Both names at once: the disk has it by the new one. ABORTED: others have one of them by now.
+  absl::Status PublishRenamed(const engine::NameKey& from, const engine::NameKey& to,
+                              const engine::Matrix& made);
   /// If the directory says so, too, when it is asked now.
   void DropHere(const engine::NameKey& key);
   void CopyInBackground(const std::stop_token& stop);
@@ -224,9 +252,21 @@ class Cluster {
   CondVar changed_;
   Known known_ ABSL_GUARDED_BY(mutex_);
   int64_t next_revision_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t highest_revision_ ABSL_GUARDED_BY(mutex_) = 0;  ///< that the directory is known to have
+  struct Written {
+    int64_t revision = 0;
+    std::chrono::steady_clock::time_point asked;  ///< before that
+  };
+  /// This node's records that the watch has yet to bring back.
+  std::deque<Written> beats_ ABSL_GUARDED_BY(mutex_);
+  /// All that the directory had then is known.
+  std::chrono::steady_clock::time_point viewed_ ABSL_GUARDED_BY(mutex_);
+  std::stop_source watch_ ABSL_GUARDED_BY(mutex_);  ///< ends the one under way
   int64_t lease_ ABSL_GUARDED_BY(mutex_) = 0;
   bool unsettled_ ABSL_GUARDED_BY(mutex_) = true;
   std::set<engine::NameKey> busy_ ABSL_GUARDED_BY(mutex_);
+  /// Of these, those that change here while others have what was acknowledged: they serve it.
+  std::set<engine::NameKey> changing_ ABSL_GUARDED_BY(mutex_);
   std::deque<engine::NameKey> incomplete_ ABSL_GUARDED_BY(mutex_);  ///< to be copied, one by one
   struct Arrival {
     std::chrono::steady_clock::time_point time;

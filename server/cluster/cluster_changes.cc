@@ -26,10 +26,24 @@ absl::Status ChangedElsewhere() {
   return absl::AbortedError("other nodes change the matrix at the same time");
 }
 
+/// Others own what was changed by now: they may have the change, or not.
+absl::Status Unsure(const absl::Status& status) {
+  if (!absl::IsAborted(status)) return status;
+  return absl::UnavailableError(
+      fmt::format("{}: whether the change is kept is not known", std::string(status.message())));
+}
+
 absl::Status ShutsDown() { return absl::UnavailableError("the server is shutting down"); }
 
 std::string Shown(const engine::NameKey& key) {
   return fmt::format("{}{}{}", key.first, engine::kOwnerMark, key.second);
+}
+
+/// No other node has what the record says.
+bool IsAlone(const MatrixRecord& record, const std::string& node) {
+  const auto is_node = [&](const MatrixCopy& copy) { return copy.node == node; };
+  return std::ranges::all_of(record.copies, is_node) &&
+         std::ranges::all_of(record.previous, is_node);
 }
 
 bool IsFormer(const MatrixRecord& record, const std::string& node) {
@@ -60,11 +74,21 @@ class Cluster::Busy {
     if (!held_) return;
     const MutexLock lock(cluster_.mutex_);
     cluster_.busy_.erase(key_);
+    cluster_.changing_.erase(key_);
     cluster_.changed_.NotifyAll();
   }
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
   bool held() const { return held_; }
+  /// It is about to be another here: whoever has what was acknowledged serves it until the cluster
+  /// has the new one.
+  void Hide() {
+    const MutexLock lock(cluster_.mutex_);
+    const auto known = cluster_.known_.matrices.find(key_);
+    if (known != cluster_.known_.matrices.end() && known->second.copies.size() > 1) {
+      cluster_.changing_.insert(key_);
+    }
+  }
 
  private:
   Cluster& cluster_;
@@ -89,6 +113,7 @@ absl::Status Cluster::Write(MatrixRecord& record) {
   if (!revision.ok()) return revision.status();
   record.revision = *revision;
   const MutexLock lock(mutex_);
+  SawLocked(*revision);
   MatrixRecord& known = known_.matrices[record.key];
   if (known.revision < record.revision) known = record;
   if (!IsMine(record)) {
@@ -106,6 +131,7 @@ absl::Status Cluster::Erase(const MatrixRecord& record) {
   Note(revision.status());
   if (!revision.ok()) return revision.status();
   const MutexLock lock(mutex_);
+  SawLocked(*revision);
   const auto known = known_.matrices.find(record.key);
   if (known != known_.matrices.end() && known->second.revision == record.revision) {
     known_.matrices.erase(known);
@@ -127,7 +153,18 @@ absl::Status Cluster::MayChange(const engine::NameKey& key) {
           "an older \"{}\" of the node {} could not be dropped", key.second, options_.self.name));
     }
   }
-  const std::optional<MatrixRecord> record = RecordOf(key);
+  std::optional<MatrixRecord> record = RecordOf(key);
+  if (!record.has_value()) {
+    // A name may have been another's, and its versions used: the directory's revision is above
+    // them.
+    if (absl::Status known = Reload(key); !known.ok()) return known;
+    record = RecordOf(key);
+  }
+  {
+    // Each version was in a record before anybody saw it, so that none is above the revision.
+    const MutexLock lock(mutex_);
+    engine_.catalog().RaiseVersions(static_cast<uint64_t>(highest_revision_));
+  }
   if (!record.has_value() || record->deleted) return absl::OkStatus();
   if (IsMine(*record)) return Own(*record);
   // It is about to take over.
@@ -184,15 +221,31 @@ bool Cluster::GiveUp(MatrixRecord& record) const {
 
 absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
                                                     const LocalChange& change) {
-  const Busy busy(*this, key);
+  Busy busy(*this, key);
   if (!busy.held()) return ShutsDown();
   if (absl::Status may = MayChange(key); !may.ok()) return may;
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  const bool is_new = !record.has_value() || record->deleted;
+  if (is_new) {
+    if (absl::Status reserved = Reserve(key, key); !reserved.ok()) return reserved;
+    // Others may have made and deleted it until then.
+    const MutexLock lock(mutex_);
+    engine_.catalog().RaiseVersions(static_cast<uint64_t>(highest_revision_));
+  }
+  busy.Hide();
   absl::StatusOr<engine::MatrixLease> made = change();
-  if (!made.ok()) return made.status();
+  if (!made.ok()) {
+    if (is_new) Unreserve(key);
+    return made.status();
+  }
   absl::Status status = PublishBusy(key);
   if (absl::IsAborted(status)) DropLoser(key);
-  if (status.ok()) status = Replicate(key, /*background=*/false);
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    LookSoon();
+    return status;
+  }
+  status = Replicate(key, /*background=*/false);
+  if (!status.ok()) return Unsure(status);
   return made;
 }
 
@@ -207,24 +260,94 @@ absl::StatusOr<engine::MatrixLease> Cluster::Rename(const engine::NameKey& from,
   for (const engine::NameKey& key : {from, to}) {
     if (absl::Status may = MayChange(key); !may.ok()) return may;
   }
+  if (from == to) return change();
+  // What the directory does not know yet could not be found again.
+  if (!RecordOf(from).has_value()) {
+    const absl::Status known = PublishBusy(from);
+    if (absl::IsNotFound(known)) return change();  // which says so
+    if (!known.ok()) return known;
+  }
+  if (absl::Status reserved = Reserve(from, to); !reserved.ok()) return reserved;
   absl::StatusOr<engine::MatrixLease> made = change();
-  if (!made.ok() || from == to) return made;
+  if (!made.ok()) {
+    Unreserve(to);
+    return made;
+  }
+  absl::Status status = PublishRenamed(from, to, **made);
+  if (absl::IsAborted(status)) {
+    // It was not told, and is not done.
+    const absl::Status back =
+        engine_.catalog().Rename(to.first, to.second, from.second, options_.threads).status();
+    if (!back.ok()) {
+      Log(LogLevel::kError, "a matrix has a name here that the cluster does not know",
+          {{"matrix", Shown(to)}, {"message", std::string(back.message())}});
+    }
+    Unreserve(to);
+    on_changed_(to.first, to.second);
+  }
+  // If it is not known what the directory has, that is looked at when it answers: SettleDeleted.
+  if (!status.ok()) return status;
+  status = Replicate(to, /*background=*/false);
+  if (!status.ok()) return Unsure(status);
+  return made;
+}
+
+// What a node made and could not tell, or was killed before it could, is dropped when it has heard
+// of the directory again: it would come back later, with an older version than others have made
+// meanwhile.
+absl::Status Cluster::Reserve(const engine::NameKey& from, const engine::NameKey& to) {
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     MatrixRecord record = RecordOf(to).value_or(MatrixRecord());
     if (record.revision != 0 && !record.deleted) {
-      status = absl::AbortedError(
+      return absl::AbortedError(
           fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), to.second));
-      break;
     }
     record.key = to;
-    Describe(**made, record);
+    record.deleted = true;
+    record.renamed_from = from == to ? "" : from.second;
+    if (!IsFormer(record, options_.self.name)) record.former.push_back(options_.self.name);
+    status = Write(record);
+    if (!absl::IsAborted(status)) return status;
+    if (status = Reload(to); !status.ok()) return status;
+    status = ChangedElsewhere();
+  }
+  return status;
+}
+
+void Cluster::Unreserve(const engine::NameKey& to) {
+  std::optional<MatrixRecord> record = RecordOf(to);
+  if (!record.has_value() || !record->deleted ||
+      engine_.catalog().Look(to.first, to.second) != nullptr) {
+    return;
+  }
+  record->renamed_from.clear();
+  std::erase(record->former, options_.self.name);
+  (record->former.empty() ? Erase(*record) : Write(*record)).IgnoreError();
+}
+
+absl::Status Cluster::PublishRenamed(const engine::NameKey& from, const engine::NameKey& to,
+                                     const engine::Matrix& made) {
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    MatrixRecord record = RecordOf(to).value_or(MatrixRecord());
+    // It was written, though nobody said so.
+    if (record.revision != 0 && IsMine(record) &&
+        record.copies.front().identity == IdentityOf(made)) {
+      status = absl::OkStatus();
+      break;
+    }
+    std::optional<MatrixRecord> old = RecordOf(from);
+    if (!record.deleted || record.renamed_from != from.second ||
+        (old.has_value() && !IsMine(*old))) {
+      return ChangedElsewhere();
+    }
+    Describe(made, record);
     ++record.epoch;
     std::vector<Directory::Change> changes = {
         {.key = DirectoryKey(to), .value = ToJson(record), .if_revision = record.revision}};
     // One that the directory does not know needs no more.
-    std::optional<MatrixRecord> old = RecordOf(from);
-    if (old.has_value() && IsMine(*old)) {
+    if (old.has_value()) {
       Directory::Change gone{.key = DirectoryKey(from), .value = {}, .if_revision = old->revision};
       MarkDeleted(*old);
       ++old->epoch;
@@ -239,24 +362,11 @@ absl::StatusOr<engine::MatrixLease> Cluster::Rename(const engine::NameKey& from,
     if (!reloaded.ok()) return reloaded;
     if (!absl::IsAborted(status)) break;
   }
-  if (absl::IsAborted(status)) {
-    // It was not told, and is not done.
-    const absl::Status back =
-        engine_.catalog().Rename(to.first, to.second, from.second, options_.threads).status();
-    if (!back.ok()) {
-      Log(LogLevel::kError, "a matrix has a name here that the cluster does not know",
-          {{"matrix", Shown(to)}, {"message", std::string(back.message())}});
-    }
-    on_changed_(to.first, to.second);
-  }
   if (!status.ok()) return status;
-  {
-    const MutexLock lock(mutex_);
-    owned_.insert(to);
-  }
-  status = Replicate(to, /*background=*/false);
-  if (!status.ok()) return status;
-  return made;
+  const MutexLock lock(mutex_);
+  owned_.insert(to);
+  unsettled_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status Cluster::Delete(const engine::NameKey& key) {
@@ -273,6 +383,7 @@ absl::Status Cluster::Delete(const engine::NameKey& key) {
   }
   if (absl::Status withdrawn = WithdrawBusy(key); !withdrawn.ok()) return withdrawn;
   absl::Status status = engine_.catalog().Delete(key.first, key.second);
+  LookSoon();  // the record still names this node
   // The record was all that there was.
   if (known && absl::IsNotFound(status)) return absl::OkStatus();
   return status;
@@ -345,6 +456,7 @@ void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   for (const std::string& node : TargetsFor(here.pattern()->hash())) record.MoveToFormer(node);
   std::erase(record.former, self);
   record.deleted = false;
+  record.renamed_from.clear();
   record.rows = here.pattern()->rows();
   record.cols = here.pattern()->cols();
   record.nnz = here.pattern()->nnz();
@@ -390,7 +502,10 @@ absl::Status Cluster::WithdrawBusy(const engine::NameKey& key) {
 void Cluster::MarkDeleted(MatrixRecord& record) const {
   for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
   for (const MatrixCopy& copy : std::exchange(record.previous, {})) record.MoveToFormer(copy.node);
-  std::erase(record.former, options_.self.name);
+  // As long as its disk has it, this node is one of those: it may be killed before that is gone.
+  if (engine_.catalog().Look(record.key.first, record.key.second) == nullptr) {
+    std::erase(record.former, options_.self.name);
+  }
   record.deleted = true;
 }
 
@@ -523,7 +638,18 @@ absl::StatusOr<v1::CopyHereReply> Cluster::CopyHere(const v1::CopyHereRequest& r
     const MutexLock lock(mutex_);
     arrived_[key] = {steady_clock::now(), {}, {}};
   }
-  auto reply = peers_.Fetch(request, engine_, options_.threads, stopping_);
+  // It may have been away while nothing changed.
+  const engine::MatrixLease here = engine_.catalog().Look(key.first, key.second);
+  const CopyIdentity identity = record->copies.front().identity;
+  absl::StatusOr<v1::CopyHereReply> reply = v1::CopyHereReply();
+  if (here != nullptr && here->durable() && IdentityOf(*here) == identity) {
+    reply->set_created_unix_ns(identity.created_unix_ns);
+    reply->set_version(identity.version);
+    reply->set_source_created_unix_ns(identity.created_unix_ns);
+    reply->set_source_version(identity.version);
+  } else {
+    reply = peers_.Fetch(request, engine_, options_.threads, stopping_);
+  }
   absl::Status shared;
   if (reply.ok()) {
     std::vector<engine::Share> shares;
@@ -547,6 +673,75 @@ absl::StatusOr<v1::CopyHereReply> Cluster::CopyHere(const v1::CopyHereRequest& r
   return reply;
 }
 
+absl::StatusOr<Cluster::Forgotten> Cluster::Forget(const std::string& node, bool lose) {
+  if (const std::string problem = Problem(); !problem.empty()) {
+    return absl::UnavailableError(problem);
+  }
+  std::vector<MatrixRecord> records, alone;
+  bool draining = false;
+  {
+    const MutexLock lock(mutex_);
+    if (IsAliveLocked(node)) {
+      return absl::FailedPreconditionError(
+          fmt::format("the node {} is there: drain it and end it first", node));
+    }
+    draining = known_.draining.contains(node);
+    for (const auto& [key, record] : known_.matrices) {
+      if (!record.Knows(node)) continue;
+      records.push_back(record);
+      if (!record.deleted && IsAlone(record, node)) alone.push_back(record);
+    }
+  }
+  if (records.empty() && !draining) {
+    return absl::NotFoundError(fmt::format("nothing is known of a node called \"{}\"", node));
+  }
+  if (!alone.empty() && !lose) {
+    return absl::FailedPreconditionError(fmt::format(
+        "the node {} alone has {} of the cluster's matrices, \"{}\" among them: start it again, or "
+        "let them be lost with it (sparsectl cluster forget {} --lose-matrices)",
+        node, alone.size(), alone.front().key.second, node));
+  }
+  // First of all: from here on it does not come back with what it has.
+  const absl::Status marked =
+      directory_
+          ->Apply(
+              {{.key = fmt::format("{}{}", kForgottenPrefix, node),
+                .value = "true",
+                .if_revision = {}},
+               {.key = fmt::format("{}{}", kDrainPrefix, node), .value = {}, .if_revision = {}}})
+          .status();
+  Note(marked);
+  if (!marked.ok()) return marked;
+  Forgotten forgotten;
+  for (const MatrixRecord& one : records) {
+    absl::Status status;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      std::optional<MatrixRecord> record = RecordOf(one.key);
+      if (!record.has_value() || !record->Knows(node)) break;
+      // One that came to be so meanwhile waits for the next time.
+      const bool lost = !record->deleted && IsAlone(*record, node);
+      if (lost && !lose) break;
+      std::erase_if(record->copies, [&](const MatrixCopy& copy) { return copy.node == node; });
+      std::erase_if(record->previous, [&](const MatrixCopy& copy) { return copy.node == node; });
+      std::erase(record->former, node);
+      if (record->copies.empty()) record->copies = std::exchange(record->previous, {});
+      for (const MatrixCopy& copy : record->copies) std::erase(record->former, copy.node);
+      record->deleted = record->copies.empty();
+      status = record->deleted && record->former.empty() ? Erase(*record) : Write(*record);
+      if (status.ok()) {
+        ++forgotten.records;
+        if (lost) ++forgotten.lost;
+      }
+      if (!absl::IsAborted(status)) break;
+      if (status = Reload(one.key); !status.ok()) break;
+      status = ChangedElsewhere();
+    }
+    if (!status.ok()) return status;
+  }
+  LookSoon();
+  return forgotten;
+}
+
 // What has to be done though nobody asks.
 
 void Cluster::LookSoon() {
@@ -557,6 +752,11 @@ void Cluster::LookSoon() {
 void Cluster::Settle(const std::stop_token& stop) {
   auto looked = steady_clock::time_point();
   while (Sleep(stop, kSettleInterval)) {
+    // What could not be told is told as soon as it can be.
+    if (!Problem().empty()) {
+      LookSoon();
+      continue;
+    }
     std::vector<MatrixRecord> records;
     {
       const MutexLock lock(mutex_);
@@ -568,7 +768,6 @@ void Cluster::Settle(const std::stop_token& stop) {
       });
     }
     looked = steady_clock::now();
-    if (!Problem().empty()) continue;
     for (const MatrixRecord& record : records) {
       if (stop.stop_requested()) return;
       SettleMatrix(record);
@@ -654,13 +853,8 @@ void Cluster::TakeOver(MatrixRecord record) {
     }
     while (record.copies.front().node != self) record.MoveToFormer(std::string(record.owner()));
   } else {
-    bool arrived = false;
-    {
-      const MutexLock lock(mutex_);
-      const auto arrival = arrived_.find(record.key);
-      arrived = here != nullptr && arrival != arrived_.end() && arrival->second.here == identity &&
-                arrival->second.source == record.copies.front().identity;
-    }
+    // A version is the same everywhere.
+    const bool arrived = here != nullptr && identity == record.copies.front().identity;
     if (arrived) {
       // Its copy of what is current came here before its owner could say so.
       for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
@@ -676,7 +870,8 @@ void Cluster::TakeOver(MatrixRecord record) {
         Write(record).IgnoreError();
         return;
       }
-      if (before->node != self) return;
+      // This node itself may have been out of the registry for a moment.
+      if (before == record.previous.end() || before->node != self) return;
       for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
       std::rotate(record.previous.begin(), before, std::next(before));
       record.copies = std::exchange(record.previous, {});
@@ -744,7 +939,9 @@ void Cluster::SettleMine(MatrixRecord record) {
     for (const auto& [name, node] : known_.nodes) {
       anywhere = anywhere || !known_.draining.contains(name);
     }
-    others_need = LastingCopiesLocked(*present) < wanted && anywhere;
+    // Also what has enough and was not acknowledged yet.
+    others_need =
+        (LastingCopiesLocked(*present) < wanted && anywhere) || !present->previous.empty();
     if (others_need && std::ranges::find(incomplete_, record.key) == incomplete_.end()) {
       incomplete_.push_back(record.key);
       changed_.NotifyAll();
@@ -766,11 +963,30 @@ void Cluster::HandOver(MatrixRecord record) {
 
 void Cluster::SettleDeleted(MatrixRecord record) {
   if (!IsFormer(record, options_.self.name)) return;
+  // The owner of the old name is who renames it; another's rename is nothing to others.
+  bool renames = false;
+  if (!record.renamed_from.empty()) {
+    const engine::NameKey from(record.key.first, record.renamed_from);
+    const Busy busy(*this, from, Busy::IfFree());
+    if (!busy.held()) return LookSoon();
+    const engine::MatrixLease made = engine_.catalog().Look(record.key.first, record.key.second);
+    const std::optional<MatrixRecord> old = RecordOf(from);
+    renames = old.has_value() && IsMine(*old);
+    // Where its disk has the new name alone, it goes on from there.
+    if (renames && made != nullptr && engine_.catalog().Look(from.first, from.second) == nullptr) {
+      if (PublishRenamed(from, record.key, *made).ok()) {
+        Log(LogLevel::kInfo, "a matrix was being renamed: it has its new name",
+            {{"matrix", Shown(record.key)}});
+      }
+      return LookSoon();
+    }
+  }
   DropHere(record.key);
   record = RecordOf(record.key).value_or(MatrixRecord());
   if (!record.deleted || !IsFormer(record, options_.self.name)) return;
   if (engine_.catalog().Look(record.key.first, record.key.second) != nullptr) return;
   std::erase(record.former, options_.self.name);
+  if (renames) record.renamed_from.clear();
   (record.former.empty() ? Erase(record) : Write(record)).IgnoreError();
 }
 

@@ -7,6 +7,26 @@
 
 namespace sparsed::server {
 
+nlohmann::json ClusterTable(const Cluster& cluster) {
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const Cluster::Node& node : cluster.Nodes()) {
+    const bool empty = node.matrices + node.copies == 0;
+    nodes.push_back({{"name", node.record.name},
+                     {"state", !node.alive      ? "gone"
+                               : !node.draining ? "serving"
+                               : empty          ? "drained"
+                                                : "draining"},
+                     {"address", node.record.address},
+                     {"devices", node.record.devices},
+                     {"matrices", node.matrices},
+                     {"copies", node.copies},
+                     {"memory_bytes", node.record.memory_bytes},
+                     {"free_memory_bytes", node.record.free_memory_bytes},
+                     {"self", node.record.name == cluster.self().name}});
+  }
+  return {{"problem", cluster.Problem()}, {"nodes", std::move(nodes)}};
+}
+
 std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
   using prometheus::MetricFamily;
   using prometheus::MetricType;
@@ -58,6 +78,9 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
       MetricType::Counter, static_cast<double>(counts.directory_errors));
   one("sparsed_cluster_directory_silence_seconds", "Seconds since etcd answered", MetricType::Gauge,
       counts.directory_silence);
+  one("sparsed_cluster_view_age_seconds",
+      "Seconds since which what this node knows of etcd may have changed unheard",
+      MetricType::Gauge, counts.view_age);
   return families;
 }
 

@@ -60,6 +60,13 @@ absl::StatusOr<engine::UploadHeader> HeaderOf(const v1::CopyHereRequest& request
   upload.sort = header.caller_order();
   if (values_only) upload.pattern_hash = matrix.pattern_hash();
   upload.time_to_live = std::chrono::nanoseconds(matrix.time_to_live_ns());
+  // It is the same version everywhere.
+  constexpr uint64_t kHighestVersion = uint64_t{1} << 62;
+  if (matrix.version() < 1 || matrix.version() > kHighestVersion) {
+    return absl::InternalError("a node sent a version that is none");
+  }
+  upload.version = matrix.version();
+  upload.created_unix_ns = matrix.created_unix_ns();
   upload.requester = {request.tenant(), "a node of the cluster", "", request.name()};
   return upload;
 }

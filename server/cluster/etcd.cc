@@ -35,7 +35,9 @@ Directory::Entry EntryOf(const pb::KeyValue& pair) {
 
 class Etcd final : public Directory {
  public:
-  explicit Etcd(const std::vector<std::string>& endpoints) : endpoints_(endpoints) {
+  Etcd(const std::vector<std::string>& endpoints,
+       const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+      : endpoints_(endpoints) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -48,8 +50,8 @@ class Etcd final : public Directory {
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     arguments.SetMaxReceiveMessageSize(kMostMessageBytes);
     for (const std::string& endpoint : endpoints) {
-      members_.push_back(std::make_unique<Member>(
-          grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments)));
+      members_.push_back(
+          std::make_unique<Member>(grpc::CreateCustomChannel(endpoint, credentials, arguments)));
     }
   }
 
@@ -250,6 +252,14 @@ class Etcd final : public Directory {
       if (!away) break;
       Next(member);
     }
+    // etcd's own words say nothing of what to do.
+    if (last.error_code() == grpc::RESOURCE_EXHAUSTED &&
+        last.error_message().find("database space exceeded") != std::string::npos) {
+      return absl::UnavailableError(fmt::format(
+          "etcd at {} is full (NOSPACE) and refuses to write: compact and defragment it (etcdctl "
+          "compact, etcdctl defrag), or raise --quota-backend-bytes, then etcdctl alarm disarm",
+          fmt::join(endpoints_, ", ")));
+    }
     return absl::UnavailableError(fmt::format("etcd does not answer at {}: {}",
                                               fmt::join(endpoints_, ", "), last.error_message()));
   }
@@ -261,8 +271,9 @@ class Etcd final : public Directory {
 
 }  // namespace
 
-std::unique_ptr<Directory> OpenEtcd(const std::vector<std::string>& endpoints) {
-  return std::make_unique<Etcd>(endpoints);
+std::unique_ptr<Directory> OpenEtcd(const std::vector<std::string>& endpoints,
+                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  return std::make_unique<Etcd>(endpoints, credentials);
 }
 
 }  // namespace sparsed::server

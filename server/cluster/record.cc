@@ -83,6 +83,11 @@ const MatrixCopy* MatrixRecord::PreviousAt(std::string_view node) const {
   return At(previous, node);
 }
 
+bool MatrixRecord::Knows(std::string_view node) const {
+  return CopyAt(node) != nullptr || PreviousAt(node) != nullptr ||
+         std::ranges::find(former, node) != former.end();
+}
+
 void MatrixRecord::MoveToFormer(std::string_view node) {
   std::erase_if(copies, [&](const MatrixCopy& copy) { return copy.node == node; });
   if (std::ranges::find(former, node) == former.end()) former.emplace_back(node);
@@ -109,7 +114,8 @@ std::string ToJson(const MatrixRecord& record) {
               {"previous", JsonOf(record.previous)},
               {"former", record.former},
               {"shares", std::move(shares)},
-              {"deleted", record.deleted}}
+              {"deleted", record.deleted},
+              {"renamed_from", record.renamed_from}}
       .dump();
 }
 
@@ -126,6 +132,7 @@ absl::StatusOr<MatrixRecord> ParseMatrixRecord(std::string_view text) {
         object.at("epoch").get_to(record.epoch);
         object.at("former").get_to(record.former);
         object.at("deleted").get_to(record.deleted);
+        record.renamed_from = object.value("renamed_from", "");
         record.copies = CopiesOf(object.at("copies"));
         // Records that were written before there was such a list have none.
         record.previous = CopiesOf(object.value("previous", json::array()));

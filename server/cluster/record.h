@@ -19,6 +19,7 @@ inline constexpr std::string_view kDirectoryPrefix = "/sparsed/";
 inline constexpr std::string_view kNodesPrefix = "/sparsed/nodes/";
 inline constexpr std::string_view kMatricesPrefix = "/sparsed/matrices/";
 inline constexpr std::string_view kDrainPrefix = "/sparsed/drain/";
+inline constexpr std::string_view kForgottenPrefix = "/sparsed/forgotten/";
 
 /// Under the node's lease.
 struct NodeRecord {
@@ -31,8 +32,8 @@ struct NodeRecord {
 std::string ToJson(const NodeRecord& record);
 absl::StatusOr<NodeRecord> ParseNodeRecord(std::string_view json);
 
-/// A version of a matrix, as a node that has it knows it: every upload and every change of values
-/// makes another.
+/// A version of a matrix: every upload and every change of values makes another. It is the same on
+/// all nodes, and none is used twice in a cluster.
 struct CopyIdentity {
   int64_t created_unix_ns = 0;
   uint64_t version = 0;
@@ -62,9 +63,19 @@ struct MatrixRecord {
   std::vector<engine::Share> shares;
   /// It stays as long as `former` has nodes, so that none of them brings the matrix back.
   bool deleted = false;
+  /// Of a deleted one: a matrix of this name, the tenant's, is about to be renamed to it by the
+  /// node in `former`. Empty: none is.
+  std::string renamed_from;
   int64_t revision = 0;  ///< the directory's, of this record; 0: it is not there. Not in the JSON.
 
   const std::string& owner() const { return copies.front().node; }
+  /// Who has what was acknowledged last, and serves reads: nobody is to see a version that may yet
+  /// be taken back.
+  const std::vector<MatrixCopy>& acknowledged() const {
+    return previous.empty() ? copies : previous;
+  }
+  /// Whether anything of it names the node.
+  bool Knows(std::string_view node) const;
   /// Null if the node has none that is current.
   const MatrixCopy* CopyAt(std::string_view node) const;
   /// Likewise, of the version that was acknowledged last.

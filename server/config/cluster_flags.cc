@@ -30,10 +30,28 @@ CLI::Validator HostAndPort() {
 
 void DefineClusterFlags(CLI::App& app, Config& config) {
   app.add_option("--etcd", config.etcd,
-                 "Be a node of the cluster whose directory this etcd is: HOST:PORT of its members, "
-                 "in plain text and without users (default: a server by itself)")
+                 "Be a node of the cluster whose directory this etcd is: HOST:PORT of its members "
+                 "(default: a server by itself)")
       ->check(HostAndPort())
       ->delimiter(',')
+      ->group("Cluster");
+  app.add_option("--etcd-ca", config.etcd_ca,
+                 "Authorities that vouch for etcd's certificates (PEM), which is called over TLS "
+                 "then (default: in plain text)")
+      ->type_name("FILE")
+      ->group("Cluster");
+  app.add_option("--etcd-certificate", config.etcd_certificate,
+                 "Certificate that is shown to an etcd which asks for one (PEM)")
+      ->type_name("FILE")
+      ->group("Cluster");
+  app.add_option("--etcd-key", config.etcd_key, "Its private key (PEM)")
+      ->type_name("FILE")
+      ->group("Cluster");
+  app.add_option("--cluster-staleness", config.cluster_staleness_seconds,
+                 "Seconds, at most, that what this node has heard of etcd may be old when it "
+                 "serves reads and products of matrices; 0: it serves them while etcd is away")
+      ->check(Seconds(0, 86400))
+      ->capture_default_str()
       ->group("Cluster");
   app.add_option("--advertise", config.advertise,
                  "Where clients and other nodes reach this one; needed with --etcd")
@@ -78,6 +96,10 @@ void CompleteCluster(Config& config, Problems& problems) {
     const auto alone = [&](const char* flag, bool given) {
       if (given) problems.Add(flag, "it is for nodes of a cluster (--etcd)");
     };
+    alone("etcd-ca", !config.etcd_ca.empty());
+    alone("etcd-certificate", !config.etcd_certificate.empty());
+    alone("etcd-key", !config.etcd_key.empty());
+    alone("cluster-staleness", config.cluster_staleness_seconds != 0);
     alone("advertise", !config.advertise.empty());
     alone("node", !config.node.empty());
     alone("replicas", config.replicas != 1);
@@ -110,6 +132,22 @@ void CompleteCluster(Config& config, Problems& problems) {
   }
   if (!config.cluster_ca.empty() && config.tls_certificate.empty()) {
     problems.Add("cluster-ca", "nodes have certificates where they speak TLS (--tls-certificate)");
+  }
+  if (config.etcd_certificate.empty() != config.etcd_key.empty()) {
+    const bool has_key = !config.etcd_key.empty();
+    problems.Add(has_key ? "etcd-key" : "etcd-certificate",
+                 fmt::format("a certificate and its key go together ({}, which is missing)",
+                             problems.NameOf(has_key ? "etcd-certificate" : "etcd-key")));
+  }
+  if (!config.etcd_certificate.empty() && config.etcd_ca.empty()) {
+    problems.Add("etcd-certificate", fmt::format("it is shown over TLS ({}, which is missing)",
+                                                 problems.NameOf("etcd-ca")));
+  }
+  // A node hears of etcd about once a second.
+  constexpr double kLeastStaleness = 3;
+  if (config.cluster_staleness_seconds != 0 && config.cluster_staleness_seconds < kLeastStaleness) {
+    problems.Add("cluster-staleness",
+                 fmt::format("a node that is well may be {} s behind etcd", kLeastStaleness));
   }
   if (config.replicas > 1 && config.in_memory()) {
     problems.Add("replicas", "copies are acknowledged when they are durable (--data-dir)");

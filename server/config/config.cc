@@ -87,6 +87,10 @@ std::string ToYaml(const Config& config) {
   }
   if (!config.etcd.empty()) {
     out << YAML::Key << "etcd" << YAML::Value << YAML::Flow << config.etcd;
+    text("etcd_ca", config.etcd_ca);
+    text("etcd_certificate", config.etcd_certificate);
+    text("etcd_key", config.etcd_key);
+    out << YAML::Key << "cluster_staleness" << YAML::Value << config.cluster_staleness_seconds;
     text("advertise", config.advertise);
     text("node", config.node);
     out << YAML::Key << "replicas" << YAML::Value << config.replicas;

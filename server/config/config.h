@@ -73,9 +73,13 @@ struct Config {
   int64_t expected_requests = 20'000;  ///< that a class serves, for what a model's candidate gains
 
   std::vector<std::string> etcd;  ///< "host:port" of the cluster's directory; empty: by itself
-  std::string advertise;          ///< "host:port" where clients and other nodes reach this one
-  std::string node;               ///< its name in the cluster
-  int replicas = 1;               ///< nodes that have each matrix
+  std::string etcd_ca;            ///< PEM, who vouches for etcd; empty: it is asked in plain text
+  std::string etcd_certificate, etcd_key;  ///< PEM, shown to etcd; empty: none
+  /// That what is known of etcd may be old when reads are served by it; 0: no bound.
+  double cluster_staleness_seconds = 0;
+  std::string advertise;  ///< "host:port" where clients and other nodes reach this one
+  std::string node;       ///< its name in the cluster
+  int replicas = 1;       ///< nodes that have each matrix
   int64_t replication_rate_bytes = int64_t{256}
                                    << 20;  ///< a second, in the background; 0: no bound
   std::string cluster_token_file;          ///< a secret that all nodes have; empty: they ask nobody

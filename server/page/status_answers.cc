@@ -309,6 +309,7 @@ Answer StatusAnswer(PageTables& tables, const HttpRequest& request) {
     answer["not_ready"] = not_ready;
     answer["addresses"] = sources.addresses;
     answer["data_dir"] = sources.config.data_dir;
+    if (sources.cluster) answer["cluster"] = sources.cluster();
     answer["totals"] = {{"matrices", tables.matrices.Get()->size()},
                         {"patterns", engine.catalog().patterns()},
                         {"buffers", engine.dense().size()},

@@ -74,6 +74,8 @@ Rule RuleOf(Op op) {
       return {Role::kOperator, "the list of the cluster's nodes"};
     case Op::kDrainNode:
       return {Role::kOperator, "draining a node"};
+    case Op::kForgetNode:
+      return {Role::kOperator, "forgetting a node"};
     case Op::kCopyHere:
     case Op::kFetch:
       return {Role::kOperator, "what nodes do for each other"};

@@ -67,7 +67,7 @@ class CatalogService final : public Service {
           reply = ToMatrixInfo(**matrix, caller.tenant, service_.engine.executor());
           if (request.features()) AddFeatures(**matrix, reply);
           if ((*matrix)->tenant() == caller.tenant) AddShares(**matrix, *reply.mutable_shares());
-          AddNodes(reply);
+          AddNodes(service_, reply);
           return absl::OkStatus();
         });
   }
@@ -119,7 +119,7 @@ class CatalogService final : public Service {
             info.clear_detail();
             info.clear_measurements();
             info.clear_decisions();
-            AddNodes(info);
+            AddNodes(service_, info);
             const std::string name = info.name();
             if (!add_elsewhere_before(&name)) return absl::OkStatus();
             elsewhere.erase(name);
@@ -280,14 +280,8 @@ class CatalogService final : public Service {
     return record.has_value() &&
            (record->deleted || record->CopyAt(service_.cluster->self().name) == nullptr);
   }
-  void AddNodes(v1::MatrixInfo& info) const {
-    if (service_.cluster == nullptr) return;
-    const auto record = service_.cluster->RecordOf(engine::Named(info.owner(), info.name()));
-    if (!record.has_value()) return;
-    for (const MatrixCopy& copy : record->copies) info.add_nodes(copy.node);
-  }
   /// What the directory knows of a matrix.
-  static v1::MatrixInfo InfoOf(const MatrixRecord& record, std::string_view looks) {
+  v1::MatrixInfo InfoOf(const MatrixRecord& record, std::string_view looks) const {
     v1::MatrixInfo info;
     info.set_name(engine::ReferenceFor(looks, record.key));
     info.set_rows(record.rows);
@@ -295,11 +289,15 @@ class CatalogService final : public Service {
     info.set_nnz(record.nnz);
     info.set_pattern_hash(record.pattern_hash);
     info.set_owner(record.key.first);
+    const CopyIdentity& acknowledged = record.acknowledged().front().identity;
+    info.set_version(acknowledged.version);
+    info.set_created_unix_ns(acknowledged.created_unix_ns);
     for (const ElementType type :
          {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
       if (record.type == Name(type)) info.set_type(ToProto(type));
     }
     for (const MatrixCopy& copy : record.copies) info.add_nodes(copy.node);
+    info.set_copies_missing(service_.cluster->CopiesMissing(record.key));
     return info;
   }
   /// Those of the cluster that are not here, by what the caller calls them.
@@ -331,6 +329,7 @@ class CatalogService final : public Service {
                         v1::MatrixInfo& reply) const {
     reply = ToMatrixInfo(matrix, caller.tenant, service_.engine.executor());
     AddShares(matrix, *reply.mutable_shares());
+    AddNodes(service_, reply);
     return absl::OkStatus();
   }
 

@@ -21,9 +21,10 @@ namespace {
 /// In which a node that has just joined is known to all others, amply.
 constexpr std::chrono::seconds kJoinPatience(1);
 
-using Service = v1::Cluster::WithRawCallbackMethod_ListNodes<
-    v1::Cluster::WithRawCallbackMethod_DrainNode<v1::Cluster::WithRawCallbackMethod_CopyHere<
-        v1::Cluster::WithRawCallbackMethod_Fetch<v1::Cluster::Service>>>>;
+using Service =
+    v1::Cluster::WithRawCallbackMethod_ListNodes<v1::Cluster::WithRawCallbackMethod_DrainNode<
+        v1::Cluster::WithRawCallbackMethod_ForgetNode<v1::Cluster::WithRawCallbackMethod_CopyHere<
+            v1::Cluster::WithRawCallbackMethod_Fetch<v1::Cluster::Service>>>>>;
 
 class ClusterService final : public Service {
  public:
@@ -65,6 +66,21 @@ class ClusterService final : public Service {
               service_.cluster->Drain(request.node(), request.undo());
           if (matrices.ok()) reply.set_matrices(*matrices);
           return matrices.status();
+        });
+  }
+
+  grpc::ServerUnaryReactor* ForgetNode(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* bytes,
+                                       grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::ForgetNodeRequest, v1::ForgetNodeReply>(
+        Op::kForgetNode, service_, context, bytes, response,
+        [this](const v1::ForgetNodeRequest& request, const Caller&, v1::ForgetNodeReply& reply) {
+          if (absl::Status status = InCluster(); !status.ok()) return status;
+          const auto forgotten = service_.cluster->Forget(request.node(), request.lose_matrices());
+          if (!forgotten.ok()) return forgotten.status();
+          reply.set_records(forgotten->records);
+          reply.set_lost(forgotten->lost);
+          return absl::OkStatus();
         });
   }
 

@@ -82,6 +82,13 @@ struct UpdateValues {
     }
     engine::NameKey key = engine::Named(tenant, message.name());
     auto update = service.engine.catalog().BeginUpdate(*std::move(header));
+    if (absl::IsNotFound(update.status()) && service.cluster != nullptr) {
+      const auto record = service.cluster->RecordOf(key);
+      if (record.has_value() && !record->deleted) {
+        return absl::UnavailableError(
+            fmt::format("\"{}\" is being renamed, or is not here yet", message.name()));
+      }
+    }
     if (!update.ok()) return update.status();
     return std::make_unique<Target>(Target{std::move(key), *std::move(update)});
   }
@@ -94,6 +101,9 @@ struct UpdateValues {
     if (!matrix.ok()) return matrix.status();
     v1::UpdateValuesReply reply;
     reply.set_version((*matrix)->version());
+    if (service.cluster != nullptr) {
+      reply.set_copies_missing(service.cluster->CopiesMissing(update.key));
+    }
     return wire::Encode(reply);
   }
 };

@@ -65,6 +65,15 @@ absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
   return service.cluster == nullptr ? change() : service.cluster->Change(key, change);
 }
 
+void AddNodes(const ServiceContext& service, v1::MatrixInfo& info) {
+  if (service.cluster == nullptr) return;
+  const engine::NameKey key = engine::Named(info.owner(), info.name());
+  const auto record = service.cluster->RecordOf(key);
+  if (!record.has_value()) return;
+  for (const MatrixCopy& copy : record->copies) info.add_nodes(copy.node);
+  info.set_copies_missing(service.cluster->CopiesMissing(key));
+}
+
 WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled) {
   if (service.cluster == nullptr) return service.workers;
   switch (op) {
@@ -75,6 +84,7 @@ WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled) {
     case Op::kCopy:
     case Op::kShare:
     case Op::kDrainNode:
+    case Op::kForgetNode:
       return service.changes;
     case Op::kCopyHere:
       return throttled ? service.throttled_arrivals : service.arrivals;

@@ -10,6 +10,7 @@
 #include "server/cluster/cluster.h"
 #include "server/rpc/compute_message.h"
 #include "server/rpc/service.h"
+#include "sparsed/v1/catalog.pb.h"
 
 namespace sparsed::server {
 
@@ -27,6 +28,9 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
 absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
                                             const engine::NameKey& key,
                                             const Cluster::LocalChange& change);
+
+/// Which nodes have it, and how many do not.
+void AddNodes(const ServiceContext& service, v1::MatrixInfo& info);
 
 /// Where what `op` does that blocks runs; `throttled`: it is to take its time.
 WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled = false);

@@ -156,6 +156,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     if (!matrix.ok()) return Conclude(matrix.status());
     v1::UploadReply reply;
     *reply.mutable_matrix() = ToMatrixInfo(**matrix, record_.tenant, service_.engine.executor());
+    AddNodes(service_, *reply.mutable_matrix());
     reply_ = wire::Encode(reply);
     Conclude(absl::OkStatus());
   }

@@ -40,6 +40,7 @@ std::string_view Name(Op op) {
       "calibrate",
       "list_nodes",
       "drain_node",
+      "forget_node",
       "copy_here",
       "fetch",
   };

@@ -51,10 +51,11 @@ enum class Op : uint8_t {
   kCalibrate,
   kListNodes,
   kDrainNode,
+  kForgetNode,
   kCopyHere,
   kFetch,
 };
-inline constexpr int kOps = 38;
+inline constexpr int kOps = 39;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 

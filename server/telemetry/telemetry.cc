@@ -38,6 +38,7 @@ bool IsNotable(Op op) {
     case Op::kRemoveModel:
     case Op::kCalibrate:
     case Op::kDrainNode:
+    case Op::kForgetNode:
     case Op::kCopyHere:
       return true;
     default:

@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -40,27 +41,35 @@ def wait_for(what, condition, seconds=60):
 
 
 class Etcd:
-    """A real one, whose data stays when it is killed."""
+    """A real one, whose data stays when it is killed. `tls`: a certificate and its key, by which it
+    and its callers know each other."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, tls=None):
+        self.folder, self.tls = folder, tls
         self.port, self.peer_port = reserved_port(), reserved_port()
         self.process = None
 
     def start(self):
-        client = f"http://127.0.0.1:{self.port}"
+        client = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        flags = [f"--cert-file={self.tls[0]}", f"--key-file={self.tls[1]}", "--client-cert-auth",
+                 f"--trusted-ca-file={self.tls[0]}"] if self.tls else []
+        context = None
+        if self.tls:
+            context = ssl.create_default_context(cafile=self.tls[0])
+            context.load_cert_chain(*self.tls)
         peer = f"http://127.0.0.1:{self.peer_port}"
         with open(self.folder / "etcd.log", "ab") as log:
             self.process = subprocess.Popen(
                 ["etcd", "--name=test", f"--data-dir={self.folder / 'etcd'}",
                  f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
                  f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
-                 f"--initial-cluster=test={peer}"],
+                 f"--initial-cluster=test={peer}", *flags],
                 stdout=log, stderr=log, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": ""})
 
         def healthy():
             with contextlib.suppress(OSError, ValueError):
-                with urllib.request.urlopen(f"{client}/health", timeout=1) as answer:
+                with urllib.request.urlopen(f"{client}/health", timeout=1,
+                                            context=context) as answer:
                     return json.load(answer).get("health") in ("true", True)
             return False
         wait_for("etcd is healthy", healthy)
@@ -186,6 +195,9 @@ def change_by_any(cluster, products):
         assert len(results) == 1, "nodes have different values of m0"
         assert results != {products["m0"]}, "the values are the old ones"
         products["m0"] = results.pop()
+    # What was read from one node means the same at the others.
+    versions = {cluster.run(node, "show", "m0")["version"] for node in cluster.nodes}
+    assert len(versions) == 1, f"m0 has the versions {versions}"
     cluster.run("c", "rename", "m1", "renamed")
     products["renamed"] = products.pop("m1")
     for node in cluster.nodes:
@@ -348,6 +360,63 @@ def drain(cluster, products):
     say("drained b")
 
 
+def side_by_side(cluster):
+    """Counters and rates of all nodes, asked of one."""
+    stats = cluster.run("a", "cluster", "stats")
+    assert [node["name"] for node in stats["nodes"]] == list(cluster.nodes), stats
+    assert all(node["stats"]["uptime_seconds"] > 0 for node in stats["nodes"]), stats
+    assert stats["all"]["requests"] > 0 and stats["all"]["matrices"] > 0, stats
+    top = cluster.run("b", "cluster", "top", "--once", "--interval=0.5")
+    assert all("requests_per_second" in node for node in top["nodes"]), top
+    say("counters and rates of all nodes are shown by each")
+
+
+def forget(cluster, products):
+    """A node that never comes back, and that does so with what it had."""
+    refused = cluster.run("a", "cluster", "forget", "c", check=False)
+    assert refused.returncode != 0 and "is there" in refused.stderr + refused.stdout, refused
+    gone = cluster.nodes["c"]
+    gone.kill()
+    wait_for("c is gone", lambda: not any(
+        node["name"] == "c" and node["state"] == "serving"
+        for node in cluster.run("a", "cluster", "list")["nodes"]))
+    said = cluster.run("a", "upload", "m0.mtx", "--name=fewer", "--replace")
+    products["fewer"] = cluster.product("b", "fewer")
+    assert said["copies_missing"] == 0, said
+    gone_too = cluster.nodes["b"]
+    wait_for("copies are made again", lambda: all(
+        "c" not in matrix["nodes"] and len(matrix["nodes"]) == REPLICAS
+        for matrix in cluster.matrices("a").values()))
+    cluster.run("a", "delete", "fewer")
+    del products["fewer"]
+    forgotten = cluster.run("a", "cluster", "forget", "c")
+    assert forgotten["records"] > 0 and forgotten["lost"] == 0, forgotten
+    again = cluster.run("a", "cluster", "forget", "c", check=False)
+    assert again.returncode != 0 and "nothing is known" in again.stderr + again.stdout, again
+    # Only one is left: what is acknowledged says so.
+    gone_too.kill()
+    wait_for("b is gone", lambda: not any(
+        node["name"] == "b" and node["state"] == "serving"
+        for node in cluster.run("a", "cluster", "list")["nodes"]))
+    alone = cluster.run("a", "upload", "m0.mtx", "--name=alone", "--replace")
+    assert alone["copies_missing"] == 1 and "--replicas" in alone["note"], alone
+    gone_too.start()
+    products["alone"] = cluster.product("b", "alone")
+    with contextlib.suppress(SystemExit):
+        gone.start()
+    assert gone.process.wait(timeout=60) != 0, "c came back with what may be old"
+    assert "forget" in (gone.folder / "log").read_text()[-2000:], "c does not say why"
+    shutil.rmtree(gone.folder / "data")
+    gone.start()
+    wait_for("c is there", lambda: any(
+        node["name"] == "c" and node["state"] == "serving"
+        for node in cluster.run("a", "cluster", "list")["nodes"]))
+    wait_whole(cluster)
+    for name, expected in products.items():
+        assert cluster.product("c", name) == expected, f"{name} is another"
+    say("c was forgotten, and came back with nothing")
+
+
 def with_strangers(sparsed, sparsectl, folder, etcd):
     """TLS, tenants and a token of the cluster's: what is another's stays his, on every node."""
     def openssl(*arguments):
@@ -415,6 +484,36 @@ def with_strangers(sparsed, sparsectl, folder, etcd):
     say("tenants, TLS and the cluster's token: what is another's stays his")
 
 
+def etcd_over_tls(sparsed, sparsectl, folder):
+    """An etcd that asks for certificates, and who has none."""
+    certificate, key = folder / "etcd.crt", folder / "etcd.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=etcd",
+         "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    etcd = Etcd(folder, (certificate, key))
+    etcd.start()
+    own = [f"--etcd-ca={certificate}"]
+    cluster = Cluster(sparsed, sparsectl, folder, etcd, ("s1",),
+                      [*own, f"--etcd-certificate={certificate}", f"--etcd-key={key}"])
+    stranger = Node(sparsed, folder, "s2", etcd, own)
+    try:
+        cluster.nodes["s1"].start()
+        cluster.run("s1", "upload", "m0.mtx")
+        cluster.product("s1", "m0")
+        with contextlib.suppress(SystemExit):
+            stranger.start()
+        assert stranger.process.wait(timeout=60) != 0, "it is served without a certificate"
+        assert "etcd" in (stranger.folder / "log").read_text(), "it does not say why it ends"
+    finally:
+        for node in (*cluster.nodes.values(), stranger):
+            if node.process is not None and node.process.poll() is None:
+                with ended(node.process):
+                    pass
+        etcd.kill()
+    say("etcd over TLS")
+
+
 def main():
     sparsed, sparsectl = sys.argv[1:]
     if shutil.which("etcd") is None:
@@ -451,6 +550,8 @@ def main():
             lose_a_disk(cluster, products)
             lose_etcd(cluster, products)
             drain(cluster, products)
+            side_by_side(cluster)
+            forget(cluster, products)
         except BaseException:
             for node in cluster.nodes.values():
                 with contextlib.suppress(OSError):
@@ -474,6 +575,7 @@ def main():
             with_strangers(sparsed, sparsectl, folder, etcd)
         finally:
             etcd.kill()
+        etcd_over_tls(sparsed, sparsectl, folder)
     say("ok")
     return 0
 

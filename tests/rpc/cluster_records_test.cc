@@ -32,6 +32,7 @@ class Memory {
  public:
   absl::StatusOr<Directory::Contents> Read(const std::string& prefix) const {
     const MutexLock lock(mutex_);
+    if (away_) return absl::UnavailableError("away");
     Directory::Contents contents;
     contents.revision = revision_;
     for (const auto& [key, entry] : entries_) {
@@ -42,6 +43,7 @@ class Memory {
 
   absl::StatusOr<int64_t> Apply(const std::vector<Directory::Change>& changes) {
     const MutexLock lock(mutex_);
+    if (away_) return absl::UnavailableError("away");
     for (const Directory::Change& change : changes) {
       const auto found = entries_.find(change.key);
       const int64_t present = found == entries_.end() ? 0 : found->second.revision;
@@ -64,7 +66,7 @@ class Memory {
   std::vector<Directory::Event> Since(int64_t revision) const {
     const MutexLock lock(mutex_);
     std::vector<Directory::Event> events;
-    if (hidden_) return events;
+    if (hidden_ || away_) return events;
     for (const Directory::Event& event : events_) {
       if (event.entry.revision >= revision) events.push_back(event);
     }
@@ -77,6 +79,15 @@ class Memory {
   void Hide() {
     const MutexLock lock(mutex_);
     hidden_ = true;
+  }
+  /// Nothing is answered.
+  void GoAway(bool away) {
+    const MutexLock lock(mutex_);
+    away_ = away;
+  }
+  int64_t revision() const {
+    const MutexLock lock(mutex_);
+    return revision_;
   }
   void Put(const MatrixRecord& record) {
     const auto put = Apply({{.key = server::DirectoryKey(record.key),
@@ -103,7 +114,7 @@ class Memory {
 
  private:
   mutable Mutex mutex_;
-  bool hidden_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hidden_ ABSL_GUARDED_BY(mutex_) = false, away_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t revision_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, Directory::Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<Directory::Event> events_ ABSL_GUARDED_BY(mutex_);
@@ -157,16 +168,21 @@ class ClusterRecords : public testing::Test {
     record.copies = std::move(copies);
     return record;
   }
-  void Join(int replicas = 2) {
+  void Join(int replicas = 2, std::chrono::duration<double> staleness = {}) {
+    auto cluster = TryToJoin(replicas, staleness);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+  }
+  absl::StatusOr<std::unique_ptr<Cluster>> TryToJoin(int replicas,
+                                                     std::chrono::duration<double> staleness) {
     Cluster::Options options;
+    options.staleness = staleness;
     options.self.name = "a";
     options.self.address = "127.0.0.1:2";
     options.self.memory_bytes = 1 << 30;
     options.replicas = replicas;
-    auto cluster = Cluster::Join(std::move(options), std::make_unique<MemoryDirectory>(memory_),
-                                 server_.engine(), [](const auto&, const auto&) {});
-    ASSERT_TRUE(cluster.ok()) << cluster.status();
-    cluster_ = *std::move(cluster);
+    return Cluster::Join(std::move(options), std::make_unique<MemoryDirectory>(memory_),
+                         server_.engine(), [](const auto&, const auto&) {});
   }
   void TearDown() override { cluster_.reset(); }
   absl::StatusOr<engine::MatrixLease> Made(const std::string& name, uint64_t seed) {
@@ -396,6 +412,212 @@ TEST_F(ClusterRecords, ARenameIsOneChangeOfTheDirectory) {
   ASSERT_TRUE(Eventually(
       [&] { return memory_.Record("h")->CopyAt("a")->identity == IdentityOf(*Here("h")); }));
   EXPECT_EQ(memory_.Record("g")->owner(), "b");
+}
+
+TEST_F(ClusterRecords, WhatMayBeTakenBackIsReadFromWhoHasTheAcknowledgedVersion) {
+  MustUpload(server_, "old", pattern_);
+  MustUpload(server_, "new", pattern_);
+  // Of a change of another's, this node has what was before; of its own, what is to be.
+  MatrixRecord record = RecordOf("old", {{"b", kOther}});
+  record.previous = {{"a", IdentityOf(*Here("old"))}};
+  memory_.Put(record);
+  record = RecordOf("new", {{"a", IdentityOf(*Here("new"))}});
+  record.previous = {{"c", kOther}};
+  memory_.Put(record);
+  memory_.PutNode("b", true);
+  memory_.PutNode("c", true);
+  Join();
+  EXPECT_TRUE(cluster_->Route(kTenant, "old", Cluster::Need::kRead).ok());
+  const absl::Status elsewhere = cluster_->Route(kTenant, "new", Cluster::Need::kRead);
+  EXPECT_TRUE(absl::IsFailedPrecondition(elsewhere)) << elsewhere;
+  EXPECT_TRUE(elsewhere.GetPayload(server::kRedirectUrl).has_value());
+  // Nobody's copy of it can take the place of what is here: it is acknowledged.
+  memory_.PutNode("b", false);
+  memory_.PutNode("c", false);
+  ASSERT_TRUE(
+      Eventually([&] { return cluster_->Route(kTenant, "new", Cluster::Need::kRead).ok(); }));
+  EXPECT_TRUE(memory_.Record("new")->previous.empty());
+}
+
+TEST_F(ClusterRecords, WhileItChangesHereOthersServeIt) {
+  MustUpload(server_, "g", pattern_);
+  memory_.Put(RecordOf("g", {{"a", IdentityOf(*Here("g"))}, {"c", kOther}}));
+  memory_.PutNode("c", true);
+  Join();
+  ASSERT_TRUE(Eventually([&] { return cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok(); }));
+  cluster_
+      ->Change({kTenant, "g"},
+               [&]() -> absl::StatusOr<engine::MatrixLease> {
+                 const absl::Status there = cluster_->Route(kTenant, "g", Cluster::Need::kRead);
+                 EXPECT_TRUE(there.GetPayload(server::kRedirectUrl).has_value()) << there;
+                 return absl::CancelledError("not changed, after all");
+               })
+      .status()
+      .IgnoreError();
+  EXPECT_TRUE(cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok());
+}
+
+TEST_F(ClusterRecords, VersionsAreAboveAllThatOthersMayHaveUsed) {
+  for (int i = 0; i < 50; ++i) memory_.PutNode("b", true);
+  Join(1);
+  const auto before = static_cast<uint64_t>(memory_.revision());
+  const auto first = Made("g", 1);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_GT((*first)->version(), 50U);
+  // Somebody deleted it and made it again, of which this node heard nothing yet.
+  ASSERT_TRUE(cluster_->Delete({kTenant, "g"}).ok());
+  memory_.Hide();
+  for (int i = 0; i < 50; ++i) memory_.PutNode("b", true);
+  const auto second = Made("g", 2);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_GT((*second)->version(), before + 50);
+}
+
+TEST_F(ClusterRecords, AWatchThatSaysNothingIsBegunAnew) {
+  memory_.Hide();
+  Join(1);
+  memory_.PutNode("b", true);
+  memory_.Put(RecordOf("g", {{"b", kOther}}));
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "g"}).has_value(); }));
+  EXPECT_TRUE(cluster_->Problem().empty());
+  EXPECT_GE(cluster_->counts().view_age, 0);
+}
+
+TEST_F(ClusterRecords, ReadsAreRefusedByWhoHasHeardNothingForTooLong) {
+  MustUpload(server_, "g", pattern_);
+  memory_.Put(RecordOf("g", {{"a", IdentityOf(*Here("g"))}}));
+  Join(1, std::chrono::duration<double>(2));
+  EXPECT_TRUE(cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok());
+  memory_.GoAway(true);
+  ASSERT_TRUE(Eventually([&] {
+    const absl::Status old = cluster_->Route(kTenant, "g", Cluster::Need::kRead);
+    return absl::IsUnavailable(old) &&
+           old.message().find("--cluster-staleness") != std::string::npos;
+  }));
+  memory_.GoAway(false);
+  EXPECT_TRUE(Eventually([&] { return cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok(); }));
+}
+
+TEST_F(ClusterRecords, ARenameThatWasInterruptedIsFinished) {
+  // The disk has the new name alone.
+  MustUpload(server_, "h", pattern_);
+  memory_.Put(RecordOf("g", {{"a", kOther}}));
+  MatrixRecord reserved = RecordOf("h", {});
+  reserved.deleted = true;
+  reserved.renamed_from = "g";
+  reserved.former = {"a"};
+  memory_.Put(reserved);
+  Join(1);
+  ASSERT_TRUE(Eventually([&] { return !memory_.Record("g").has_value(); }));
+  EXPECT_EQ(memory_.Record("h")->owner(), "a");
+  EXPECT_TRUE(memory_.Record("h")->renamed_from.empty());
+  EXPECT_TRUE(Eventually([&] { return cluster_->Route(kTenant, "h", Cluster::Need::kRead).ok(); }));
+}
+
+TEST_F(ClusterRecords, ARenameThatWasInterruptedIsNoneIfAnotherOwnsTheOldName) {
+  MustUpload(server_, "h", pattern_);
+  memory_.PutNode("c", true);
+  memory_.Put(RecordOf("g", {{"c", kOther}}));
+  MatrixRecord reserved = RecordOf("h", {});
+  reserved.deleted = true;
+  reserved.renamed_from = "g";
+  reserved.former = {"a"};
+  memory_.Put(reserved);
+  Join(1);
+  ASSERT_TRUE(Eventually([&] { return !memory_.Record("h").has_value(); }));
+  EXPECT_EQ(Here("h"), nullptr);
+  EXPECT_EQ(memory_.Record("g")->owner(), "c");
+}
+
+TEST_F(ClusterRecords, ANameIsTakenBeforeTheDiskHasIt) {
+  Join(1);
+  ASSERT_TRUE(Made("g", 1).ok());
+  const auto failed = cluster_->Rename(
+      {kTenant, "g"}, {kTenant, "h"}, [&]() -> absl::StatusOr<engine::MatrixLease> {
+        EXPECT_TRUE(memory_.Record("h")->deleted);
+        EXPECT_EQ(memory_.Record("h")->renamed_from, "g");
+        EXPECT_TRUE(absl::IsNotFound(cluster_->Route(kTenant, "h", Cluster::Need::kRead)));
+        return absl::ResourceExhaustedError("the disk is full");
+      });
+  EXPECT_TRUE(absl::IsResourceExhausted(failed.status())) << failed.status();
+  EXPECT_FALSE(memory_.Record("h").has_value());
+  EXPECT_EQ(memory_.Record("g")->owner(), "a");
+}
+
+TEST_F(ClusterRecords, ANodeThatIsGoneForGoodIsForgotten) {
+  memory_.PutNode("b", true);
+  MatrixRecord deleted = RecordOf("deleted", {});
+  deleted.deleted = true;
+  deleted.former = {"b"};
+  memory_.Put(deleted);
+  memory_.Put(RecordOf("both", {{"b", kOther}, {"c", kOther}}));
+  memory_.Put(RecordOf("alone", {{"b", kOther}}));
+  Join(2);
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "alone"}).has_value(); }));
+  EXPECT_TRUE(absl::IsFailedPrecondition(cluster_->Forget("b", true).status())) << "it is there";
+  EXPECT_TRUE(absl::IsNotFound(cluster_->Forget("nobody", true).status()));
+  memory_.PutNode("b", false);
+  absl::Status refused;
+  ASSERT_TRUE(Eventually([&] {
+    refused = cluster_->Forget("b", false).status();
+    return refused.message().find("alone") != std::string::npos;
+  })) << refused;
+  EXPECT_NE(memory_.Record("alone"), std::nullopt);
+  const auto forgotten = cluster_->Forget("b", true);
+  ASSERT_TRUE(forgotten.ok()) << forgotten.status();
+  EXPECT_EQ(forgotten->records, 3);
+  EXPECT_EQ(forgotten->lost, 1);
+  EXPECT_FALSE(memory_.Record("alone").has_value());
+  EXPECT_FALSE(memory_.Record("deleted").has_value());
+  EXPECT_EQ(memory_.Record("both")->owner(), "c");
+  EXPECT_FALSE(memory_.Record("both")->Knows("b"));
+}
+
+TEST_F(ClusterRecords, ANodeThatWasForgottenComesBackWithNothingAlone) {
+  MustUpload(server_, "g", pattern_);
+  ASSERT_TRUE(memory_
+                  .Apply({{.key = fmt::format("{}a", server::kForgottenPrefix),
+                           .value = "true",
+                           .if_revision = {}}})
+                  .ok());
+  const absl::Status refused = TryToJoin(1, {}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  ASSERT_TRUE(server_.engine().catalog().Delete(kTenant, "g").ok());
+  EXPECT_TRUE(TryToJoin(1, {}).ok());
+  // Once it is there again, it is a node like others.
+  MustUpload(server_, "g", pattern_);
+  EXPECT_TRUE(TryToJoin(1, {}).ok());
+}
+
+TEST_F(ClusterRecords, CopiesThatAreMissingAreCounted) {
+  Join(2);
+  ASSERT_TRUE(Made("g", 1).ok()) << "there is no other node";
+  EXPECT_EQ(cluster_->CopiesMissing({kTenant, "g"}), 1);
+  EXPECT_EQ(cluster_->CopiesMissing({kTenant, "unknown"}), 0);
+}
+
+TEST_F(ClusterRecords, ADeleteThatIsInterruptedIsNotTakenBack) {
+  Join(1);
+  ASSERT_TRUE(Made("g", 1).ok());
+  ASSERT_TRUE(cluster_->Delete({kTenant, "g"}).ok());
+  // While the disk had it, the record said that this node is to drop it.
+  const std::vector<Directory::Event> events = memory_.Since(0);
+  EXPECT_TRUE(std::ranges::any_of(events, [](const Directory::Event& event) {
+    const auto record = server::ParseMatrixRecord(event.entry.value);
+    return record.ok() && record->deleted && record->epoch > 2 && record->Knows("a");
+  }));
+  EXPECT_TRUE(Eventually([&] { return !memory_.Record("g").has_value(); }));
+  EXPECT_EQ(Here("g"), nullptr);
+}
+
+TEST_F(ClusterRecords, ACopyThatCameBeforeItsOwnerCouldSaySoTakesOverAfterARestartToo) {
+  MustUpload(server_, "g", pattern_);
+  MatrixRecord record = RecordOf("g", {{"b", IdentityOf(*Here("g"))}});
+  record.previous = {{"a", kOther}};
+  memory_.Put(record);
+  Join();
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "a"; }));
+  EXPECT_EQ(memory_.Record("g")->CopyAt("a")->identity, IdentityOf(*Here("g")));
 }
 
 }  // namespace

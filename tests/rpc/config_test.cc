@@ -544,6 +544,14 @@ const std::map<std::string, Sample>& Samples() {
         {"--in-memory", "--etcd=e:1", "--advertise=a:1", "--tls-certificate=c", "--tls-key=k",
          "--cluster-ca=ca"}}},
       {"etcd", {"127.0.0.1:2379", {"--in-memory", "--advertise=a:1"}}},
+      {"etcd-ca", {"/tmp/etcd-ca.crt", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
+      {"etcd-certificate",
+       {"/tmp/etcd.crt",
+        {"--in-memory", "--etcd=e:1", "--advertise=a:1", "--etcd-ca=c", "--etcd-key=k"}}},
+      {"etcd-key",
+       {"/tmp/etcd.key",
+        {"--in-memory", "--etcd=e:1", "--advertise=a:1", "--etcd-ca=c", "--etcd-certificate=c"}}},
+      {"cluster-staleness", {"7.5", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
       {"node", {"seven", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
       {"replicas", {"2", {"--data-dir=/tmp/d", "--etcd=e:1", "--advertise=a:1"}}},
       {"replication-rate", {"77MiB", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
@@ -769,6 +777,13 @@ TEST(CommandLine, ANodeSaysWhereItIs) {
   ExpectWrong({"--in-memory", "--etcd=127.0.0.1:2379"}, "--advertise");
   ExpectWrong({"--in-memory", "--advertise=127.0.0.1:7470"}, "--etcd");
   ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=127.0.0.1:0"}, "port 0");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--etcd-key=k"},
+              "--etcd-certificate, which is missing");
+  ExpectWrong(
+      {"--in-memory", "--etcd=e:1", "--advertise=a:1", "--etcd-certificate=c", "--etcd-key=k"},
+      "--etcd-ca, which is missing");
+  ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--cluster-staleness=1"}, "3 s");
+  ExpectWrong({"--in-memory", "--cluster-staleness=5"}, "--etcd");
   ExpectWrong({"--in-memory", "--etcd=nonsense", "--advertise=a:1"}, "nonsense");
   ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--node=a~b"}, "a~b");
   ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--replicas=2"}, "durable");

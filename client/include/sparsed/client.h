@@ -539,6 +539,12 @@ class Client {
                                     const CallOptions& options = {}) const;
   Call<int64_t> DrainNodeAsync(const std::string& node, bool undo = false,
                                const CallOptions& options = {}) const;
+  /// Takes a node that is gone for good out of all records. FAILED_PRECONDITION while it is there,
+  /// or if it alone has matrices, unless these are to be lost; NOT_FOUND. For operators.
+  absl::StatusOr<ForgottenNode> ForgetNode(const std::string& node, bool lose_matrices = false,
+                                           const CallOptions& options = {}) const;
+  Call<ForgottenNode> ForgetNodeAsync(const std::string& node, bool lose_matrices = false,
+                                      const CallOptions& options = {}) const;
 
   absl::StatusOr<Stats> GetStats(const CallOptions& options = {}) const;
   Call<Stats> GetStatsAsync(const CallOptions& options = {}) const;

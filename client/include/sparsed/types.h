@@ -253,6 +253,8 @@ struct MatrixInfo {
   std::chrono::nanoseconds idle{0};  ///< for which nothing used it, if it has a time to live
   std::vector<MatrixShare> shares;   ///< whom its owner shares it with; told to the owner alone
   std::vector<std::string> nodes;    ///< of a cluster, that have it, its owner first
+  int copies_missing =
+      0;  ///< in a cluster: nodes fewer than `--replicas` that have it and are there
 };
 
 /// A number that a pattern is judged by.
@@ -478,6 +480,12 @@ struct ClusterNode {
 struct ClusterInfo {
   std::vector<ClusterNode> nodes;  ///< by name
   std::string problem;             ///< with the directory; empty: none
+};
+
+/// What became of forgetting a node.
+struct ForgottenNode {
+  int64_t records = 0;  ///< matrices and remains of matrices that knew of it
+  int64_t lost = 0;     ///< of these, matrices that it alone had
 };
 
 struct RequestCount {

@@ -484,7 +484,7 @@ function overview() {
   const latency = new Chart('Latency of products', {stacked: false, format: seconds, unit: '',
       tick: (value) => value < 1 ? seconds(value) : `${whole.format(value)} s`,
       empty: 'no products in the last minutes'});
-  const devices = h('div', {});
+  const nodes = h('div', {});
   const busiest = new ServerTable({
     title: 'Busiest matrices', caption: 'Busiest matrices', endpoint: 'matrices', search: false,
     columns: matrixColumns().filter((column) => column.brief).map((column) => ({...column,
@@ -495,7 +495,7 @@ function overview() {
   const slowest = card('Slowest requests of the last hour', h('div', {}));
   return {
     element: h('div', {}, h('h1', {class: 'hidden-text'}, 'Overview'), numbers,
-               h('div', {class: 'grid'}, throughput.element, latency.element), devices,
+               h('div', {class: 'grid'}, throughput.element, latency.element), nodes,
                busiest.element, slowest),
     async refresh() {
       const live = status.live, now = recentRates(live), totals = status.totals;
@@ -520,11 +520,27 @@ function overview() {
       latency.show([{name: 'median', values: ended.map((row) => row[n + 2])},
                     {name: '99th percentile', values: ended.map((row) => row[n + 3])}],
                    live.step_seconds);
+      replace(nodes, status.cluster && status.cluster.nodes ? [clusterCard(status.cluster)] : []);
       busiest.state = {...busiest.state, sort: 'rate', order: 'desc'};
       const [requests] = await Promise.all([ask('requests'), refreshTop(busiest)]);
       replace(slowest.lastChild, requestTable('Slowest requests', requests.slowest.slice(0, 5)));
     },
   };
+}
+/** The nodes of a cluster, as the server knows them. */
+function clusterCard(cluster) {
+  return card('Nodes of the cluster',
+    cluster.problem ? h('p', {class: 'dim'}, cluster.problem) : null,
+    plainTable('Nodes of the cluster', [
+      {title: 'Node', cell: (row) => row.name + (row.self ? ' (this one)' : '')},
+      {title: 'State', cell: (row) => row.state},
+      {title: 'Address', class: 'middle', cell: (row) => row.address},
+      {title: 'Devices', class: 'wide', cell: (row) => row.devices.join(', ')},
+      {title: 'Matrices', right: true, cell: (row) => whole.format(row.matrices)},
+      {title: 'Copies', right: true, cell: (row) => whole.format(row.copies)},
+      {title: 'Memory free', right: true, class: 'middle',
+       cell: (row) => `${bytes(row.free_memory_bytes)} of ${bytes(row.memory_bytes)}`},
+    ], cluster.nodes, 'no node is known'));
 }
 async function refreshTop(table) {
   const answer = await ask('matrices', {sort: 'rate', order: 'desc', limit: 6});

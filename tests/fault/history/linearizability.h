@@ -12,9 +12,11 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -68,6 +70,19 @@ class Linearizability {
       begin = end;
     }
     return {std::move(before), {}, {}};
+  }
+
+  /// A state that some order of all calls leads to, of which there may be more; none: not
+  /// linearizable, or it takes more than `most` steps to find one. Faster than to find them all,
+  /// where many calls overlap.
+  static std::optional<State> FindOne(const std::set<State>& before, History history, size_t most) {
+    SortByInvocation(history);
+    return FindEnd(before, history, most);
+  }
+  /// Of a history that is not linearizable: as Verdict::failing.
+  static History FindFailing(const std::set<State>& before, History history) {
+    SortByInvocation(history);
+    return Shorten(before, history);
   }
 
  private:
@@ -126,10 +141,28 @@ class Linearizability {
     return ends;
   }
 
+  /// Likewise, the first of them that is found.
+  static std::optional<State> FindEnd(const std::set<State>& before, const History& history,
+                                      size_t most = std::numeric_limits<size_t>::max()) {
+    std::set<Point> seen;
+    std::vector<Point> open;
+    for (const State& state : before) open.push_back({0, {}, state});
+    while (!open.empty() && most-- > 0) {
+      const Point point = std::move(open.back());
+      open.pop_back();
+      if (point.first == history.size()) return point.state;
+      for (Point& next : Next(point, history)) {
+        if (seen.insert(next).second) open.push_back(std::move(next));
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Those last that return first: they are looked at first.
   static std::vector<Point> Next(const Point& point, const History& history) {
     // The next call began before any that is left has returned.
     int64_t earliest = std::numeric_limits<int64_t>::max();
-    std::vector<Point> next;
+    std::vector<std::pair<int64_t, Point>> ways;
     for (size_t i = point.first; i < history.size() && history[i].invoked <= earliest; ++i) {
       if (!point.Has(i)) earliest = std::min(earliest, history[i].returned);
     }
@@ -142,8 +175,14 @@ class Linearizability {
           after[0] == point.state) {
         return {point.With(i, std::move(after[0]))};
       }
-      for (State& state : after) next.push_back(point.With(i, std::move(state)));
+      for (State& state : after) {
+        ways.emplace_back(history[i].returned, point.With(i, std::move(state)));
+      }
     }
+    std::stable_sort(ways.begin(), ways.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::vector<Point> next;
+    for (auto& way : ways) next.push_back(std::move(way.second));
     return next;
   }
 
@@ -164,15 +203,17 @@ class Linearizability {
     std::sort(moments.begin(), moments.end());
     // A history that can be ordered can be so at every moment.
     const auto failed = std::partition_point(moments.begin(), moments.end(), [&](int64_t moment) {
-      return !StatesAfter(before, Until(history, moment)).empty();
+      return FindEnd(before, Until(history, moment)).has_value();
     });
     History shortest = Until(history, failed == moments.end() ? moments.back() : *failed);
-    for (size_t i = shortest.size(); i-- > 0;) {
+    // A long one need not be the shortest: each try is a search of its own.
+    const auto enough = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    for (size_t i = shortest.size(); i-- > 0 && std::chrono::steady_clock::now() < enough;) {
       // Without a call that may have changed something the rest would prove nothing.
       if (!Model::OnlyLooks(shortest[i].operation) && !NeverHappens(shortest[i])) continue;
       History without = shortest;
       without.erase(without.begin() + static_cast<ptrdiff_t>(i));
-      if (StatesAfter(before, without).empty()) shortest = std::move(without);
+      if (!FindEnd(before, without)) shortest = std::move(without);
     }
     return shortest;
   }
