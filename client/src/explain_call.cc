@@ -30,6 +30,15 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                              .operations = {},
                              .reordered_by = reply.reordered_by()};
   for (const v1::ExplainedOperation& operation : reply.operations()) {
+    std::vector<ExplainedDistribution> distributions;
+    for (const v1::ExplainedDistribution& distribution : operation.distributions()) {
+      distributions.push_back({.distribution = FromProto(distribution.distribution()),
+                               .gpus = distribution.gpus(),
+                               .exchanged_bytes = distribution.exchanged_bytes(),
+                               .estimated_ms = distribution.estimated_ms(),
+                               .measured_ms = distribution.measured_ms(),
+                               .chosen = distribution.chosen()});
+    }
     explanation.operations.push_back({.operation = operation.operation() == v1::ProblemClass::SPGEMM
                                                        ? Operation::kSpgemm
                                                        : Operation::kSpmm,
@@ -46,7 +55,9 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                                       .roof = operation.roof(),
                                       .plan_k = operation.plan_k(),
                                       .trial_k = operation.trial_k(),
-                                      .trial_ms = operation.trial_ms()});
+                                      .trial_ms = operation.trial_ms(),
+                                      .distributions = std::move(distributions),
+                                      .spread_ms = operation.spread_ms()});
   }
   return explanation;
 }

@@ -58,6 +58,8 @@ struct OperandSpec {
   /// What was found of a buffer, a part of it or all, in the place of its name.
   std::optional<DenseBlock> block = {};
   std::shared_ptr<const FetchedRows> fetched = nullptr;  ///< likewise
+  /// A buffer itself, in the place of its name: one that no catalog has.
+  HeldDenseLease found = nullptr;
 };
 
 /// Where a dense result goes: into the stream, if nothing is set.
@@ -151,6 +153,12 @@ struct SumStep {
   };
   std::vector<Term> terms;
 };
+/// Values of the nonzeros of several matrices, one after the other, each in its place: element
+/// orders[i][j] of what it makes is element j of value i. Of a request's own parts.
+struct PlaceStep {
+  std::vector<size_t> values;
+  std::vector<std::shared_ptr<LazyArray>> orders;  ///< i64, of each value
+};
 /// A mean, greatest or least (see kernels/row_products.h).
 struct ReduceStep {
   std::string matrix;
@@ -209,7 +217,7 @@ struct AttentionGradientStep {
   bool of_left = false, of_right = false, of_values = false, of_bias = false, of_att = false;
 };
 using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep, ReduceStep, ScaleStep,
-                               TotalStep, AttentionStep, AttentionGradientStep>;
+                               TotalStep, AttentionStep, AttentionGradientStep, PlaceStep>;
 
 /// Operations one after the other, whose intermediate values stay where they are computed.
 struct ChainSpec {

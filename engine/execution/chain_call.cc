@@ -141,6 +141,11 @@ Job::Loader ChainCall::ToLoad() const {
     }
     if (matrix->caller_order() != nullptr) loaders.push_back(LoaderOf(matrix->caller_order()));
   }
+  for (const ChainStep& step : spec_.steps) {
+    const auto* const place = std::get_if<PlaceStep>(&step);
+    if (place == nullptr) continue;
+    for (const auto& order : place->orders) loaders.push_back(LoaderOf(order));
+  }
   operands_.AppendLoaders(impl_->gpu(device()), loaders);
   return LoaderOf(std::move(loaders));
 }
@@ -568,6 +573,23 @@ absl::Status ChainCall::Run(const SumStep& sum, size_t i, Lane& lane) {
   if (!to.ok()) return to.status();
   step.done.plan = "sum";
   if (absl::Status s = lane.backend->Sum(terms, *to, lane); !s.ok()) return s;
+  return lane.backend->ClearPadding(*to, lane);
+}
+
+absl::Status ChainCall::Run(const PlaceStep& place, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
+  if (!to.ok()) return to.status();
+  step.done.plan = "place";
+  for (size_t j = 0; j < place.values.size(); ++j) {
+    const absl::StatusOr<PlacedDense> from = InOrder(place.values[j], nullptr, lane);
+    if (!from.ok()) return from.status();
+    const absl::StatusOr<std::shared_ptr<const Array>> order =
+        lane.backend->PlaceIndices(place.orders[j]);
+    if (!order.ok()) return order.status();
+    used_.push_back(*order);
+    if (absl::Status s = lane.backend->Scatter(*from, order->get(), *to, lane); !s.ok()) return s;
+  }
   return lane.backend->ClearPadding(*to, lane);
 }
 

@@ -117,6 +117,7 @@ class ChainCall final : public Job {
   absl::Status CheckStep(const SpmmStep& spmm, Step& step);
   absl::Status CheckStep(const SddmmStep& sddmm, Step& step);
   absl::Status CheckStep(const SumStep& sum, Step& step);
+  absl::Status CheckStep(const PlaceStep& place, Step& step);
   absl::Status CheckStep(const SoftmaxStep& softmax, Step& step);
   absl::Status CheckStep(const ReduceStep& reduce, Step& step);
   absl::Status CheckStep(const ScaleStep& scale, Step& step);
@@ -159,6 +160,7 @@ class ChainCall final : public Job {
   absl::Status Run(const SpmmStep& spmm, size_t i, Lane& lane);
   absl::Status Run(const SddmmStep& sddmm, size_t i, Lane& lane);
   absl::Status Run(const SumStep& sum, size_t i, Lane& lane);
+  absl::Status Run(const PlaceStep& place, size_t i, Lane& lane);
   absl::Status Run(const SoftmaxStep& softmax, size_t i, Lane& lane);
   absl::Status Run(const ReduceStep& reduce, size_t i, Lane& lane);
   absl::Status Run(const ScaleStep& scale, size_t i, Lane& lane);

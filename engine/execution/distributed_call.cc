@@ -18,7 +18,8 @@ namespace {
 /// The buffer that an operand is; null: it is something else.
 absl::StatusOr<HeldDenseLease> HeldOperand(const Executor::Impl& impl, std::string_view what,
                                            const OperandSpec& spec, const std::string& tenant) {
-  if (spec.held.empty() || spec.shared.size() > 0) return nullptr;
+  const bool is_buffer = spec.found != nullptr || !spec.held.empty();
+  if (!is_buffer || spec.shared.size() > 0) return nullptr;
   return FindHeld(impl, what, spec, tenant);
 }
 
@@ -269,13 +270,14 @@ void DistributedCall::End(CallEnd end) {
   if (rows_ != nullptr) rows_->Release();
   used_.clear();
   begin_last_ = nullptr;
-  if (end.status.ok()) impl_->observer.OnDistributed(static_cast<int64_t>(gpus_));
+  if (end.status.ok() && !is_trial_) impl_->observer.OnDistributed(static_cast<int64_t>(gpus_));
   sink_->OnEnd(std::move(end));
 }
 
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginRows(
     const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
-    std::vector<HeldDenseLease> held, bool is_chain, const std::shared_ptr<ResultSink>& sink) {
+    std::vector<HeldDenseLease> held, bool is_chain, std::string_view name,
+    const std::shared_ptr<ResultSink>& sink) {
   absl::StatusOr<std::unique_ptr<RowPhases>> rows = RowPhases::Begin(impl, spec, held);
   if (!rows.ok()) return rows.status();
   if (*rows == nullptr) return nullptr;
@@ -283,10 +285,11 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginRows(
   call->rows_ = *std::move(rows);
   call->used_ = std::move(held);
   call->is_chain_ = is_chain;
+  call->is_trial_ = spec.results[0].place.blocks != nullptr;
   const DenseShape& shape = call->rows_->shape();
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
-  if (spec.results[0].place.held.empty()) {
-    call->last_name_ = "dense";
+  if (call->rows_->gathers()) {
+    call->last_name_ = name;
     call->begin_last_ = [impl, of = call.get()](std::shared_ptr<ResultSink> last) {
       return ChainCall::Begin(impl, of->rows_->Gathered(), std::move(last));
     };
@@ -325,7 +328,26 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginInRows(
   chain.results.push_back({.value = held.size(),
                            .place = spec.result,
                            .leading_dimension = spec.result_leading_dimension});
-  return BeginRows(impl, chain, std::move(held), /*is_chain=*/false, sink);
+  return BeginRows(impl, chain, std::move(held), /*is_chain=*/false, "dense", sink);
+}
+
+absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginInRows(
+    const std::shared_ptr<Executor::Impl>& impl, const SddmmSpec& spec, const HeldDenseLease& a,
+    const HeldDenseLease& b, const std::shared_ptr<ResultSink>& sink) {
+  if (spec.values.has_value()) return nullptr;
+  ChainSpec chain;
+  chain.tenant = spec.tenant;
+  chain.timeout_ns = spec.timeout_ns;
+  chain.priority = spec.priority;
+  SddmmStep step;
+  step.matrix = spec.matrix;
+  step.unscaled = spec.unscaled;
+  step.a = 0;
+  step.b = 1;
+  chain.operands.resize(2);
+  chain.steps.emplace_back(step);
+  chain.results.push_back({.value = 2, .place = spec.result});
+  return BeginRows(impl, chain, {a, b}, /*is_chain=*/false, "values", sink);
 }
 
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
@@ -335,7 +357,8 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
   if (!b.ok()) return b.status();
   if (IsInRows(*b)) return BeginInRows(impl, spec, *b, sink);
-  if (spec.result.held.empty() || !IsDistributed(*b)) return nullptr;
+  const bool is_trial = spec.result.blocks != nullptr;
+  if ((spec.result.held.empty() && !is_trial) || !IsDistributed(*b)) return nullptr;
   absl::StatusOr<HeldDenseLease> old = HeldDenseLease();
   if (spec.beta != 0) {
     if (!spec.accumulate.has_value()) return nullptr;
@@ -348,12 +371,13 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const Pattern& pattern = *(*matrix)->pattern();
   const DenseShape shape = {spec.transpose ? pattern.cols() : pattern.rows(), (*b)->shape.cols,
                             (*b)->shape.cols, (*matrix)->type()};
-  absl::StatusOr<DenseWrite> write = BeginWrite(*impl, spec.tenant, spec.result.held, shape);
-  if (!write.ok()) return write.status();
-
   const auto count = static_cast<int64_t>((*b)->blocks.size());
-  const auto results =
-      std::make_shared<BlockResults>(*std::move(write), ColumnBlocks(shape, count));
+  std::shared_ptr<BlockResults> results = spec.result.blocks;
+  if (!is_trial) {
+    absl::StatusOr<DenseWrite> write = BeginWrite(*impl, spec.tenant, spec.result.held, shape);
+    if (!write.ok()) return write.status();
+    results = std::make_shared<BlockResults>(*std::move(write), ColumnBlocks(shape, count));
+  }
   const std::vector<DenseBlock> added =
       *old == nullptr ? std::vector<DenseBlock>() : ColumnBlocksOf(*old, count, impl->budget);
   SpmmSpec each = spec;
@@ -362,7 +386,8 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const absl::StatusOr<bool> everywhere = FindValues(*impl, each.values, spec.tenant, call->used_);
   if (!everywhere.ok()) return everywhere.status();
   if (!*everywhere) return nullptr;
-  call->results_ = {results};
+  if (!is_trial) call->results_ = {results};
+  call->is_trial_ = is_trial;
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
   return Begun(std::move(call), (*b)->blocks.size(),
                [&](size_t i, std::shared_ptr<ResultSink> part_sink) {
@@ -383,6 +408,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   if (!a.ok()) return a.status();
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
   if (!b.ok()) return b.status();
+  if (IsInRows(*a) || IsInRows(*b)) return BeginInRows(impl, spec, *a, *b, sink);
   if (*a == nullptr || *b == nullptr || (*a)->shape.cols != (*b)->shape.cols ||
       !(IsDistributed(*a) || IsDistributed(*b))) {
     return nullptr;
@@ -454,7 +480,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     held.push_back(*std::move(operand));
   }
   if (std::ranges::any_of(held, IsInRows))
-    return BeginRows(impl, spec, std::move(held), /*is_chain=*/true, sink);
+    return BeginRows(impl, spec, std::move(held), /*is_chain=*/true, "dense", sink);
   const bool all_held = std::ranges::none_of(
       spec.results, [](const ChainSpec::Result& result) { return result.place.held.empty(); });
   if (count == 0 || !all_held || spec.results.empty()) return nullptr;

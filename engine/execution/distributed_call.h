@@ -61,13 +61,18 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   /// call for all of it says in the right words.
   static absl::StatusOr<std::shared_ptr<Call>> Begun(std::shared_ptr<DistributedCall> call,
                                                      size_t count, const BeginPart& begin);
-  /// Of a chain whose operands lie in rows, or of an SpMM; null as above.
+  /// Of a chain whose operands lie in rows, or of an SpMM or SDDMM; null as above. `name`: of what
+  /// is sent.
   static absl::StatusOr<std::shared_ptr<Call>> BeginRows(
       const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
-      std::vector<HeldDenseLease> held, bool is_chain, const std::shared_ptr<ResultSink>& sink);
+      std::vector<HeldDenseLease> held, bool is_chain, std::string_view name,
+      const std::shared_ptr<ResultSink>& sink);
   static absl::StatusOr<std::shared_ptr<Call>> BeginInRows(
       const std::shared_ptr<Executor::Impl>& impl, const SpmmSpec& spec, const HeldDenseLease& b,
       const std::shared_ptr<ResultSink>& sink);
+  static absl::StatusOr<std::shared_ptr<Call>> BeginInRows(
+      const std::shared_ptr<Executor::Impl>& impl, const SddmmSpec& spec, const HeldDenseLease& a,
+      const HeldDenseLease& b, const std::shared_ptr<ResultSink>& sink);
   /// Begins that many parts; what was begun of them has ended, or ends unheard, where one fails.
   absl::Status BeginParts(size_t count, const BeginPart& begin);
   /// Begins the next phase, if there is one and all is well; else the end is `*end`.
@@ -90,6 +95,7 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
       begin_last_;   ///< what makes one result of all parts' and sends it; null: nothing is left
   CallBegin begin_;  ///< but for the plan
   size_t gpus_ = 0;
+  bool is_trial_ = false;
   std::unique_ptr<RowPhases> rows_;  ///< null: its parts are one group
   bool is_chain_ = true;
   std::string last_name_ = "values";  ///< of what the last call sends

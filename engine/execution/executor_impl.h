@@ -26,6 +26,8 @@ class Executor::Impl {
   Impl(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
        Observer& observer, const std::vector<Device*>& devices,
        const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
+       const std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>&)>&
+           on_new_rows,
        const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair);
 
   Catalog& catalog;
@@ -56,6 +58,8 @@ class Executor::Impl {
   /// Layouts of plans, each on the device that a call was to run on.
   NoRoom no_room;
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
+  const std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>&)>&
+      on_new_rows;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
 

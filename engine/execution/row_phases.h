@@ -19,10 +19,11 @@
 
 namespace sparsed::engine {
 
-/// A chain of SpMM and sums, a phase a step: a part for each GPU, all of which end before the next
-/// phase begins, because they read each other's rows. Where it is not known yet what each GPU has
-/// of a step's matrix, a phase before that finds out. A part multiplies with the rows that its GPU
-/// has while those that it fetches are on their way. Used by one thread at a time, but Release.
+/// A chain of SpMM and sums, and maybe an SDDMM as the last, a phase a step: a part for each GPU,
+/// all of which end before the next phase begins, because they read each other's rows. Where it is
+/// not known yet what each GPU has of a step's matrix, a phase before that finds out. A part
+/// multiplies with the rows that its GPU has while those that it fetches are on their way. Used by
+/// one thread at a time, but Release.
 class RowPhases {
  public:
   /// Looks everything up, as Executor::Begin; `held` are the operands. Null: one device is to
@@ -42,7 +43,10 @@ class RowPhases {
   const DenseShape& shape() const { return values_[spec_.results[0].value].shape; }
   /// After the last phase. What is to be published; none: the only result is sent.
   const std::vector<std::shared_ptr<BlockResults>>& results() const { return published_; }
-  /// Where the result is to be sent: its rows, together on one GPU.
+  /// The result, the only one, is to be sent, or is of nonzeros: its rows are to be brought
+  /// together on one GPU.
+  bool gathers() const;
+  /// That.
   ChainSpec Gathered() const;
   /// What each step did.
   std::vector<StepEnd> TakeSteps() { return std::move(steps_); }
@@ -59,6 +63,7 @@ class RowPhases {
     std::vector<DenseBlock> blocks;  ///< once it is computed
     size_t last_use = 0;             ///< a step, or behind all
     std::optional<size_t> result = {};
+    MatrixLease nonzeros = nullptr;  ///< whose it has a value for each of
   };
   class Derive;
   /// What a phase before a step's finds out.
@@ -71,12 +76,20 @@ class RowPhases {
   absl::StatusOr<bool> AddOperands(const std::vector<HeldDenseLease>& held);
   absl::StatusOr<bool> AddStep(size_t i);
   absl::StatusOr<bool> AddStep(const SpmmStep& spmm);
+  absl::StatusOr<bool> AddStep(const SddmmStep& sddmm);
   bool AddStep(const SumStep& sum);
   absl::StatusOr<bool> AddResults();
+  absl::StatusOr<MatrixLease> FindMatrix(const std::string& name);
 
-  Problem ProblemOf(const SpmmStep& spmm) const;
-  std::shared_ptr<const ActivePlan> PlanOf(const SpmmStep& spmm) const;
-  const MatrixLease& MatrixOf(const SpmmStep& spmm) const { return matrices_.at(spmm.matrix); }
+  /// A multiplication with a matrix, whose rows are divided for it.
+  struct Product {
+    MatrixLease matrix;
+    size_t b = 0;  ///< whose rows the matrix's columns name
+    Problem problem;
+  };
+  /// None: the step is a sum.
+  std::optional<Product> ProductOf(const ChainStep& step) const;
+  std::shared_ptr<const ActivePlan> PlanOf(const Product& product) const;
   size_t made() const { return spec_.operands.size() + step_; }
   /// Makes ready for the step's parts.
   absl::Status Prepare();
@@ -85,6 +98,9 @@ class RowPhases {
   std::vector<DenseBlock> BlocksOf(size_t value, const std::vector<int64_t>& bounds);
   ChainSpec NewPart(size_t i) const;
   ChainSpec PartOf(const SpmmStep& spmm, size_t i);
+  ChainSpec PartOf(const SddmmStep& sddmm, size_t i);
+  /// What it fetches, as an operand of the part.
+  OperandSpec FetchedFor(size_t i, const std::vector<DenseBlock>& of) const;
   ChainSpec PartOf(const SumStep& sum, size_t i);
 
   const std::shared_ptr<Executor::Impl> impl_;

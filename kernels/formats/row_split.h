@@ -27,4 +27,9 @@ struct RowSplit {
 absl::StatusOr<RowSplit> SplitRows(const CsrView& csr, RowRange rows, RowRange operand,
                                    const Array* source, const BuildContext& context);
 
+/// How many rows of the operand it fetches: as many as SplitRows lists. One pass, with a byte a
+/// column of scratch.
+absl::StatusOr<int64_t> CountFetchedRows(const CsrView& csr, RowRange rows, RowRange operand,
+                                         const BuildContext& context);
+
 }  // namespace sparsed
