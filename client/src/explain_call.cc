@@ -1,4 +1,7 @@
 // Catalog.Explain.
+#include <utility>
+#include <vector>
+
 #include "client/src/convert.h"
 #include "client/src/exchange.h"
 #include "sparsed/client.h"
@@ -32,7 +35,7 @@ Explanation FromProto(const v1::ExplainReply& reply) {
   for (const v1::ExplainedOperation& operation : reply.operations()) {
     std::vector<ExplainedDistribution> distributions;
     for (const v1::ExplainedDistribution& distribution : operation.distributions()) {
-      distributions.push_back({.distribution = FromProto(distribution.distribution()),
+      distributions.push_back({.distribution = sparsed::FromProto(distribution.distribution()),
                                .gpus = distribution.gpus(),
                                .exchanged_bytes = distribution.exchanged_bytes(),
                                .estimated_ms = distribution.estimated_ms(),

@@ -51,6 +51,8 @@ std::vector<size_t> ChainCall::UsesOf(const ChainStep& step) {
     also(backward->scores.att);
   } else if (const auto* place = std::get_if<PlaceStep>(&step)) {
     uses = place->values;
+  } else if (const auto* fetch = std::get_if<FetchStep>(&step)) {
+    uses.push_back(fetch->value);
   } else {
     for (const SumStep::Term& term : std::get<SumStep>(step).terms) uses.push_back(term.value);
   }
@@ -235,6 +237,18 @@ absl::Status ChainCall::CheckStep(const PlaceStep& place, Step& /*step*/) {
     return absl::InvalidArgumentError("each value that is placed has one column and an order");
   }
   AddValue(shape);
+  return absl::OkStatus();
+}
+
+absl::Status ChainCall::CheckStep(const FetchStep& fetch, Step& /*step*/) {
+  const absl::StatusOr<Value*> own = Use("what is fetched", fetch.value);
+  if (!own.ok()) return own.status();
+  if (spec_.part.exchange == nullptr) {
+    return absl::InvalidArgumentError("it is fetched by parts of a request alone");
+  }
+  DenseShape shape = (*own)->shape;
+  shape.rows = fetch.rows;
+  if (fetch.rows > 0) AddValue(shape);
   return absl::OkStatus();
 }
 

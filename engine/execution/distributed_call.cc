@@ -117,6 +117,7 @@ absl::Status DistributedCall::BeginParts(size_t count, const BeginPart& begin) {
     // Some may end, by a deadline, before all have begun.
     const MutexLock lock(mutex_);
     count_ = running_ = count;
+    exchange_ = rows_ == nullptr ? nullptr : rows_->exchange();
   }
   Calls calls;
   for (size_t i = 0; i < count; ++i) {
@@ -159,7 +160,20 @@ void DistributedCall::Fail(absl::Status status) {
     const MutexLock lock(mutex_);
     if (stopped_.ok()) stopped_ = status;
   }
-  for (const auto& call : Waiting()) call->Fail(status);
+  StopParts(status);
+}
+
+void DistributedCall::StopParts(const absl::Status& why) {
+  std::shared_ptr<PartExchange> exchange;
+  Calls calls;
+  {
+    const MutexLock lock(mutex_);
+    exchange = exchange_;
+    calls = calls_;
+  }
+  // Nobody waits for one that has ended.
+  if (exchange != nullptr) exchange->Stop(why);
+  for (const auto& call : calls) call->Fail(why);
 }
 
 void DistributedCall::PartBegan(const std::string& plan) {
@@ -184,12 +198,22 @@ void DistributedCall::PartEnded(CallEnd end) {
     if (last) whole = std::move(end_);
   }
   // What others compute is of no use then.
-  if (!status.ok() && !last) Fail(status);
+  if (!status.ok() && !last) StopParts(status);
   if (last) Finish(std::move(whole));
 }
 
 bool DistributedCall::GoOn(CallEnd* end) {
-  if (rows_ == nullptr || !end->status.ok()) return false;
+  if (rows_ == nullptr) return false;
+  if (absl::IsResourceExhausted(end->status) || absl::IsUnimplemented(end->status)) {
+    const MutexLock lock(mutex_);
+    if (exchange_ != nullptr && stopped_.ok()) {
+      // One step after the other finds room where a GPU has none.
+      rows_->GoApart();
+      end->status = absl::OkStatus();
+      end->steps.clear();
+    }
+  }
+  if (!end->status.ok()) return false;
   const absl::StatusOr<size_t> next = rows_->Next(end->steps);
   if (!next.ok()) end->status = next.status();
   if (!next.ok() || *next == 0) return false;

@@ -79,6 +79,8 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   bool GoOn(CallEnd* end);
   /// What it waits for now.
   Calls Waiting();
+  /// Has the parts that run end with `why`.
+  void StopParts(const absl::Status& why);
   void PartBegan(const std::string& plan);
   void PartEnded(CallEnd end);
   /// After the last part: with its own last call, if all is well, or with the end.
@@ -105,7 +107,8 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   size_t count_ ABSL_GUARDED_BY(mutex_) = 0;    ///< parts of the group that was begun last
   size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  ///< of them
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
-  std::string plan_ ABSL_GUARDED_BY(mutex_);    ///< of one of them
+  std::shared_ptr<PartExchange> exchange_ ABSL_GUARDED_BY(mutex_);  ///< of the group; may be null
+  std::string plan_ ABSL_GUARDED_BY(mutex_);                        ///< of one of them
   CallEnd end_ ABSL_GUARDED_BY(mutex_);         ///< of the slowest, with the first error
   CallTimings before_ ABSL_GUARDED_BY(mutex_);  ///< of the groups before
 };

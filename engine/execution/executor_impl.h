@@ -62,6 +62,9 @@ class Executor::Impl {
       on_new_rows;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
+  /// The parts of a request wait on lanes for each other: of one request at a time, lest two wait
+  /// for each other's.
+  std::atomic<bool> parts_meet = false;
 
   /// What was stored of `damaged`'s layout is damaged: plain CSR serves in its place, and requests
   /// ask for new trials.

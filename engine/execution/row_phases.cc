@@ -279,6 +279,10 @@ std::shared_ptr<const ActivePlan> RowPhases::PlanOf(const Product& product) cons
 }
 
 absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
+  if (together_ != nullptr) {
+    EndTogether(took);
+    return size_t{0};
+  }
   if (runs_) {
     // Of the step before.
     runs_ = false;
@@ -297,6 +301,7 @@ absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
     ++step_;
   }
   if (step_ == spec_.steps.size()) return size_t{0};
+  if (step_ == 0 && !apart_ && BeginTogether()) return impl_->gpus.size();
   if (const std::optional<Product> product = ProductOf(spec_.steps[step_])) {
     const std::vector<int64_t>& bounds = values_[product->b].bounds;
     if (derived_ != nullptr) {
@@ -466,6 +471,7 @@ ChainSpec RowPhases::PartOf(const SumStep& sum, size_t i) {
 
 absl::StatusOr<std::shared_ptr<Call>> RowPhases::BeginPart(size_t i,
                                                            std::shared_ptr<ResultSink> sink) {
+  if (together_ != nullptr) return ChainCall::Begin(impl_, PartTogether(i), std::move(sink));
   const ChainStep& step = spec_.steps[step_];
   if (derived_ != nullptr) {
     const Product product = *ProductOf(step);
@@ -517,6 +523,7 @@ ChainSpec RowPhases::Gathered() const {
 
 std::string RowPhases::Describe() const {
   std::string text = fmt::format(", {} bytes exchanged", exchanged_bytes_);
+  if (at_once_) text += ", all steps at once";
   if (cut_bytes_ > 0) text += fmt::format(", {} bytes cut into rows on the host", cut_bytes_);
   return text;
 }
@@ -524,6 +531,7 @@ std::string RowPhases::Describe() const {
 void RowPhases::Release() {
   for (const auto& result : published_) result->Release();
   writes_.clear();
+  LeaveTogether();
 }
 
 }  // namespace sparsed::engine

@@ -14,18 +14,22 @@
 #include "absl/status/statusor.h"
 #include "engine/execution/dense_result.h"
 #include "engine/execution/executor_impl.h"
+#include "engine/execution/part_exchange.h"
 #include "engine/execution/row_distribution.h"
 #include "engine/execution/time_left.h"
 
 namespace sparsed::engine {
 
 /// A chain of SpMM and sums, and maybe an SDDMM as the last, a phase a step: a part for each GPU,
-/// all of which end before the next phase begins, because they read each other's rows. Where it is
-/// not known yet what each GPU has of a step's matrix, a phase before that finds out. A part
-/// multiplies with the rows that its GPU has while those that it fetches are on their way. Used by
-/// one thread at a time, but Release.
+/// all of which end before the next phase begins, because they read each other's rows; or, where
+/// the GPUs read each other's memory and what each has of all matrices is known, a part for each
+/// GPU that runs all steps. Where it is not known yet what each GPU has of a step's matrix, a phase
+/// before that finds out. A part multiplies with the rows that its GPU has while those that it
+/// fetches are on their way. Used by one thread at a time, but Release.
 class RowPhases {
  public:
+  ~RowPhases();
+
   /// Looks everything up, as Executor::Begin; `held` are the operands. Null: one device is to
   /// compute all, because of an operation, an operand or a result that does not lie in rows, or
   /// shapes that do not fit, of which a call of all of it speaks.
@@ -36,6 +40,11 @@ class RowPhases {
   /// After all parts of the phase before ended well, the slowest with `took`: how many the next
   /// has; 0: all is computed.
   absl::StatusOr<size_t> Next(const std::vector<StepEnd>& took = {});
+  /// They are all steps at once: each GPU reads what its peers have computed as soon as that is
+  /// written (FetchStep). Null: they are a phase.
+  std::shared_ptr<PartExchange> exchange() const;
+  /// Goes on step by step, from the first one, after parts of all steps failed.
+  void GoApart();
   /// Begins one of them.
   absl::StatusOr<std::shared_ptr<Call>> BeginPart(size_t i, std::shared_ptr<ResultSink> sink);
 
@@ -66,11 +75,11 @@ class RowPhases {
     MatrixLease nonzeros = nullptr;  ///< whose it has a value for each of
   };
   class Derive;
+  struct Together;
   /// What a phase before a step's finds out.
   struct Derived;
 
-  RowPhases(std::shared_ptr<Executor::Impl> impl, ChainSpec spec)
-      : impl_(std::move(impl)), spec_(std::move(spec)), time_(spec_.timeout_ns) {}
+  RowPhases(std::shared_ptr<Executor::Impl> impl, ChainSpec spec);
 
   // Of Begin. False: not in rows.
   absl::StatusOr<bool> AddOperands(const std::vector<HeldDenseLease>& held);
@@ -90,6 +99,13 @@ class RowPhases {
   /// None: the step is a sum.
   std::optional<Product> ProductOf(const ChainStep& step) const;
   std::shared_ptr<const ActivePlan> PlanOf(const Product& product) const;
+  /// All that is needed for all steps is known, and the GPUs read each other's memory.
+  bool CanRunTogether();
+  bool BeginTogether();
+  ChainSpec PartTogether(size_t i);
+  void EndTogether(const std::vector<StepEnd>& took);
+  /// Others may.
+  void LeaveTogether();
   size_t made() const { return spec_.operands.size() + step_; }
   /// Makes ready for the step's parts.
   absl::Status Prepare();
@@ -120,6 +136,10 @@ class RowPhases {
   std::vector<RowDistribution::Matrices> part_matrices_;
   std::shared_ptr<BlockResults> out_;
   std::vector<std::vector<DenseBlock>> in_;  ///< for each part's operands: blocks by part
+
+  std::unique_ptr<Together> together_;  ///< null: phases
+  bool apart_ = false;                  ///< they are to stay that
+  bool at_once_ = false;                ///< all steps ran so
 
   std::vector<StepEnd> steps_;  ///< so far
   int64_t exchanged_bytes_ = 0, cut_bytes_ = 0;

@@ -626,7 +626,9 @@ absl::Status PatternJob::TryDistributions(ClassSearch& search) {
     } else {
       DistributionTrialSpec spec{search.matrix, ProblemOf(c), estimate.distribution, {}, 0};
       spec.bounds = ChosenBounds(ViewCsr(*csr_), c.transposed, choice->gpus);
-      spec.budget_ms = deadline_.LeftOf(search.share_ms);
+      // Requests vary more than kernels: of short ones all the turns that there are at most.
+      constexpr double kLeastBudgetMs = 100;
+      spec.budget_ms = deadline_.LeftOf(std::max(search.share_ms, kLeastBudgetMs));
       const absl::StatusOr<TrialTimes> times =
           TryDistribution(spec, modules_.executor, modules_.budget, &stop_);
       if (EndsJob(times.status())) return times.status();

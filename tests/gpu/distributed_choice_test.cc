@@ -262,6 +262,97 @@ TEST_P(SeveralCards, SampleProductsAtTheEndOfChains) {
   ExpectNear(sink->Elements<float>(), expected);
 }
 
+TEST_P(SeveralCards, RunAllStepsOfAChainAtOnce) {
+  const std::vector<float> x = Random<float>(20, kRows * kK), c = Random<float>(21, kRows * kK);
+  ASSERT_TRUE(PutRows("x", kRows, kK, x).ok());
+  Hold("c", c);
+  Hold("y", {});
+  Hold("between", {});
+  ChainSpec spec;
+  spec.tenant = "t";
+  spec.operands.resize(2);
+  spec.operands[0].held = "x";
+  spec.operands[1].held = "c";
+  SpmmStep step;
+  step.matrix = "s";
+  spec.steps.emplace_back(step);  // 2: S x
+  step.b = 2;
+  step.transpose = true;
+  step.alpha = 0.5;
+  step.beta = -1;
+  step.accumulate = 1;
+  spec.steps.emplace_back(step);  // 3: S^T (S x) / 2 - c
+  SumStep sum;
+  sum.terms = {{3, 0.5}, {2, 1}, {0, -2}};
+  spec.steps.emplace_back(sum);  // 4
+  step = {};
+  step.matrix = "s";
+  step.b = 4;
+  spec.steps.emplace_back(step);  // 5
+  step.b = 5;
+  step.beta = 3;
+  step.accumulate = 2;
+  spec.steps.emplace_back(step);  // 6
+  spec.results.resize(2);
+  spec.results[0].value = 6;
+  spec.results[0].place.held = "y";
+  spec.results[1].value = 4;
+  spec.results[1].place.held = "between";
+
+  const std::vector<double> floats = Wide(FloatsOf(pattern_));
+  const auto multiply = [&](const std::vector<double>& b, bool transpose, double alpha, double beta,
+                            std::vector<double> to) {
+    to.resize(kRows * kK);
+    reference::Spmm(pattern_.view(), floats.data(), transpose, b.data(), kK, kK, alpha, beta,
+                    to.data());
+    return to;
+  };
+  const std::vector<double> v2 = multiply(Wide(x), false, 1, 0, {});
+  const std::vector<double> v3 = multiply(v2, true, 0.5, -1, Wide(c));
+  std::vector<double> v4(v3.size());
+  for (size_t i = 0; i < v4.size(); ++i) v4[i] = 0.5 * v3[i] + v2[i] - 2 * x[i];
+  const std::vector<double> v6 = multiply(multiply(v4, false, 1, 0, {}), false, 1, 3, v2);
+  // The first time it is found out what each card has.
+  for (int run = 0; run < 4; ++run) {
+    const auto sink = std::make_shared<Result>();
+    const absl::Status ended = Compute(spec, sink);
+    ASSERT_TRUE(ended.ok()) << ended;
+    EXPECT_NE(sink->plan.find(InRows()), std::string::npos) << sink->plan;
+    EXPECT_EQ(sink->plan.find("all steps at once") != std::string::npos, run > 0) << sink->plan;
+    ASSERT_EQ(sink->end().steps.size(), 5U);
+    EXPECT_EQ(sink->end().steps[2].plan, "sum");
+    for (const int i : {0, 1, 3, 4}) {
+      EXPECT_NE(sink->end().steps[i].plan.find(" / cuda."), std::string::npos);
+      EXPECT_GT(sink->end().steps[i].nanoseconds, 0U);
+    }
+    ASSERT_EQ(Find("y")->distribution(), Distribution::kRows);
+    ExpectNear(Whole("y"), v6);
+    ExpectNear(Whole("between"), v4);
+  }
+  // Sent, it comes as it is.
+  spec.results.resize(1);
+  spec.results[0].place.held = "";
+  const auto sink = std::make_shared<Result>();
+  ASSERT_TRUE(Compute(spec, sink).ok());
+  ExpectNear(sink->Elements<float>(), v6);
+  // Many at a time: one of them at once, the others step by step.
+  std::vector<std::shared_ptr<Result>> sinks;
+  for (int i = 0; i < 8; ++i) {
+    sinks.push_back(std::make_shared<Result>());
+    auto call = engine_->executor().Begin(spec, sinks.back());
+    ASSERT_TRUE(call.ok()) << call.status();
+    (*call)->Submit();
+    if (i % 4 == 3) (*call)->Cancel();
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const absl::Status ended = sinks[i]->Wait();
+    if (i % 4 == 3 && absl::IsCancelled(ended)) continue;
+    ASSERT_TRUE(ended.ok()) << ended;
+    ExpectNear(sinks[i]->Elements<float>(), v6);
+  }
+  EXPECT_EQ(engine_->executor().in_flight(), 0);
+}
+
 TEST_P(SeveralCards, CutWhatLiesOtherwiseOnce) {
   const std::vector<float> x = Random<float>(8, kRows * kK), old = Random<float>(9, kRows * kK);
   ASSERT_TRUE(PutRows("x", kRows, kK, x).ok());

@@ -56,6 +56,9 @@ void ExpectSplit(const CsrView& csr, RowRange rows, RowRange operand, const Arra
     EXPECT_EQ(of_fetched, fetched.row_offsets[row + 1]);
   }
   EXPECT_EQ(named.size(), fetched_rows.size()) << "no row is fetched for nothing";
+  BuildContext context;
+  context.memory = &HeapMemory();
+  EXPECT_EQ(CountFetchedRows(csr, rows, operand, context).value(), split.fetched_rows.length);
 }
 
 TEST(RowSplit, HoldsEachNonzeroOnce) {
