@@ -22,8 +22,9 @@ struct PutArguments {
   std::string owner;
   std::string time_to_live;            ///< empty: the server's
   std::string over_gpus;               ///< "auto", "columns" or "rows"; empty: whole
-  bool columns = false, rows = false;  ///< the same, by older names
   std::string matrix;                  ///< that it is for; empty: none
+  bool columns = false, rows = false;  ///< over the GPUs, by older names
+  std::string rows_of;                 ///< likewise: of `rows`
 };
 
 /// Of one that is distributed.
@@ -90,14 +91,25 @@ Distribution DistributionOf(const PutArguments& arguments) {
   return arguments.over_gpus.empty() ? Distribution::kWhole : Distribution::kAuto;
 }
 
+/// Throws what CLI11 would, which has no names for options that are hidden.
+void CheckOverGpus(const PutArguments& arguments) {
+  constexpr const char *kOver = "--over-gpus", *kColumns = "--columns-over-gpus",
+                       *kRows = "--rows-over-gpus";
+  if (arguments.columns && arguments.rows) throw CLI::ExcludesError(kRows, kColumns);
+  if ((arguments.columns || arguments.rows) && !arguments.over_gpus.empty()) {
+    throw CLI::ExcludesError(kOver, arguments.rows ? kRows : kColumns);
+  }
+  if (!arguments.rows_of.empty() && !arguments.rows) throw CLI::RequiresError("--rows-of", kRows);
+  if (arguments.over_gpus == "auto" && arguments.matrix.empty()) {
+    throw CLI::RequiresError(kOver, "--for=MATRIX (or =columns, =rows)");
+  }
+}
+
 absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& arguments) {
   PutOptions options = {.durable = arguments.durable,
                         .owner = arguments.owner,
                         .distribution = DistributionOf(arguments),
-                        .rows_of = arguments.matrix};
-  if (options.distribution == Distribution::kAuto && options.rows_of.empty()) {
-    return absl::InvalidArgumentError("--over-gpus needs --for=MATRIX, or =columns or =rows");
-  }
+                        .rows_of = arguments.rows ? arguments.rows_of : arguments.matrix};
   if (options.distribution == Distribution::kColumns) options.rows_of.clear();
   if (!arguments.time_to_live.empty()) {
     const auto time_to_live = ParseDuration(arguments.time_to_live);
@@ -175,15 +187,12 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
       "rows: each GPU gets those with as many of its nonzeros (default: as many rows)");
   matrix->type_name("MATRIX")->needs(over);
   // What it was called before the server chose by itself.
-  CLI::Option* const columns = put->add_flag("--columns-over-gpus", p->columns)->group("");
-  CLI::Option* const rows = put->add_flag("--rows-over-gpus", p->rows)->group("");
-  CLI::Option* const rows_of =
-      put->add_option("--rows-of", p->matrix)->needs(rows)->excludes(matrix)->group("");
-  columns->excludes(rows)->excludes(over);
-  rows->excludes(over);
-  rows_of->excludes(over);
+  put->add_flag("--columns-over-gpus", p->columns)->group("");
+  put->add_flag("--rows-over-gpus", p->rows)->group("");
+  put->add_option("--rows-of", p->rows_of)->group("");
   put->callback([&invocation, p] {
     if (p->file.empty() && p->zeros.empty()) throw CLI::RequiredError("FILE");
+    CheckOverGpus(*p);
     invocation.run = [p](const Client& client) { return PutBuffer(client, *p); };
   });
 }

@@ -44,12 +44,15 @@ absl::Status FindFetched(const Executor& executor, const Matrix& matrix, Distrib
   const std::vector<int64_t> bounds =
       ChosenBounds(ViewCsr(**stored), to.problem.transposed, to.gpus);
   DerivedPatterns& derived = executor.derived();
-  const auto count = [&](int64_t fetched) {
+  const auto count = [&](int64_t fetched, int64_t nonzeros) {
     to.fetched_rows += fetched;
     to.most_fetched_rows = std::max(to.most_fetched_rows, fetched);
+    to.fetched_nonzeros += nonzeros;
   };
   if (const auto known = derived.FindRows(pattern, to.problem.transposed, bounds)) {
-    for (const RowDistribution::Part& part : known->parts()) count(part.fetched_rows);
+    for (const RowDistribution::Part& part : known->parts()) {
+      count(part.fetched_rows, part.fetched == nullptr ? 0 : part.fetched->nnz());
+    }
     return absl::OkStatus();
   }
   BuildContext context;
@@ -62,10 +65,10 @@ absl::Status FindFetched(const Executor& executor, const Matrix& matrix, Distrib
       csr.rows == csr.cols ? bounds : RowBoundsByNonzeros(csr, to.gpus);
   context.memory = &HeapMemory();
   for (int i = 0; i < to.gpus; ++i) {
-    const absl::StatusOr<int64_t> fetched =
-        CountFetchedRows(csr, {rows[i], rows[i + 1]}, {bounds[i], bounds[i + 1]}, context);
+    const absl::StatusOr<FetchedCount> fetched =
+        CountFetched(csr, {rows[i], rows[i + 1]}, {bounds[i], bounds[i + 1]}, context);
     if (!fetched.ok()) return fetched.status();
-    count(*fetched);
+    count(fetched->rows, fetched->nonzeros);
   }
   return absl::OkStatus();
 }

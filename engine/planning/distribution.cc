@@ -12,9 +12,8 @@ namespace {
 constexpr double kColumnsMs = 0.03, kRowsMs = 0.1;
 /// A gain below this is not told from noise.
 constexpr double kLeastGain = 1.03;
-/// Rows that were fetched are written and read, and what they are multiplied to is added: read and
-/// written.
-constexpr double kPassesOverFetched = 4;
+/// What rows that were fetched are multiplied to is added: about as many are read and written.
+constexpr double kPassesOverFetched = 2;
 
 double BytesOf(const DistributedProblem& of, int64_t k) {
   Problem problem = of.problem;
@@ -39,11 +38,15 @@ DistributionEstimate InColumns(const DistributedProblem& of) {
 DistributionEstimate InRows(const DistributedProblem& of) {
   const double exchanged = static_cast<double>(of.fetched_rows) * RowBytes(of);
   const double fetched = static_cast<double>(of.most_fetched_rows) * RowBytes(of);
-  // They come while the GPU multiplies with its own.
-  const double own_ms = WholeMs(of) / of.gpus;
+  // They come while the GPU multiplies with its own, and are multiplied then.
+  const double share =
+      static_cast<double>(of.fetched_nonzeros) / static_cast<double>(std::max<int64_t>(of.nnz, 1));
+  const double own_ms = WholeMs(of) / of.gpus * (1 - share);
+  const double fetched_ms = WholeMs(of) / of.gpus * share;
   const double fetch_ms = 1e3 * fetched / of.peer_bytes_per_second;
   const double add_ms = 1e3 * kPassesOverFetched * fetched / of.bytes_per_second;
-  return {Distribution::kRows, exchanged, std::max(own_ms, fetch_ms) + add_ms + kRowsMs};
+  return {Distribution::kRows, exchanged,
+          std::max(own_ms, fetch_ms) + fetched_ms + add_ms + kRowsMs};
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct DistributedProblem {
   // Of rows; a GPU has as many nonzeros as the others, about.
   int64_t fetched_rows = 0;       ///< of the operand, by all GPUs together
   int64_t most_fetched_rows = 0;  ///< by one of them
+  int64_t fetched_nonzeros = 0;   ///< that name those, of all GPUs
 };
 
 struct DistributionEstimate {

@@ -637,13 +637,13 @@ absl::Status PatternJob::TryDistributions(ClassSearch& search) {
         decision.reason =
             fmt::format("{}: {:.4f} ms a request, {:.4f} ms on one GPU", Compared(times->speedup()),
                         times->median, times->baseline_median);
-        if (tried.whole_ms == 0) tried.whole_ms = tried.best_ms = times->baseline_median;
-        const bool gains = times->speedup() >= kLeastSpeedup;
-        // As if all had met the same requests on one GPU.
-        const double ms = tried.whole_ms / std::max(times->speedup(), 1e-9);
-        if (gains && ms < tried.best_ms) {
+        // All are compared with the best that one GPU did, as some met it when it had rested.
+        const bool first = tried.whole_ms == 0;
+        tried.whole_ms =
+            first ? times->baseline_median : std::min(tried.whole_ms, times->baseline_median);
+        if (first || times->median < tried.best_ms) {
           tried.best = estimate.distribution;
-          tried.best_ms = ms;
+          tried.best_ms = times->median;
         }
       } else {
         decision.reason = fmt::format("could not be tried: {}", Sentence(times.status()));
@@ -656,6 +656,10 @@ absl::Status PatternJob::TryDistributions(ClassSearch& search) {
   const PlanTable::Found found = pattern_->plans().Find(c);
   // Without a trial the estimate stands.
   if (!all_tried || tried.whole_ms == 0 || !found.exact) return absl::OkStatus();
+  if (tried.whole_ms < kLeastSpeedup * tried.best_ms) {
+    tried.best = Distribution::kWhole;
+    tried.best_ms = tried.whole_ms;
+  }
   ActivePlan plan = *found.plan;
   plan.plan.distribution = tried;
   if (tried.best != Distribution::kWhole) {

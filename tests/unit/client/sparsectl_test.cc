@@ -98,6 +98,7 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put P W.npy --over-gpus --for=none", 4, "none");
   ExpectSays("buffers put P W.npy --over-gpus=rows --for=none", 4, "none");
   ExpectSays("buffers put P W.npy --over-gpus", 2, "--for=MATRIX");
+  ExpectSays("buffers put P W.npy --over-gpus=rows --rows-over-gpus", 2, "does not go with");
   ExpectSays("buffers put P W.npy --over-gpus=heaps", 2, "heaps");
   ExpectSays("buffers put P W.npy --for=none", 2, "--over-gpus");
   ExpectSays("generate matrix 20x20 --row-nonzeros=3 --out=S.mtx", 0, "wrote");
@@ -105,7 +106,7 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put P W.npy --over-gpus --for=graph", 0,
              "put P: 20 x 4 f32, time to live 1 d\n");
   ExpectSays("generate dense 7x4 --out=V.npy", 0, "wrote");
-  ExpectSays("buffers put P V.npy --over-gpus --for=graph", 2,
+  ExpectSays("buffers put P V.npy --over-gpus --for=graph", 3,
              "to be multiplied with 'graph', which is 20 x 20, but has 7 rows");
   ExpectSays("buffers put P W.npy --rows-over-gpus --columns-over-gpus", 2, "does not go with");
   ExpectSays("buffers delete P", 0, "deleted P\n");

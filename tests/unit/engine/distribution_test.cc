@@ -25,6 +25,7 @@ TEST(DistributionEstimates, NameWhatIsExchanged) {
   DistributedProblem of = Large();
   of.fetched_rows = 10'000;
   of.most_fetched_rows = 5'000;
+  of.fetched_nonzeros = 100'000;
   const auto estimates = EstimateDistributions(of);
   ASSERT_EQ(estimates.size(), 3U);
   EXPECT_EQ(estimates[0].distribution, Distribution::kWhole);
@@ -48,6 +49,7 @@ TEST(DistributionEstimates, ChooseRowsWhereFewAreFetchedAndColumnsElse) {
   EXPECT_EQ(BestOf(EstimateDistributions(of)), Distribution::kRows);
   of.most_fetched_rows = 500'000;
   of.fetched_rows = 1'000'000;
+  of.fetched_nonzeros = 50'000'000;
   EXPECT_EQ(BestOf(EstimateDistributions(of)), Distribution::kColumns);
 }
 
