@@ -465,12 +465,22 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   sum.tenant = spec.tenant;
   sum.priority = spec.priority;
   sum.steps = {SumStep()};
+  sum.part.device = GpuOf(*impl, 0);
   sum.results = {{.value = count, .place = spec.result}};
   call->begin_last_ = [impl, sum, partials, deadline = TimeLeft(spec.timeout_ns)](
                           std::shared_ptr<ResultSink> last) mutable {
     for (const DenseBlock& block : partials->blocks()) {
-      std::get<SumStep>(sum.steps[0]).terms.push_back({sum.operands.size(), 1});
-      sum.operands.push_back({.block = block});
+      const size_t i = sum.operands.size();
+      std::get<SumStep>(sum.steps[0]).terms.push_back({i, 1});
+      if (i == 0) {
+        sum.operands.push_back({.block = block});
+        continue;
+      }
+      // Queued, and waited for by the sum alone.
+      auto fetched = std::make_shared<FetchedRows>();
+      fetched->shape = block.shape;
+      fetched->parts.push_back({block, GpuOf(*impl, i), nullptr, block.shape.rows});
+      sum.operands.push_back({.fetched = std::move(fetched)});
     }
     sum.timeout_ns = deadline.nanoseconds();
     return ChainCall::Begin(impl, std::move(sum), std::move(last));
