@@ -12,6 +12,7 @@
 #include "engine/catalog/stored.h"
 #include "engine/execution/calibrate.h"
 #include "engine/execution/device_queues.h"
+#include "engine/execution/distributions.h"
 #include "engine/execution/gpu_backend.h"
 #include "engine/memory/processor.h"
 #include "engine/memory/shared_memory.h"
@@ -271,6 +272,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   engine->catalog_ = std::make_unique<Catalog>(*engine->store_, *engine->budget_, options.catalog);
   DenseOptions dense = options.dense;
   dense.blocks = std::max<int64_t>(1, static_cast<int64_t>(engine->gpus_.size()));
+  dense.choose = [raw = engine.get()](const MatrixLease& matrix, const DenseShape& shape,
+                                      Store::Stop stop) -> absl::StatusOr<Distribution> {
+    const Pattern& pattern = *matrix->pattern();
+    const bool transposed = pattern.cols() != shape.rows;
+    const absl::StatusOr<DistributionChoice> choice =
+        ChooseDistribution(*raw->executor_, *matrix, transposed, shape.cols, stop);
+    if (!choice.ok()) return choice.status();
+    return choice->best;
+  };
+  dense.on_moved_by_host = [&observer](int64_t bytes) { observer.OnMovedByHost(bytes); };
   engine->dense_ =
       std::make_unique<DenseCatalog>(*engine->store_, *engine->budget_, std::move(dense));
   absl::StatusOr<StoreContents> contents = engine->store_->Load();
@@ -301,6 +312,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   engine->executor_->on_unknown_class = [&preparation](const MatrixLease& matrix,
                                                        const Problem& problem) {
     preparation.RequestTrial(matrix, problem);
+  };
+  engine->executor_->on_new_rows = [&preparation](const MatrixLease& matrix, const Problem& problem,
+                                                  const std::vector<int64_t>& bounds) {
+    return preparation.RequestRows(matrix, problem, bounds);
   };
   engine->executor_->on_unknown_pair = [&preparation](const PatternProduct& product,
                                                       const Problem& problem) {

@@ -46,6 +46,9 @@ class Observer {
   virtual void OnBatch(std::string_view /*device*/, int64_t /*requests*/) {}
   /// A request was computed by so many GPUs, two or more, each with its columns.
   virtual void OnDistributed(int64_t /*parts*/) {}
+  /// So many bytes of buffers that are distributed were put together on the host, or cut there, for
+  /// what is not computed where they lie.
+  virtual void OnMovedByHost(int64_t /*bytes*/) {}
   /// A stage of a preparation ended: "features", "lsh_cluster", "aspt", "trial", "restore", ...
   virtual void OnPreparationStage(std::string_view /*stage*/, double /*seconds*/) {}
   /// A trial waited so long for a worker slot of "cpu" or a GPU, for one run.

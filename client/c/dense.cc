@@ -29,6 +29,12 @@ PutOptions PutOptionsOf(const sparsed_put_options* given, Arguments& in) {
     }
     put.distribution = Distribution::kRows;
   }
+  if (options.best_over_gpus != 0) {
+    if (put.distribution != Distribution::kWhole) {
+      in.Refuse("best_over_gpus does not go with columns_over_gpus or rows_over_gpus");
+    }
+    put.distribution = Distribution::kAuto;
+  }
   if (options.rows_of != nullptr) put.rows_of = options.rows_of;
   return put;
 }

@@ -21,8 +21,10 @@ struct PutArguments {
   bool durable = false;
   std::string owner;
   std::string time_to_live;            ///< empty: the server's
-  bool columns = false, rows = false;  ///< over the GPUs
-  std::string rows_of;                 ///< a matrix; empty: none
+  std::string over_gpus;               ///< "auto", "columns" or "rows"; empty: whole
+  std::string matrix;                  ///< that it is for; empty: none
+  bool columns = false, rows = false;  ///< over the GPUs, by older names
+  std::string rows_of;                 ///< likewise: of `rows`
 };
 
 /// Of one that is distributed.
@@ -83,13 +85,32 @@ absl::StatusOr<DenseMatrix> Put(const Client& client, const PutArguments& argume
   return client.PutDense(arguments.name, array->View(), options);
 }
 
+Distribution DistributionOf(const PutArguments& arguments) {
+  if (arguments.columns || arguments.over_gpus == "columns") return Distribution::kColumns;
+  if (arguments.rows || arguments.over_gpus == "rows") return Distribution::kRows;
+  return arguments.over_gpus.empty() ? Distribution::kWhole : Distribution::kAuto;
+}
+
+/// Throws what CLI11 would, which has no names for options that are hidden.
+void CheckOverGpus(const PutArguments& arguments) {
+  constexpr const char *kOver = "--over-gpus", *kColumns = "--columns-over-gpus",
+                       *kRows = "--rows-over-gpus";
+  if (arguments.columns && arguments.rows) throw CLI::ExcludesError(kRows, kColumns);
+  if ((arguments.columns || arguments.rows) && !arguments.over_gpus.empty()) {
+    throw CLI::ExcludesError(kOver, arguments.rows ? kRows : kColumns);
+  }
+  if (!arguments.rows_of.empty() && !arguments.rows) throw CLI::RequiresError("--rows-of", kRows);
+  if (arguments.over_gpus == "auto" && arguments.matrix.empty()) {
+    throw CLI::RequiresError(kOver, "--for=MATRIX (or =columns, =rows)");
+  }
+}
+
 absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& arguments) {
   PutOptions options = {.durable = arguments.durable,
                         .owner = arguments.owner,
-                        .distribution = arguments.columns ? Distribution::kColumns
-                                        : arguments.rows  ? Distribution::kRows
-                                                          : Distribution::kWhole,
-                        .rows_of = arguments.rows_of};
+                        .distribution = DistributionOf(arguments),
+                        .rows_of = arguments.rows ? arguments.rows_of : arguments.matrix};
+  if (options.distribution == Distribution::kColumns) options.rows_of.clear();
   if (!arguments.time_to_live.empty()) {
     const auto time_to_live = ParseDuration(arguments.time_to_live);
     if (!time_to_live.ok()) return time_to_live.status();
@@ -153,22 +174,25 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
                   "For how long it stays though nothing uses it, such as 90s, 10m, 24h or 7d "
                   "(default: as the server decides; a durable one stays until it is deleted)")
       ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
-  CLI::Option* const columns = put->add_flag(
-      "--columns-over-gpus", p->columns,
-      "Each GPU of a server that has several gets as many of its columns, and computes "
-      "with them; results that stay there lie likewise");
-  CLI::Option* const rows = put->add_flag(
-      "--rows-over-gpus", p->rows,
-      "Each GPU of a server that has several gets rows of it, and computes the same rows of "
-      "products; results that stay there lie likewise");
-  columns->excludes(rows);
-  put->add_option("--rows-of", p->rows_of,
-                  "With --rows-over-gpus: a matrix with as many rows; each GPU gets those with as "
-                  "many of its nonzeros (default: as many rows)")
-      ->type_name("MATRIX")
-      ->needs(rows);
+  CLI::Option* const over = put->add_flag(
+      "--over-gpus{auto}", p->over_gpus,
+      "Over the GPUs of a server that has several, which compute with it together; results that "
+      "stay there lie likewise. =columns: each gets as many columns; =rows: each gets rows, and "
+      "computes the same rows of products; =auto, or nothing: whole, columns or rows, as is best "
+      "for products with the matrix --for");
+  over->check(CLI::IsMember({"auto", "columns", "rows"}));
+  CLI::Option* const matrix = put->add_option(
+      "--for", p->matrix,
+      "With --over-gpus: the matrix that it is to be multiplied with. Of =rows one with as many "
+      "rows: each GPU gets those with as many of its nonzeros (default: as many rows)");
+  matrix->type_name("MATRIX")->needs(over);
+  // What it was called before the server chose by itself.
+  put->add_flag("--columns-over-gpus", p->columns)->group("");
+  put->add_flag("--rows-over-gpus", p->rows)->group("");
+  put->add_option("--rows-of", p->rows_of)->group("");
   put->callback([&invocation, p] {
     if (p->file.empty() && p->zeros.empty()) throw CLI::RequiredError("FILE");
+    CheckOverGpus(*p);
     invocation.run = [p](const Client& client) { return PutBuffer(client, *p); };
   });
 }

@@ -128,6 +128,42 @@ std::string GainText(const Explanation& e, const ExplainedOperation& o) {
                                      : std::string("parts of the rows as they are"));
 }
 
+/// "columns over 2 GPUs".
+std::string NameOf(const ExplainedDistribution& d) {
+  return d.gpus < 2 ? std::string("one GPU")
+                    : fmt::format("{} over {} GPUs", Name(d.distribution), d.gpus);
+}
+
+/// What a server with several GPUs could do with them.
+std::vector<std::string> DistributionTexts(const ExplainedOperation& o) {
+  std::vector<std::string> texts;
+  double whole_ms = 0, best_ms = 0;
+  for (const ExplainedDistribution& d : o.distributions) {
+    const bool whole = d.gpus < 2;
+    if (whole) whole_ms = best_ms = d.estimated_ms;
+    best_ms = std::min(best_ms, d.estimated_ms);
+    std::string text =
+        fmt::format("{}{}: {:.4f} ms estimated", d.chosen ? "* " : "  ", NameOf(d), d.estimated_ms);
+    if (!whole) {
+      text += d.exchanged_bytes > 0 ? fmt::format(", {} MiB exchanged", MiB(d.exchanged_bytes))
+                                    : std::string(", nothing exchanged");
+    }
+    if (d.measured_ms > 0) text += fmt::format(", {:.4f} ms tried", d.measured_ms);
+    texts.push_back(std::move(text));
+  }
+  if (texts.empty()) return texts;
+  // Of one that is not held.
+  const double with_spread = best_ms + o.spread_ms;
+  texts.push_back(fmt::format(
+      "an operand that lies on one GPU: {:.4f} ms to spread it and to collect the result, {:.4f} "
+      "ms in all against {:.4f} ms on one: {}",
+      o.spread_ms, with_spread, whole_ms,
+      with_spread < whole_ms ? "it pays"
+                             : "it does not pay; hold it distributed (buffers put "
+                               "--over-gpus)"));
+  return texts;
+}
+
 }  // namespace
 
 std::string ExplanationText(const std::string& name, const Explanation& e, bool assumed_cache) {
@@ -149,6 +185,7 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
     for (const std::string& more : {GainText(e, o), MeasuredText(o, assumed_cache)}) {
       if (!more.empty()) text += Wrapped("  " + more, "    ");
     }
+    for (const std::string& more : DistributionTexts(o)) text += Wrapped("  " + more, "      ");
   }
   return text;
 }

@@ -139,9 +139,7 @@ Json ToJson(const DenseInfo& info) {
           {"time_to_live_ns",
            info.time_to_live.has_value() ? Json(info.time_to_live->count()) : Json()},
           {"idle_ns", info.idle.count()},
-          {"distribution", info.distribution == Distribution::kColumns ? "columns"
-                           : info.distribution == Distribution::kRows  ? "rows"
-                                                                       : "whole"},
+          {"distribution", Name(info.distribution)},
           {"parts", info.parts}};
 }
 
@@ -261,6 +259,15 @@ Json ToJson(const std::string& name, const Explanation& e) {
                {"measured_while_busy", e.measured_while_busy},
                {"operations", Json::array()}};
   for (const ExplainedOperation& o : e.operations) {
+    Json distributions = Json::array();
+    for (const ExplainedDistribution& d : o.distributions) {
+      distributions.push_back({{"distribution", Name(d.distribution)},
+                               {"gpus", d.gpus},
+                               {"exchanged_bytes", d.exchanged_bytes},
+                               {"estimated_ms", d.estimated_ms},
+                               {"measured_ms", d.measured_ms},
+                               {"chosen", d.chosen}});
+    }
     json["operations"].push_back(
         {{"operation", o.operation == Operation::kSpgemm ? "spgemm" : "spmm"},
          {"k", o.k},
@@ -278,7 +285,9 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"trial_k", o.trial_k},
          {"trial_ms", o.trial_ms},
          {"stored", ToJson(o.stored)},
-         {"reordered", ToJson(o.reordered)}});
+         {"reordered", ToJson(o.reordered)},
+         {"distributions", std::move(distributions)},
+         {"spread_ms", o.spread_ms}});
   }
   return json;
 }

@@ -245,6 +245,12 @@ Progress FromProto(const v1::WatchReply& reply) {
   return {FromProto(reply.state()), reply.stage(), reply.done(), reply.total(), reply.message()};
 }
 
+Distribution FromProto(v1::Distribution distribution) {
+  return distribution == v1::DISTRIBUTION_COLUMNS ? Distribution::kColumns
+         : distribution == v1::DISTRIBUTION_ROWS  ? Distribution::kRows
+                                                  : Distribution::kWhole;
+}
+
 DenseInfo FromProto(const v1::BufferInfo& proto) {
   const v1::DenseShape& shape = proto.shape();
   std::optional<std::chrono::nanoseconds> time_to_live;
@@ -264,9 +270,7 @@ DenseInfo FromProto(const v1::BufferInfo& proto) {
           .owner = proto.owner(),
           .time_to_live = time_to_live,
           .idle = std::chrono::nanoseconds(proto.idle_ns()),
-          .distribution = proto.distribution() == v1::DISTRIBUTION_COLUMNS ? Distribution::kColumns
-                          : proto.distribution() == v1::DISTRIBUTION_ROWS  ? Distribution::kRows
-                                                                           : Distribution::kWhole,
+          .distribution = FromProto(proto.distribution()),
           .parts = proto.parts()};
 }
 

@@ -46,6 +46,7 @@ PatternMeasurements FromProto(const v1::PatternMeasurements& pattern);
 MatrixInfo FromProto(const v1::MatrixInfo& info);
 MatrixFeatures FromProto(const v1::Features& features);
 Progress FromProto(const v1::WatchReply& reply);
+Distribution FromProto(v1::Distribution distribution);
 DenseInfo FromProto(const v1::BufferInfo& info);
 DeviceInfo FromProto(const v1::DeviceInfo& device);
 ServerInfo FromProto(const v1::ServerInfo& info);

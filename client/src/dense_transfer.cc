@@ -199,6 +199,8 @@ Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const 
     header.set_distribution(v1::DISTRIBUTION_COLUMNS);
   } else if (put.distribution == Distribution::kRows) {
     header.set_distribution(v1::DISTRIBUTION_ROWS);
+  } else if (put.distribution == Distribution::kAuto) {
+    header.set_distribution(v1::DISTRIBUTION_AUTO);
   }
   header.set_rows_of(put.rows_of);
   if (put.time_to_live.has_value()) {

@@ -1,4 +1,7 @@
 // Catalog.Explain.
+#include <utility>
+#include <vector>
+
 #include "client/src/convert.h"
 #include "client/src/exchange.h"
 #include "sparsed/client.h"
@@ -31,6 +34,15 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                              .reordered_by = reply.reordered_by(),
                              .measured_while_busy = reply.measured_while_busy()};
   for (const v1::ExplainedOperation& operation : reply.operations()) {
+    std::vector<ExplainedDistribution> distributions;
+    for (const v1::ExplainedDistribution& distribution : operation.distributions()) {
+      distributions.push_back({.distribution = sparsed::FromProto(distribution.distribution()),
+                               .gpus = distribution.gpus(),
+                               .exchanged_bytes = distribution.exchanged_bytes(),
+                               .estimated_ms = distribution.estimated_ms(),
+                               .measured_ms = distribution.measured_ms(),
+                               .chosen = distribution.chosen()});
+    }
     explanation.operations.push_back({.operation = operation.operation() == v1::ProblemClass::SPGEMM
                                                        ? Operation::kSpgemm
                                                        : Operation::kSpmm,
@@ -47,7 +59,9 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                                       .roof = operation.roof(),
                                       .plan_k = operation.plan_k(),
                                       .trial_k = operation.trial_k(),
-                                      .trial_ms = operation.trial_ms()});
+                                      .trial_ms = operation.trial_ms(),
+                                      .distributions = std::move(distributions),
+                                      .spread_ms = operation.spread_ms()});
   }
   return explanation;
 }

@@ -62,6 +62,20 @@ const char* Name(Operation operation) {
   return "unknown";
 }
 
+const char* Name(Distribution distribution) {
+  switch (distribution) {
+    case Distribution::kWhole:
+      return "whole";
+    case Distribution::kColumns:
+      return "columns";
+    case Distribution::kRows:
+      return "rows";
+    case Distribution::kAuto:
+      return "auto";
+  }
+  return "unknown";
+}
+
 const char* Name(Semiring semiring) {
   switch (semiring) {
     case Semiring::kSumProduct:

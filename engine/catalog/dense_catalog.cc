@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -74,6 +75,10 @@ absl::StatusOr<Array> TakeBlock(const Array& whole, const DenseShape& shape,
   return taken;
 }
 
+void Tell(const std::function<void(int64_t bytes)>& on_moved, size_t bytes) {
+  if (on_moved) on_moved(static_cast<int64_t>(bytes));
+}
+
 /// The matrix that the blocks are, with zeros in the gaps between its rows.
 absl::StatusOr<Array> PutTogether(const DenseShape& shape, const std::vector<DenseBlock>& blocks,
                                   MemorySource& memory, LazyArray::Stop stop) {
@@ -100,33 +105,83 @@ std::shared_ptr<LazyArray> MadeWhenNeeded(LazyArray::Loader make, Budget& budget
 }
 
 std::shared_ptr<LazyArray> WholeOf(const DenseShape& shape, std::vector<DenseBlock> blocks,
-                                   Budget& budget, MemoryOwner& payer) {
+                                   std::function<void(int64_t)> on_moved, Budget& budget,
+                                   MemoryOwner& payer) {
   MemorySource& memory = budget.Source(MemoryUse::kBuffers, &payer);
   return MadeWhenNeeded(
-      [shape, blocks = std::move(blocks), &memory](LazyArray::Stop stop) {
-        return PutTogether(shape, blocks, memory, stop);
+      [shape, blocks = std::move(blocks), on_moved = std::move(on_moved),
+       &memory](LazyArray::Stop stop) {
+        absl::StatusOr<Array> whole = PutTogether(shape, blocks, memory, stop);
+        if (whole.ok()) Tell(on_moved, whole->bytes());
+        return whole;
       },
       budget, payer);
 }
 
-/// `blocks` of it, which are copied when somebody needs them.
-std::vector<DenseBlock> CutOutOf(const HeldDenseLease& held, std::vector<DenseBlock> blocks,
-                                 Budget& budget) {
-  MemoryOwner& payer = budget.OwnerOf(held->tenant);
-  MemorySource& memory = budget.Source(MemoryUse::kRequests, &payer);
+/// Gives `blocks` of a buffer elements, which are copied when somebody needs them, while `whole`,
+/// which has all of them, is there.
+std::vector<DenseBlock> CutOutOf(const std::shared_ptr<LazyArray>& whole, const DenseShape& shape,
+                                 std::vector<DenseBlock> blocks,
+                                 const std::function<void(int64_t)>& on_moved, MemoryUse use,
+                                 Budget& budget, MemoryOwner& payer) {
+  MemorySource& memory = budget.Source(use, &payer);
   for (DenseBlock& block : blocks) {
     block.elements = MadeWhenNeeded(
-        [held, block, &memory](LazyArray::Stop stop) -> absl::StatusOr<Array> {
-          const absl::StatusOr<Array> whole = held->elements->Get(stop);
-          if (!whole.ok()) return whole.status();
-          return TakeBlock(*whole, held->shape, block, memory);
+        [of = std::weak_ptr<LazyArray>(whole), shape, block, on_moved,
+         &memory](LazyArray::Stop stop) -> absl::StatusOr<Array> {
+          const std::shared_ptr<LazyArray> whole = of.lock();
+          if (whole == nullptr) return absl::AbortedError("the buffer is gone");
+          const absl::StatusOr<Array> elements = whole->Get(stop);
+          if (!elements.ok()) return elements.status();
+          absl::StatusOr<Array> taken = TakeBlock(*elements, shape, block, memory);
+          if (taken.ok()) Tell(on_moved, taken->bytes());
+          return taken;
         },
         budget, payer);
   }
   return blocks;
 }
 
+/// The same for a request and those after it.
+std::vector<DenseBlock> CutOutOf(const HeldDenseLease& held, std::vector<DenseBlock> blocks,
+                                 Budget& budget) {
+  const auto make = [&](std::vector<DenseBlock> of) {
+    return CutOutOf(held->elements, held->shape, std::move(of),
+                    held->cuts == nullptr ? nullptr : held->cuts->on_moved(), MemoryUse::kRequests,
+                    budget, budget.OwnerOf(held->tenant));
+  };
+  return held->cuts == nullptr ? make(std::move(blocks))
+                               : held->cuts->Find(std::move(blocks), make);
+}
+
+bool SameBlocks(const std::vector<DenseBlock>& one, const std::vector<DenseBlock>& other) {
+  return std::ranges::equal(one, other, [](const DenseBlock& a, const DenseBlock& b) {
+    return a.first_row == b.first_row && a.first_col == b.first_col &&
+           a.shape.rows == b.shape.rows && a.shape.cols == b.shape.cols;
+  });
+}
+
 }  // namespace
+
+std::vector<DenseBlock> DenseCuts::Find(
+    std::vector<DenseBlock> blocks,
+    const std::function<std::vector<DenseBlock>(std::vector<DenseBlock>)>& make) {
+  std::vector<DenseBlock> gone;  // let go of without the lock
+  const MutexLock lock(mutex_);
+  const auto known = std::ranges::find_if(
+      known_, [&](const std::vector<DenseBlock>& cut) { return SameBlocks(cut, blocks); });
+  if (known != known_.end()) return *known;
+  if (known_.size() >= kMost) {
+    gone = std::move(known_.front());
+    known_.pop_front();
+  }
+  return known_.emplace_back(make(std::move(blocks)));
+}
+
+int64_t BytesToPutTogether(const HeldDense& held) {
+  const bool there = held.blocks.empty() || held.durable || !held.elements->on_disk();
+  return there ? 0 : ElementBytes(held.shape);
+}
 
 std::vector<DenseBlock> ColumnBlocks(const DenseShape& shape, int64_t count) {
   std::vector<DenseBlock> blocks;
@@ -177,18 +232,29 @@ std::vector<DenseBlock> RowBlocksOf(const HeldDenseLease& held, std::span<const 
   return CutOutOf(held, BlocksOfRows(held->shape, bounds), budget);
 }
 
-bool DenseCatalog::Distributes(const PutHeader& header) const {
-  if (header.distribution == Distribution::kWhole || options_.blocks < 2) return false;
-  const bool rows = header.distribution == Distribution::kRows;
-  return (rows ? header.shape.rows : header.shape.cols) >= options_.blocks;
+bool DenseCatalog::Distributes(const PutHeader& header, Distribution distribution) const {
+  if (distribution == Distribution::kWhole || options_.blocks < 2) return false;
+  const bool by_rows = header.shape.rows >= options_.blocks;
+  const bool by_columns = header.shape.cols >= options_.blocks;
+  if (distribution == Distribution::kAuto) return by_rows || by_columns;
+  return distribution == Distribution::kRows ? by_rows : by_columns;
 }
 
 absl::StatusOr<std::vector<DenseBlock>> DenseCatalog::BlocksFor(const PutHeader& header,
                                                                 Store::Stop stop) const {
   const int64_t count = options_.blocks;
-  if (!Distributes(header)) return std::vector<DenseBlock>();
-  if (header.distribution == Distribution::kColumns) return ColumnBlocks(header.shape, count);
-  if (header.rows_of == nullptr) {
+  Distribution distribution = header.distribution;
+  if (distribution == Distribution::kAuto) {
+    distribution = Distribution::kWhole;
+    if (Distributes(header, Distribution::kAuto) && options_.choose) {
+      const auto chosen = options_.choose(header.rows_of, header.shape, stop);
+      if (!chosen.ok()) return chosen.status();
+      distribution = *chosen;
+    }
+  }
+  if (!Distributes(header, distribution)) return std::vector<DenseBlock>();
+  if (distribution == Distribution::kColumns) return ColumnBlocks(header.shape, count);
+  if (header.rows_of == nullptr || header.rows_of->pattern()->rows() != header.shape.rows) {
     return BlocksOfRows(header.shape, EvenBounds(header.shape.rows, count));
   }
   const absl::StatusOr<std::shared_ptr<const Layout>> csr = header.rows_of->pattern()->Csr(stop);
@@ -275,6 +341,7 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   absl::StatusOr<std::vector<DenseBlock>> blocks = catalog_.BlocksFor(header_, stop);
   if (!blocks.ok()) return blocks.status();
   held->blocks = *std::move(blocks);
+  held->cuts = std::make_shared<DenseCuts>(catalog_.options_.on_moved_by_host);
   if (!held->blocks.empty()) {
     MemorySource& memory = catalog_.MemoryOf(header_.tenant);
     for (DenseBlock& block : held->blocks) {
@@ -284,8 +351,8 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
     }
     // The disk has it whole; else it need not be in memory twice.
     if (!held->durable) {
-      held->elements = WholeOf(held->shape, held->blocks, catalog_.budget_,
-                               catalog_.budget_.OwnerOf(header_.tenant));
+      held->elements = WholeOf(held->shape, held->blocks, catalog_.options_.on_moved_by_host,
+                               catalog_.budget_, catalog_.budget_.OwnerOf(header_.tenant));
     }
   }
   held->used = std::make_shared<std::atomic<DenseClock::time_point>>(catalog_.now());
@@ -309,6 +376,8 @@ absl::Status DenseCatalog::Write(const HeldDense& held, const Array& elements, b
   record.owner = held.owner;
   record.time_to_live_ns = std::chrono::nanoseconds(held.time_to_live).count();
   record.array = elements;
+  if (!held.blocks.empty()) record.distribution = Name(held.distribution());
+  if (held.distribution() == Distribution::kRows) record.row_bounds = RowBoundsOf(held.blocks);
   const absl::StatusOr<BufferRecord> put = store_.PutBuffer(record, stop);
   if (!put.ok()) return put.status();
   held.elements->SetDiskCopy(
@@ -431,6 +500,23 @@ absl::StatusOr<Budget::Charge> DenseCatalog::CountHeld(std::string_view tenant) 
   return budget_.Count(kHeldDenseBytes, MemoryUse::kBuffers, &budget_.OwnerOf(tenant));
 }
 
+std::vector<DenseBlock> DenseCatalog::BlocksOf(const BufferRecord& record) const {
+  const DenseShape shape = {record.rows, record.cols, record.leading_dimension, record.array.type};
+  const int64_t count = options_.blocks;
+  if (record.distribution == Name(Distribution::kColumns)) {
+    return count < 2 || shape.cols < count ? std::vector<DenseBlock>() : ColumnBlocks(shape, count);
+  }
+  const bool in_rows = record.distribution == Name(Distribution::kRows);
+  if (!in_rows || count < 2 || shape.rows < count) return {};
+  std::vector<int64_t> bounds = record.row_bounds;
+  const bool fit = static_cast<int64_t>(bounds.size()) == count + 1 && bounds.front() == 0 &&
+                   bounds.back() == shape.rows &&
+                   std::ranges::adjacent_find(bounds, std::greater_equal()) == bounds.end();
+  // There are more GPUs now, or fewer.
+  if (!fit) bounds = EvenBounds(shape.rows, count);
+  return BlocksOfRows(shape, bounds);
+}
+
 absl::Status DenseCatalog::Restore(const StoreContents& contents) {
   const MutexLock lock(mutex_);
   for (const BufferRecord& record : contents.buffers) {
@@ -456,6 +542,9 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
     }
     held->elements = std::make_shared<LazyArray>(DiskCopyOf(
         store_, budget_, MemoryUse::kBuffers, budget_.OwnerOf(record.tenant), record.array));
+    held->cuts = std::make_shared<DenseCuts>(options_.on_moved_by_host);
+    held->blocks = CutOutOf(held->elements, held->shape, BlocksOf(record), /*on_moved=*/nullptr,
+                            MemoryUse::kBuffers, budget_, budget_.OwnerOf(record.tenant));
     Tenant& tenant = budget_.tenants().Of(record.tenant);
     held->count = tenant.HoldAnyway(Quota::kBuffers);
     held->disk = tenant.HoldAnyway(Quota::kDiskBytes, ElementBytes(held->shape));
@@ -473,15 +562,26 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   if (absl::Status s = CheckDurable(header.durable, store_); !s.ok()) return s;
   if (header.rows_of != nullptr) {
     const Matrix& of = *header.rows_of;
-    if (header.distribution != Distribution::kRows) {
+    if (header.distribution != Distribution::kRows && header.distribution != Distribution::kAuto) {
       return absl::InvalidArgumentError(fmt::format(
           "{} is to have the rows of '{}', but is not distributed by rows", what, of.name()));
     }
-    if (of.pattern()->rows() != header.shape.rows) {
+    const bool any_side = header.distribution == Distribution::kAuto;
+    if (any_side && of.pattern()->rows() != header.shape.rows &&
+        of.pattern()->cols() != header.shape.rows) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} is to be multiplied with '{}', which is {} x {}, but has {} rows", what,
+                      of.name(), of.pattern()->rows(), of.pattern()->cols(), header.shape.rows));
+    }
+    if (!any_side && of.pattern()->rows() != header.shape.rows) {
       return absl::InvalidArgumentError(
           fmt::format("{} is to have the rows of '{}', which has {} of them, not {}", what,
                       of.name(), of.pattern()->rows(), header.shape.rows));
     }
+  }
+  if (header.distribution == Distribution::kAuto && header.rows_of == nullptr) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is to lie as is best for a matrix, and names none", what));
   }
   if (!header.owner.empty()) {
     if (absl::Status s = ValidateName("owner", header.owner); !s.ok()) return s;
@@ -495,7 +595,7 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   const size_t bytes = static_cast<size_t>(elements) * SizeOf(header.shape.type);
   const MemoryOwner& owner = budget_.OwnerOf(header.tenant);
   // Its blocks are taken out of the whole.
-  const size_t room = Distributes(header) ? 2 * bytes : bytes;
+  const size_t room = Distributes(header, header.distribution) ? 2 * bytes : bytes;
   if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, room, &owner); !s.ok()) return s;
   {
     // Before anything comes; it is asked again when all is there.
@@ -653,7 +753,8 @@ DenseWrite::~DenseWrite() {
 
 absl::Status DenseWrite::Publish(std::vector<DenseBlock> blocks) {
   std::shared_ptr<LazyArray> whole =
-      WholeOf(base_->shape, blocks, catalog_->budget_, catalog_->budget_.OwnerOf(base_->tenant));
+      WholeOf(base_->shape, blocks, catalog_->options_.on_moved_by_host, catalog_->budget_,
+              catalog_->budget_.OwnerOf(base_->tenant));
   return Publish(std::move(whole), std::move(blocks));
 }
 
@@ -664,6 +765,7 @@ absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements,
   held->durable = false;
   held->elements = std::move(elements);
   held->blocks = std::move(blocks);
+  held->cuts = std::make_shared<DenseCuts>(catalog_->options_.on_moved_by_host);
   const MutexLock lock(catalog_->mutex_);
   const NameKey key(base_->tenant, base_->name);
   const auto present = catalog_->entries_.find(key);

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "engine/catalog/distribution.h"
 #include "engine/catalog/matrix.h"
 #include "engine/catalog/name_locks.h"
 #include "engine/memory/array_assembler.h"
@@ -45,17 +46,34 @@ absl::Status ValidateShape(std::string_view what, const DenseShape& shape);
 /// The same but for the type.
 absl::Status ValidateSizes(std::string_view what, const DenseShape& shape);
 
-/// How a buffer lies on the GPUs of a server that has several.
-enum class Distribution : uint8_t {
-  kWhole,    ///< on the one that computed it; copied to others that use it
-  kColumns,  ///< each has as many of its columns, side by side
-  kRows,     ///< each has rows of it, one after the other
-};
 /// `shape.rows` rows and `shape.cols` columns of a buffer, from these on, without gaps.
 struct DenseBlock {
   int64_t first_row = 0, first_col = 0;
   DenseShape shape;
   std::shared_ptr<LazyArray> elements;
+};
+
+/// Blocks that were cut out of one buffer, for the next requests that want the same: the last few
+/// ways of cutting it. Thread-safe.
+class DenseCuts {
+ public:
+  /// `on_moved` (may be null): so many bytes were copied on the host.
+  explicit DenseCuts(std::function<void(int64_t bytes)> on_moved)
+      : on_moved_(std::move(on_moved)) {}
+
+  /// Those that begin and end as `blocks` do, with elements: what there is, or what `make` makes of
+  /// them.
+  std::vector<DenseBlock> Find(
+      std::vector<DenseBlock> blocks,
+      const std::function<std::vector<DenseBlock>(std::vector<DenseBlock>)>& make);
+  const std::function<void(int64_t bytes)>& on_moved() const { return on_moved_; }
+
+ private:
+  static constexpr size_t kMost = 4;
+
+  const std::function<void(int64_t bytes)> on_moved_;
+  Mutex mutex_;
+  std::deque<std::vector<DenseBlock>> known_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// What times to live are measured by.
@@ -77,6 +95,8 @@ struct HeldDense {
   std::string owner;  ///< as whoever put it said, for people to read; may be empty
   /// For which nothing needs to use it before it is forgotten; 0: it stays.
   DenseClock::duration time_to_live{0};
+  /// What was cut out of it for requests; null: each cuts it anew.
+  std::shared_ptr<DenseCuts> cuts = nullptr;
   // All versions that results were written into share these.
   Budget::Charge charge;
   TenantHold count;  ///< as one of the tenant's buffers
@@ -99,7 +119,7 @@ struct PutHeader {
   DenseClock::duration time_to_live{0};
   Distribution distribution = Distribution::kWhole;
   /// kRows: each GPU has those that are this matrix's with as many of its nonzeros, about; null: as
-  /// many rows.
+  /// many rows. kAuto: the matrix that it is to be multiplied with, or whose transpose.
   MatrixLease rows_of = nullptr;
 };
 
@@ -109,6 +129,13 @@ struct DenseOptions {
   std::function<DenseClock::time_point()> now = DenseClock::now;
   /// That a buffer which is distributed has: one for each GPU.
   int64_t blocks = 1;
+  /// kAuto: how an operand of that shape had best lie for a matrix. May read the disk. CANCELLED,
+  /// and what the disk says.
+  std::function<absl::StatusOr<Distribution>(const MatrixLease& matrix, const DenseShape& shape,
+                                             Store::Stop stop)>
+      choose = nullptr;
+  /// So many bytes of one that is distributed were put together on the host, or cut there.
+  std::function<void(int64_t bytes)> on_moved_by_host = nullptr;
 };
 
 /// Of one tenant.
@@ -137,6 +164,8 @@ std::vector<int64_t> EvenBounds(int64_t rows, int64_t count);
 std::vector<DenseBlock> ColumnBlocksOf(const HeldDenseLease& held, int64_t count, Budget& budget);
 std::vector<DenseBlock> RowBlocksOf(const HeldDenseLease& held, std::span<const int64_t> bounds,
                                     Budget& budget);
+/// What putting it together on the host would take; 0: it is whole, or is there already.
+int64_t BytesToPutTogether(const HeldDense& held);
 
 class DenseCatalog;
 
@@ -229,12 +258,14 @@ class DenseCatalog {
   /// Makes the disk agree: it has `held` if that is durable, else none of its name.
   absl::Status Write(const HeldDense& held, const Array& elements, bool stored, Store::Stop stop);
 
-  /// It is to lie in blocks, and has a column, or a row, for each.
-  bool Distributes(const PutHeader& header) const;
+  /// It may lie in blocks, and has a column, or a row, for each.
+  bool Distributes(const PutHeader& header, Distribution distribution) const;
   /// Those blocks, without elements; none: it is whole. Reads the disk if the matrix that says
   /// where they begin is not in memory.
   absl::StatusOr<std::vector<DenseBlock>> BlocksFor(const PutHeader& header,
                                                     Store::Stop stop) const;
+  /// Of one that is stored: as it lay, but over the GPUs that there are now.
+  std::vector<DenseBlock> BlocksOf(const BufferRecord& record) const;
   /// Of a tenant's buffers.
   MemorySource& MemoryOf(std::string_view tenant) {
     return budget_.Source(MemoryUse::kBuffers, &budget_.OwnerOf(tenant));

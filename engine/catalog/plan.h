@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/catalog/distribution.h"
 #include "engine/memory/lazy_array.h"
 #include "engine/store/pattern_pair.h"
 #include "kernels/formats/csr.h"
@@ -39,6 +40,8 @@ struct Plan {
   /// SpGEMM: of that product, whose factors the kernel reads from layouts of the recipe; none: of
   /// any that has no plan of its own, from plain CSR.
   std::optional<PatternPair> pair;
+  /// Of a server with several GPUs: how operands had best lie; none: nothing was tried.
+  std::optional<TriedDistribution> distribution = std::nullopt;
 
   /// "<recipe> / <kernel>".
   std::string ToString() const;

@@ -26,12 +26,16 @@ namespace sparsed::engine {
 
 class BlockResults;
 class DeviceQueue;
+class PartExchange;
 
 /// A call's part of a request that is distributed over GPUs: what was found for all of them, and
 /// where this one goes.
 struct PartSpec {
   std::map<std::string, MatrixLease> matrices = {};  ///< by name; others are looked up
   std::optional<DeviceId> device = {};               ///< none: the call finds one itself
+  /// Of parts that run at the same time and read what the others compute: see FetchStep.
+  std::shared_ptr<PartExchange> exchange = nullptr;
+  size_t index = 0;  ///< this one's
 };
 
 /// Rows of blocks that lie on several GPUs, one after the other.
@@ -58,6 +62,8 @@ struct OperandSpec {
   /// What was found of a buffer, a part of it or all, in the place of its name.
   std::optional<DenseBlock> block = {};
   std::shared_ptr<const FetchedRows> fetched = nullptr;  ///< likewise
+  /// A buffer itself, in the place of its name: one that no catalog has.
+  HeldDenseLease found = nullptr;
 };
 
 /// Where a dense result goes: into the stream, if nothing is set.
@@ -151,6 +157,24 @@ struct SumStep {
   };
   std::vector<Term> terms;
 };
+/// Values of the nonzeros of several matrices, one after the other, each in its place: element
+/// orders[i][j] of what it makes is element j of value i. Of a request's own parts.
+struct PlaceStep {
+  std::vector<size_t> values;
+  std::vector<std::shared_ptr<LazyArray>> orders;  ///< i64, of each value
+};
+/// Rows of a value of which each part of a request computes its own: shows the others this part's,
+/// and makes the rows that it needs of theirs, one part's after the other's; nothing, if it needs
+/// none. All parts have as many of these steps, of the same values.
+struct FetchStep {
+  struct From {
+    std::shared_ptr<LazyArray> rows;  ///< i64, of that part's
+    int64_t count = 0;                ///< 0: none
+  };
+  size_t value = 0;        ///< this part's own rows
+  std::vector<From> from;  ///< by part
+  int64_t rows = 0;        ///< in all
+};
 /// A mean, greatest or least (see kernels/row_products.h).
 struct ReduceStep {
   std::string matrix;
@@ -208,8 +232,9 @@ struct AttentionGradientStep {
   size_t gradient = 0;              ///< of its result
   bool of_left = false, of_right = false, of_values = false, of_bias = false, of_att = false;
 };
-using ChainStep = std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep, ReduceStep, ScaleStep,
-                               TotalStep, AttentionStep, AttentionGradientStep>;
+using ChainStep =
+    std::variant<SpmmStep, SddmmStep, SumStep, SoftmaxStep, ReduceStep, ScaleStep, TotalStep,
+                 AttentionStep, AttentionGradientStep, PlaceStep, FetchStep>;
 
 /// Operations one after the other, whose intermediate values stay where they are computed.
 struct ChainSpec {

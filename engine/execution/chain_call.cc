@@ -141,6 +141,11 @@ Job::Loader ChainCall::ToLoad() const {
     }
     if (matrix->caller_order() != nullptr) loaders.push_back(LoaderOf(matrix->caller_order()));
   }
+  for (const ChainStep& step : spec_.steps) {
+    const auto* const place = std::get_if<PlaceStep>(&step);
+    if (place == nullptr) continue;
+    for (const auto& order : place->orders) loaders.push_back(LoaderOf(order));
+  }
   operands_.AppendLoaders(impl_->gpu(device()), loaders);
   return LoaderOf(std::move(loaders));
 }
@@ -181,6 +186,8 @@ void ChainCall::Restart() {
   free_.clear();
   kept_.clear();
   used_.clear();
+  shown_.reset();
+  kept_shown_.reset();
   for (Step& step : steps_) {
     step.cut.reset();
     step.done.nanoseconds = 0;
@@ -200,7 +207,9 @@ Job::Next ChainCall::Run(Lane& lane, absl::Status* end) {
     }
   }
   const bool elsewhere = absl::IsResourceExhausted(*end) || absl::IsUnimplemented(*end);
-  if (device().kind == DeviceKind::kCpu || sent_ || !elsewhere) return Next::kEnded;
+  // Others read what this part computes, on its GPU.
+  const bool stays = device().kind == DeviceKind::kCpu || spec_.part.exchange != nullptr;
+  if (stays || sent_ || !elsewhere) return Next::kEnded;
   Restart();
   // Without room on the host either, what the device said stands.
   absl::Status moved = operands_.MoveToHost(token());
@@ -307,14 +316,21 @@ absl::Status ChainCall::RunStep(size_t i, Lane& lane) {
   used_.clear();
   // Until then steps run beside what comes from other GPUs.
   const std::vector<size_t> uses = UsesOf(spec_.steps[i]);
-  const bool fetched = lane.fetches && std::ranges::any_of(uses, [&](size_t value) {
-                         return value < operands_.size() &&
-                                std::holds_alternative<Operand::Fetched>(operands_[value].source);
-                       });
+  // What a step shows to others is no use of it here.
+  const bool shows = std::holds_alternative<FetchStep>(spec_.steps[i]);
+  const bool fetched = lane.fetches && !shows &&
+                       std::ranges::any_of(uses, [&](size_t value) { return IsFetched(value); });
   if (fetched) {
     if (absl::Status s = lane.backend->AwaitFetched(lane); !s.ok()) return s;
   }
   return std::visit([&](const auto& spec) { return Run(spec, i, lane); }, spec_.steps[i]);
+}
+
+bool ChainCall::IsFetched(size_t value) const {
+  if (value < operands_.size()) {
+    return std::holds_alternative<Operand::Fetched>(operands_[value].source);
+  }
+  return std::holds_alternative<FetchStep>(spec_.steps[values_[value].made]);
 }
 
 absl::StatusOr<Resolved> ChainCall::ResolveStep(const Step& step) {
@@ -571,6 +587,69 @@ absl::Status ChainCall::Run(const SumStep& sum, size_t i, Lane& lane) {
   return lane.backend->ClearPadding(*to, lane);
 }
 
+absl::Status ChainCall::Run(const PlaceStep& place, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
+  if (!to.ok()) return to.status();
+  step.done.plan = "place";
+  for (size_t j = 0; j < place.values.size(); ++j) {
+    const absl::StatusOr<PlacedDense> from = InOrder(place.values[j], nullptr, lane);
+    if (!from.ok()) return from.status();
+    const absl::StatusOr<std::shared_ptr<const Array>> order =
+        lane.backend->PlaceIndices(place.orders[j]);
+    if (!order.ok()) return order.status();
+    used_.push_back(*order);
+    if (absl::Status s = lane.backend->Scatter(*from, order->get(), *to, lane); !s.ok()) return s;
+  }
+  return lane.backend->ClearPadding(*to, lane);
+}
+
+absl::Status ChainCall::Run(const FetchStep& fetch, size_t i, Lane& lane) {
+  Step& step = steps_[i];
+  step.done.plan = "fetch";
+  GpuBackend* const gpu = impl_->gpu(device());
+  if (gpu == nullptr) return absl::ResourceExhaustedError("others read what it computes on a GPU");
+  may_repeat_ = false;  // the others would not come by again
+  absl::StatusOr<std::shared_ptr<const cuda::Event>> ready = gpu->Mark(lane.gpu->stream);
+  if (!ready.ok()) return ready.status();
+  absl::StatusOr<std::vector<PartExchange::Shown>> all = spec_.part.exchange->Meet(
+      spec_.part.index, {*values_[fetch.value].placed, *ready, std::exchange(read_, nullptr)},
+      token());
+  if (!all.ok()) return all.status();
+  const auto shown = std::make_shared<const std::vector<PartExchange::Shown>>(*std::move(all));
+  used_.push_back(shown);
+  // What was shown before is read, and may be written anew.
+  for (const PartExchange::Shown& of : *shown) {
+    if (of.read == nullptr) continue;
+    if (absl::Status s = of.read->Hold(lane.gpu->stream); !s.ok()) return s;
+  }
+  if (kept_shown_) free_.push_back(*std::exchange(kept_shown_, std::nullopt));
+  shown_ = fetch.value;
+  if (fetch.rows == 0) return absl::OkStatus();
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
+  if (!to.ok()) return to.status();
+  absl::Status fetched = lane.backend->ClearPadding(*to, lane);
+  // The memory may have been another value's.
+  if (fetched.ok()) fetched = (*ready)->Hold(lane.gpu->second);
+  lane.fetches = true;
+  int64_t first = 0;
+  for (size_t part = 0; part < fetch.from.size() && fetched.ok(); ++part) {
+    const FetchStep::From& from = fetch.from[part];
+    if (from.count == 0) continue;
+    fetched = (*shown)[part].ready->Hold(lane.gpu->second);
+    if (fetched.ok()) {
+      fetched =
+          gpu->FetchShown((*shown)[part].value, from.rows, from.count, *to, first, used_, lane);
+    }
+    first += from.count;
+  }
+  if (!fetched.ok()) return fetched;
+  absl::StatusOr<std::shared_ptr<const cuda::Event>> read = gpu->Mark(lane.gpu->second);
+  if (!read.ok()) return read.status();
+  read_ = *std::move(read);
+  return absl::OkStatus();
+}
+
 absl::Status ChainCall::Run(const SoftmaxStep& softmax, size_t i, Lane& lane) {
   Step& step = steps_[i];
   const absl::StatusOr<std::shared_ptr<const Layout>> rows =
@@ -671,6 +750,8 @@ void ChainCall::Recycle(size_t i) {
     if (value.last_use != i || !value.placed) return;
     if (index < spec_.operands.size()) {
       kept_.push_back(value.placed->array);
+    } else if (shown_ == index) {
+      kept_shown_ = *std::move(value.placed);
     } else {
       free_.push_back(*std::move(value.placed));
     }

@@ -16,6 +16,7 @@
 
 #include "engine/execution/dense_result.h"
 #include "engine/execution/executor_impl.h"
+#include "engine/execution/part_exchange.h"
 #include "engine/execution/piece_run.h"
 #include "engine/execution/request_operands.h"
 
@@ -117,6 +118,8 @@ class ChainCall final : public Job {
   absl::Status CheckStep(const SpmmStep& spmm, Step& step);
   absl::Status CheckStep(const SddmmStep& sddmm, Step& step);
   absl::Status CheckStep(const SumStep& sum, Step& step);
+  absl::Status CheckStep(const PlaceStep& place, Step& step);
+  absl::Status CheckStep(const FetchStep& fetch, Step& step);
   absl::Status CheckStep(const SoftmaxStep& softmax, Step& step);
   absl::Status CheckStep(const ReduceStep& reduce, Step& step);
   absl::Status CheckStep(const ScaleStep& scale, Step& step);
@@ -159,6 +162,10 @@ class ChainCall final : public Job {
   absl::Status Run(const SpmmStep& spmm, size_t i, Lane& lane);
   absl::Status Run(const SddmmStep& sddmm, size_t i, Lane& lane);
   absl::Status Run(const SumStep& sum, size_t i, Lane& lane);
+  absl::Status Run(const PlaceStep& place, size_t i, Lane& lane);
+  absl::Status Run(const FetchStep& fetch, size_t i, Lane& lane);
+  /// It comes from other GPUs, beside what the lane's stream does.
+  bool IsFetched(size_t value) const;
   absl::Status Run(const SoftmaxStep& softmax, size_t i, Lane& lane);
   absl::Status Run(const ReduceStep& reduce, size_t i, Lane& lane);
   absl::Status Run(const ScaleStep& scale, size_t i, Lane& lane);
@@ -229,6 +236,12 @@ class ChainCall final : public Job {
   std::vector<PlacedDense> free_;
   /// What steps that are queued use, and the one that is being queued.
   std::vector<std::shared_ptr<const void>> kept_, used_;
+  /// Of a part: the last time that it read what the others showed; null: it has not.
+  std::shared_ptr<const cuda::Event> read_;
+  /// What it showed last, which the others may be reading: the value, and, if nothing here uses it
+  /// any more, its memory.
+  std::optional<size_t> shown_ = {};
+  std::optional<PlacedDense> kept_shown_ = {};
   bool may_repeat_ = true;  ///< the step that is being queued: it has overwritten nothing
 };
 

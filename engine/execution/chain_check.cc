@@ -49,6 +49,10 @@ std::vector<size_t> ChainCall::UsesOf(const ChainStep& step) {
             backward->result,      backward->log_sums,     backward->gradient};
     also(backward->scores.bias);
     also(backward->scores.att);
+  } else if (const auto* place = std::get_if<PlaceStep>(&step)) {
+    uses = place->values;
+  } else if (const auto* fetch = std::get_if<FetchStep>(&step)) {
+    uses.push_back(fetch->value);
   } else {
     for (const SumStep::Term& term : std::get<SumStep>(step).terms) uses.push_back(term.value);
   }
@@ -217,6 +221,34 @@ absl::Status ChainCall::CheckStep(const SumStep& sum, Step& /*step*/) {
     if (values_[term.value].order != order) order = nullptr;
   }
   AddValue(shape, std::move(order));
+  return absl::OkStatus();
+}
+
+absl::Status ChainCall::CheckStep(const PlaceStep& place, Step& /*step*/) {
+  DenseShape shape;
+  for (const size_t value : place.values) {
+    const absl::StatusOr<Value*> placed = Use("what is placed", value);
+    if (!placed.ok()) return placed.status();
+    const int64_t rows = shape.rows + (*placed)->shape.rows;
+    shape = (*placed)->shape;
+    shape.rows = rows;
+  }
+  if (place.values.empty() || place.orders.size() != place.values.size() || shape.cols != 1) {
+    return absl::InvalidArgumentError("each value that is placed has one column and an order");
+  }
+  AddValue(shape);
+  return absl::OkStatus();
+}
+
+absl::Status ChainCall::CheckStep(const FetchStep& fetch, Step& /*step*/) {
+  const absl::StatusOr<Value*> own = Use("what is fetched", fetch.value);
+  if (!own.ok()) return own.status();
+  if (spec_.part.exchange == nullptr) {
+    return absl::InvalidArgumentError("it is fetched by parts of a request alone");
+  }
+  DenseShape shape = (*own)->shape;
+  shape.rows = fetch.rows;
+  if (fetch.rows > 0) AddValue(shape);
   return absl::OkStatus();
 }
 

@@ -46,6 +46,9 @@ class Splitter {
     return OfHeads(*scale.value) && OneOrHeads(scale.rows, heads) &&
            OneOrHeads(scale.cols, heads) && Makes(heads);
   }
+  // Of parts alone.
+  bool Split(PlaceStep& /*place*/) { return false; }
+  bool Split(FetchStep& /*fetch*/) { return false; }
   bool Split(TotalStep& total) {
     return total.value.has_value() && OfHeads(*total.value) && Makes(ColumnsOf(*total.value));
   }
@@ -141,7 +144,9 @@ std::optional<ColumnChain> ByColumns(const ChainSpec& spec, std::span<const int6
 const std::string* MatrixOf(const ChainStep& step) {
   return std::visit(
       [](const auto& of) -> const std::string* {
-        if constexpr (std::is_same_v<std::decay_t<decltype(of)>, SumStep>) {
+        using Step = std::decay_t<decltype(of)>;
+        if constexpr (std::is_same_v<Step, SumStep> || std::is_same_v<Step, PlaceStep> ||
+                      std::is_same_v<Step, FetchStep>) {
           return nullptr;
         } else {
           return &of.matrix;

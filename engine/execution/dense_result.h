@@ -33,6 +33,8 @@ class BlockResults {
   }
   /// They are no buffer's.
   bool temporary() const { return destination_.base() == nullptr; }
+  /// The right to write the buffer, which this gives up.
+  DenseWrite TakeWrite() { return std::move(destination_); }
   // After the last of them.
   const std::vector<DenseBlock>& blocks() const { return blocks_; }
   /// As DenseWrite's.

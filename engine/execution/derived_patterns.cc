@@ -199,4 +199,30 @@ std::optional<DerivedPatterns::Entry> DerivedPatterns::TakeOldestLocked() {
   return taken;
 }
 
+absl::StatusOr<std::shared_ptr<RowDistribution>> FindOrBuildRows(
+    DerivedPatterns& derived, const std::shared_ptr<Pattern>& pattern, const Problem& problem,
+    const std::shared_ptr<const ActivePlan>& plan, const std::vector<int64_t>& operand_bounds,
+    bool with_layouts, Budget& budget, const std::atomic<bool>* stop,
+    std::shared_ptr<RowDistribution> known) {
+  std::shared_ptr<RowDistribution> rows = std::move(known);
+  if (rows == nullptr) rows = derived.FindRows(pattern, problem.transposed, operand_bounds);
+  if (rows == nullptr) {
+    BuildContext context;
+    context.stop = stop;
+    const absl::StatusOr<std::shared_ptr<const Layout>> of =
+        problem.transposed ? derived.Transposed(pattern, context) : pattern->Csr(stop);
+    if (!of.ok()) return of.status();
+    absl::StatusOr<std::shared_ptr<RowDistribution>> built =
+        RowDistribution::Build(**of, operand_bounds, budget, stop);
+    if (!built.ok()) return built;
+    rows = *std::move(built);
+    // Whatever becomes of this request: the next one goes on from there.
+    derived.KeepRows(pattern, problem.transposed, rows);
+  }
+  absl::Status planned = rows->AddPlans(problem, plan, *pattern, with_layouts, budget, stop);
+  if (!planned.ok()) return planned;
+  derived.KeepRows(pattern, problem.transposed, rows);
+  return rows;
+}
+
 }  // namespace sparsed::engine

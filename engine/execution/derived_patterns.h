@@ -113,4 +113,13 @@ class DerivedPatterns final : public Evictable {
   int64_t sizes_computed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+/// What each GPU has of op(S), with plans of its parts for `problem`, made after `plan`, that of
+/// all of S: what is kept, or new. `with_layouts` as in RowDistribution::AddPlans. Errors:
+/// CANCELLED, RESOURCE_EXHAUSTED, and those of Pattern::Csr.
+absl::StatusOr<std::shared_ptr<RowDistribution>> FindOrBuildRows(
+    DerivedPatterns& derived, const std::shared_ptr<Pattern>& pattern, const Problem& problem,
+    const std::shared_ptr<const ActivePlan>& plan, const std::vector<int64_t>& operand_bounds,
+    bool with_layouts, Budget& budget, const std::atomic<bool>* stop,
+    std::shared_ptr<RowDistribution> known = nullptr);
+
 }  // namespace sparsed::engine

@@ -18,7 +18,8 @@ namespace {
 /// The buffer that an operand is; null: it is something else.
 absl::StatusOr<HeldDenseLease> HeldOperand(const Executor::Impl& impl, std::string_view what,
                                            const OperandSpec& spec, const std::string& tenant) {
-  if (spec.held.empty() || spec.shared.size() > 0) return nullptr;
+  const bool is_buffer = spec.found != nullptr || !spec.held.empty();
+  if (!is_buffer || spec.shared.size() > 0) return nullptr;
   return FindHeld(impl, what, spec, tenant);
 }
 
@@ -116,6 +117,7 @@ absl::Status DistributedCall::BeginParts(size_t count, const BeginPart& begin) {
     // Some may end, by a deadline, before all have begun.
     const MutexLock lock(mutex_);
     count_ = running_ = count;
+    exchange_ = rows_ == nullptr ? nullptr : rows_->exchange();
   }
   Calls calls;
   for (size_t i = 0; i < count; ++i) {
@@ -158,7 +160,20 @@ void DistributedCall::Fail(absl::Status status) {
     const MutexLock lock(mutex_);
     if (stopped_.ok()) stopped_ = status;
   }
-  for (const auto& call : Waiting()) call->Fail(status);
+  StopParts(status);
+}
+
+void DistributedCall::StopParts(const absl::Status& why) {
+  std::shared_ptr<PartExchange> exchange;
+  Calls calls;
+  {
+    const MutexLock lock(mutex_);
+    exchange = exchange_;
+    calls = calls_;
+  }
+  // Nobody waits for one that has ended.
+  if (exchange != nullptr) exchange->Stop(why);
+  for (const auto& call : calls) call->Fail(why);
 }
 
 void DistributedCall::PartBegan(const std::string& plan) {
@@ -183,12 +198,22 @@ void DistributedCall::PartEnded(CallEnd end) {
     if (last) whole = std::move(end_);
   }
   // What others compute is of no use then.
-  if (!status.ok() && !last) Fail(status);
+  if (!status.ok() && !last) StopParts(status);
   if (last) Finish(std::move(whole));
 }
 
 bool DistributedCall::GoOn(CallEnd* end) {
-  if (rows_ == nullptr || !end->status.ok()) return false;
+  if (rows_ == nullptr) return false;
+  if (absl::IsResourceExhausted(end->status) || absl::IsUnimplemented(end->status)) {
+    const MutexLock lock(mutex_);
+    if (exchange_ != nullptr && stopped_.ok()) {
+      // One step after the other finds room where a GPU has none.
+      rows_->GoApart();
+      end->status = absl::OkStatus();
+      end->steps.clear();
+    }
+  }
+  if (!end->status.ok()) return false;
   const absl::StatusOr<size_t> next = rows_->Next(end->steps);
   if (!next.ok()) end->status = next.status();
   if (!next.ok() || *next == 0) return false;
@@ -269,13 +294,14 @@ void DistributedCall::End(CallEnd end) {
   if (rows_ != nullptr) rows_->Release();
   used_.clear();
   begin_last_ = nullptr;
-  if (end.status.ok()) impl_->observer.OnDistributed(static_cast<int64_t>(gpus_));
+  if (end.status.ok() && !is_trial_) impl_->observer.OnDistributed(static_cast<int64_t>(gpus_));
   sink_->OnEnd(std::move(end));
 }
 
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginRows(
     const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
-    std::vector<HeldDenseLease> held, bool is_chain, const std::shared_ptr<ResultSink>& sink) {
+    std::vector<HeldDenseLease> held, bool is_chain, std::string_view name,
+    const std::shared_ptr<ResultSink>& sink) {
   absl::StatusOr<std::unique_ptr<RowPhases>> rows = RowPhases::Begin(impl, spec, held);
   if (!rows.ok()) return rows.status();
   if (*rows == nullptr) return nullptr;
@@ -283,10 +309,11 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginRows(
   call->rows_ = *std::move(rows);
   call->used_ = std::move(held);
   call->is_chain_ = is_chain;
+  call->is_trial_ = spec.results[0].place.blocks != nullptr;
   const DenseShape& shape = call->rows_->shape();
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
-  if (spec.results[0].place.held.empty()) {
-    call->last_name_ = "dense";
+  if (call->rows_->gathers()) {
+    call->last_name_ = name;
     call->begin_last_ = [impl, of = call.get()](std::shared_ptr<ResultSink> last) {
       return ChainCall::Begin(impl, of->rows_->Gathered(), std::move(last));
     };
@@ -325,7 +352,26 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginInRows(
   chain.results.push_back({.value = held.size(),
                            .place = spec.result,
                            .leading_dimension = spec.result_leading_dimension});
-  return BeginRows(impl, chain, std::move(held), /*is_chain=*/false, sink);
+  return BeginRows(impl, chain, std::move(held), /*is_chain=*/false, "dense", sink);
+}
+
+absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginInRows(
+    const std::shared_ptr<Executor::Impl>& impl, const SddmmSpec& spec, const HeldDenseLease& a,
+    const HeldDenseLease& b, const std::shared_ptr<ResultSink>& sink) {
+  if (spec.values.has_value()) return nullptr;
+  ChainSpec chain;
+  chain.tenant = spec.tenant;
+  chain.timeout_ns = spec.timeout_ns;
+  chain.priority = spec.priority;
+  SddmmStep step;
+  step.matrix = spec.matrix;
+  step.unscaled = spec.unscaled;
+  step.a = 0;
+  step.b = 1;
+  chain.operands.resize(2);
+  chain.steps.emplace_back(step);
+  chain.results.push_back({.value = 2, .place = spec.result});
+  return BeginRows(impl, chain, {a, b}, /*is_chain=*/false, "values", sink);
 }
 
 absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
@@ -335,7 +381,8 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
   if (!b.ok()) return b.status();
   if (IsInRows(*b)) return BeginInRows(impl, spec, *b, sink);
-  if (spec.result.held.empty() || !IsDistributed(*b)) return nullptr;
+  const bool is_trial = spec.result.blocks != nullptr;
+  if ((spec.result.held.empty() && !is_trial) || !IsDistributed(*b)) return nullptr;
   absl::StatusOr<HeldDenseLease> old = HeldDenseLease();
   if (spec.beta != 0) {
     if (!spec.accumulate.has_value()) return nullptr;
@@ -348,12 +395,13 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const Pattern& pattern = *(*matrix)->pattern();
   const DenseShape shape = {spec.transpose ? pattern.cols() : pattern.rows(), (*b)->shape.cols,
                             (*b)->shape.cols, (*matrix)->type()};
-  absl::StatusOr<DenseWrite> write = BeginWrite(*impl, spec.tenant, spec.result.held, shape);
-  if (!write.ok()) return write.status();
-
   const auto count = static_cast<int64_t>((*b)->blocks.size());
-  const auto results =
-      std::make_shared<BlockResults>(*std::move(write), ColumnBlocks(shape, count));
+  std::shared_ptr<BlockResults> results = spec.result.blocks;
+  if (!is_trial) {
+    absl::StatusOr<DenseWrite> write = BeginWrite(*impl, spec.tenant, spec.result.held, shape);
+    if (!write.ok()) return write.status();
+    results = std::make_shared<BlockResults>(*std::move(write), ColumnBlocks(shape, count));
+  }
   const std::vector<DenseBlock> added =
       *old == nullptr ? std::vector<DenseBlock>() : ColumnBlocksOf(*old, count, impl->budget);
   SpmmSpec each = spec;
@@ -362,7 +410,8 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const absl::StatusOr<bool> everywhere = FindValues(*impl, each.values, spec.tenant, call->used_);
   if (!everywhere.ok()) return everywhere.status();
   if (!*everywhere) return nullptr;
-  call->results_ = {results};
+  if (!is_trial) call->results_ = {results};
+  call->is_trial_ = is_trial;
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
   return Begun(std::move(call), (*b)->blocks.size(),
                [&](size_t i, std::shared_ptr<ResultSink> part_sink) {
@@ -383,6 +432,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   if (!a.ok()) return a.status();
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
   if (!b.ok()) return b.status();
+  if (IsInRows(*a) || IsInRows(*b)) return BeginInRows(impl, spec, *a, *b, sink);
   if (*a == nullptr || *b == nullptr || (*a)->shape.cols != (*b)->shape.cols ||
       !(IsDistributed(*a) || IsDistributed(*b))) {
     return nullptr;
@@ -415,12 +465,22 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   sum.tenant = spec.tenant;
   sum.priority = spec.priority;
   sum.steps = {SumStep()};
+  sum.part.device = GpuOf(*impl, 0);
   sum.results = {{.value = count, .place = spec.result}};
   call->begin_last_ = [impl, sum, partials, deadline = TimeLeft(spec.timeout_ns)](
                           std::shared_ptr<ResultSink> last) mutable {
     for (const DenseBlock& block : partials->blocks()) {
-      std::get<SumStep>(sum.steps[0]).terms.push_back({sum.operands.size(), 1});
-      sum.operands.push_back({.block = block});
+      const size_t i = sum.operands.size();
+      std::get<SumStep>(sum.steps[0]).terms.push_back({i, 1});
+      if (i == 0) {
+        sum.operands.push_back({.block = block});
+        continue;
+      }
+      // Queued, and waited for by the sum alone.
+      auto fetched = std::make_shared<FetchedRows>();
+      fetched->shape = block.shape;
+      fetched->parts.push_back({block, GpuOf(*impl, i), nullptr, block.shape.rows});
+      sum.operands.push_back({.fetched = std::move(fetched)});
     }
     sum.timeout_ns = deadline.nanoseconds();
     return ChainCall::Begin(impl, std::move(sum), std::move(last));
@@ -454,7 +514,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     held.push_back(*std::move(operand));
   }
   if (std::ranges::any_of(held, IsInRows))
-    return BeginRows(impl, spec, std::move(held), /*is_chain=*/true, sink);
+    return BeginRows(impl, spec, std::move(held), /*is_chain=*/true, "dense", sink);
   const bool all_held = std::ranges::none_of(
       spec.results, [](const ChainSpec::Result& result) { return result.place.held.empty(); });
   if (count == 0 || !all_held || spec.results.empty()) return nullptr;

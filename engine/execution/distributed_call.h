@@ -61,19 +61,26 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   /// call for all of it says in the right words.
   static absl::StatusOr<std::shared_ptr<Call>> Begun(std::shared_ptr<DistributedCall> call,
                                                      size_t count, const BeginPart& begin);
-  /// Of a chain whose operands lie in rows, or of an SpMM; null as above.
+  /// Of a chain whose operands lie in rows, or of an SpMM or SDDMM; null as above. `name`: of what
+  /// is sent.
   static absl::StatusOr<std::shared_ptr<Call>> BeginRows(
       const std::shared_ptr<Executor::Impl>& impl, const ChainSpec& spec,
-      std::vector<HeldDenseLease> held, bool is_chain, const std::shared_ptr<ResultSink>& sink);
+      std::vector<HeldDenseLease> held, bool is_chain, std::string_view name,
+      const std::shared_ptr<ResultSink>& sink);
   static absl::StatusOr<std::shared_ptr<Call>> BeginInRows(
       const std::shared_ptr<Executor::Impl>& impl, const SpmmSpec& spec, const HeldDenseLease& b,
       const std::shared_ptr<ResultSink>& sink);
+  static absl::StatusOr<std::shared_ptr<Call>> BeginInRows(
+      const std::shared_ptr<Executor::Impl>& impl, const SddmmSpec& spec, const HeldDenseLease& a,
+      const HeldDenseLease& b, const std::shared_ptr<ResultSink>& sink);
   /// Begins that many parts; what was begun of them has ended, or ends unheard, where one fails.
   absl::Status BeginParts(size_t count, const BeginPart& begin);
   /// Begins the next phase, if there is one and all is well; else the end is `*end`.
   bool GoOn(CallEnd* end);
   /// What it waits for now.
   Calls Waiting();
+  /// Has the parts that run end with `why`.
+  void StopParts(const absl::Status& why);
   void PartBegan(const std::string& plan);
   void PartEnded(CallEnd end);
   /// After the last part: with its own last call, if all is well, or with the end.
@@ -90,6 +97,7 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
       begin_last_;   ///< what makes one result of all parts' and sends it; null: nothing is left
   CallBegin begin_;  ///< but for the plan
   size_t gpus_ = 0;
+  bool is_trial_ = false;
   std::unique_ptr<RowPhases> rows_;  ///< null: its parts are one group
   bool is_chain_ = true;
   std::string last_name_ = "values";  ///< of what the last call sends
@@ -99,7 +107,8 @@ class DistributedCall final : public Call, public std::enable_shared_from_this<D
   size_t count_ ABSL_GUARDED_BY(mutex_) = 0;    ///< parts of the group that was begun last
   size_t running_ ABSL_GUARDED_BY(mutex_) = 0;  ///< of them
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
-  std::string plan_ ABSL_GUARDED_BY(mutex_);    ///< of one of them
+  std::shared_ptr<PartExchange> exchange_ ABSL_GUARDED_BY(mutex_);  ///< of the group; may be null
+  std::string plan_ ABSL_GUARDED_BY(mutex_);                        ///< of one of them
   CallEnd end_ ABSL_GUARDED_BY(mutex_);         ///< of the slowest, with the first error
   CallTimings before_ ABSL_GUARDED_BY(mutex_);  ///< of the groups before
 };

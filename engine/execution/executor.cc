@@ -28,6 +28,58 @@ std::shared_ptr<LazyLayout> PlannedLayout(const Executor::Impl& impl, DeviceId d
   return impl.no_room.Has(device, found.plan->layout) ? nullptr : found.plan->layout;
 }
 
+/// Says in the plan how many bytes of distributed buffers were put together for the request.
+class PutTogether final : public ResultSink {
+ public:
+  PutTogether(std::shared_ptr<ResultSink> sink, int64_t bytes)
+      : sink_(std::move(sink)), bytes_(bytes) {}
+  void OnBegin(CallBegin begin) override {
+    begin.plan += fmt::format(", {} bytes put together on the host", bytes_);
+    sink_->OnBegin(std::move(begin));
+  }
+  void OnArray(uint32_t index, uint64_t offset, Array part) override {
+    sink_->OnArray(index, offset, std::move(part));
+  }
+  void OnBlock(ResultBlock block) override { sink_->OnBlock(std::move(block)); }
+  void OnEnd(CallEnd end) override { sink_->OnEnd(std::move(end)); }
+
+ private:
+  const std::shared_ptr<ResultSink> sink_;
+  const int64_t bytes_;
+};
+
+std::vector<const OperandSpec*> OperandsOf(const SpmmSpec& spec) {
+  std::vector<const OperandSpec*> operands = {&spec.b};
+  if (spec.beta != 0 && spec.accumulate) operands.push_back(&*spec.accumulate);
+  if (spec.values) operands.push_back(&*spec.values);
+  return operands;
+}
+std::vector<const OperandSpec*> OperandsOf(const SddmmSpec& spec) {
+  std::vector<const OperandSpec*> operands = {&spec.a, &spec.b};
+  if (spec.values) operands.push_back(&*spec.values);
+  return operands;
+}
+std::vector<const OperandSpec*> OperandsOf(const ChainSpec& spec) {
+  std::vector<const OperandSpec*> operands;
+  for (const OperandSpec& operand : spec.operands) operands.push_back(&operand);
+  return operands;
+}
+
+/// The sink of a request that one device computes with `operands`.
+std::shared_ptr<ResultSink> OfOneDevice(const Executor::Impl& impl, const std::string& tenant,
+                                        const std::vector<const OperandSpec*>& operands,
+                                        std::shared_ptr<ResultSink> sink) {
+  if (impl.gpus.size() < 2) return sink;
+  int64_t bytes = 0;
+  for (const OperandSpec* const operand : operands) {
+    if (operand->held.empty()) continue;
+    // That there is none the call says.
+    const absl::StatusOr<HeldDenseLease> held = impl.dense.Find(tenant, operand->held);
+    if (held.ok()) bytes += BytesToPutTogether(**held);
+  }
+  return bytes == 0 ? sink : std::make_shared<PutTogether>(std::move(sink), bytes);
+}
+
 std::string TextOf(const Resolved& resolved) {
   return fmt::format("{} / {}", resolved.layout->recipe, resolved.kernel->name());
 }
@@ -38,6 +90,8 @@ Executor::Impl::Impl(
     const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
     Observer& observer, const std::vector<Device*>& devices,
     const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
+    const std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>&)>&
+        on_new_rows,
     const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair)
     : catalog(catalog),
       dense(dense),
@@ -51,6 +105,7 @@ Executor::Impl::Impl(
         return backends;
       }()),
       on_unknown_class(on_unknown_class),
+      on_new_rows(on_new_rows),
       on_unknown_pair(on_unknown_pair),
       scheduler(std::make_shared<Scheduler>(options, backends())) {}
 
@@ -285,7 +340,7 @@ Job::Loader LoaderOf(std::vector<Job::Loader> loaders) {
 Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense,
                    Budget& budget, Observer& observer, const std::vector<Device*>& gpus)
     : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, gpus,
-                                   on_unknown_class, on_unknown_pair)) {
+                                   on_unknown_class, on_new_rows, on_unknown_pair)) {
   impl_->scheduler->Open();
 }
 
@@ -301,14 +356,14 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
   auto distributed = DistributedCall::Begin(impl_, spec, sink);
   if (!distributed.ok() || *distributed != nullptr) return distributed;
-  return DenseCall::Begin(impl_, spec, std::move(sink));
+  return DenseCall::Begin(impl_, spec, OfOneDevice(*impl_, spec.tenant, OperandsOf(spec), sink));
 }
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SddmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
   auto distributed = DistributedCall::Begin(impl_, spec, sink);
   if (!distributed.ok() || *distributed != nullptr) return distributed;
-  return DenseCall::Begin(impl_, spec, std::move(sink));
+  return DenseCall::Begin(impl_, spec, OfOneDevice(*impl_, spec.tenant, OperandsOf(spec), sink));
 }
 
 absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpgemmSpec spec,
@@ -320,7 +375,9 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(ChainSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
   auto distributed = DistributedCall::Begin(impl_, spec, sink);
   if (!distributed.ok() || *distributed != nullptr) return distributed;
-  return ChainCall::Begin(impl_, std::move(spec), std::move(sink));
+  std::shared_ptr<ResultSink> to =
+      OfOneDevice(*impl_, spec.tenant, OperandsOf(spec), std::move(sink));
+  return ChainCall::Begin(impl_, std::move(spec), std::move(to));
 }
 
 absl::StatusOr<std::shared_ptr<Attachment>> Executor::Attach(std::string_view tenant,

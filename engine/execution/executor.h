@@ -105,6 +105,10 @@ class Executor {
   /// Called, outside any lock, when a request's class had no plan of its own. Set before the first
   /// call.
   std::function<void(const MatrixLease&, const Problem&)> on_unknown_class;
+  /// Likewise when a matrix is first multiplied with rows that so lie on several GPUs, whose parts
+  /// want a layout. True: it will be built in the background, and plain CSR serves until then.
+  std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>& bounds)>
+      on_new_rows;
   /// Likewise when a pair of patterns that were to be multiplied, without a mask, had none.
   std::function<void(const PatternProduct&, const Problem&)> on_unknown_pair;
 

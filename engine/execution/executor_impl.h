@@ -26,6 +26,8 @@ class Executor::Impl {
   Impl(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
        Observer& observer, const std::vector<Device*>& devices,
        const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
+       const std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>&)>&
+           on_new_rows,
        const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair);
 
   Catalog& catalog;
@@ -56,8 +58,13 @@ class Executor::Impl {
   /// Layouts of plans, each on the device that a call was to run on.
   NoRoom no_room;
   const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
+  const std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>&)>&
+      on_new_rows;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
+  /// The parts of a request wait on lanes for each other: of one request at a time, lest two wait
+  /// for each other's.
+  std::atomic<bool> parts_meet = false;
 
   /// What was stored of `damaged`'s layout is damaged: plain CSR serves in its place, and requests
   /// ask for new trials.

@@ -387,10 +387,14 @@ absl::Status GpuBackend::FetchPart(const FetchedRows::Part& part, GpuBackend* gp
   const ConstDense rows_from = block->View(shape.cols);
   absl::Status status;
   if (part.rows == nullptr) {
-    status = lane.gpu->second.CopyRows(
-        begin, pitch, rows_from.data,
-        static_cast<size_t>(rows_from.leading_dimension) * SizeOf(shape.type),
-        static_cast<size_t>(shape.cols) * SizeOf(shape.type), static_cast<size_t>(part.count));
+    const size_t from_pitch = static_cast<size_t>(rows_from.leading_dimension) * SizeOf(shape.type);
+    const size_t width = static_cast<size_t>(shape.cols) * SizeOf(shape.type);
+    const auto count = static_cast<size_t>(part.count);
+    // Narrow rows one by one take far longer.
+    const bool no_gaps = pitch == width && from_pitch == width;
+    status =
+        no_gaps ? lane.gpu->second.Copy(begin, rows_from.data, count * width)
+                : lane.gpu->second.CopyRows(begin, pitch, rows_from.data, from_pitch, width, count);
   } else {
     const absl::StatusOr<std::shared_ptr<const Array>> rows = PlaceIndices(part.rows);
     if (!rows.ok()) return rows.status();
@@ -402,6 +406,28 @@ absl::Status GpuBackend::FetchPart(const FetchedRows::Part& part, GpuBackend* gp
     device_.CountFromPeers(part.count * shape.cols * static_cast<int64_t>(SizeOf(shape.type)));
   }
   return status;
+}
+
+absl::StatusOr<std::shared_ptr<const cuda::Event>> GpuBackend::Mark(const cuda::Stream& stream) {
+  absl::StatusOr<cuda::Event> event = cuda::Event::CreateUntimed();
+  if (!event.ok()) return event.status();
+  if (absl::Status s = event->Record(stream); !s.ok()) return s;
+  return std::make_shared<const cuda::Event>(*std::move(event));
+}
+
+absl::Status GpuBackend::FetchShown(const PlacedDense& from, const std::shared_ptr<LazyArray>& rows,
+                                    int64_t count, const PlacedDense& to, int64_t first,
+                                    std::vector<std::shared_ptr<const void>>& kept, Lane& lane) {
+  const absl::StatusOr<std::shared_ptr<const Array>> indices = PlaceIndices(rows);
+  if (!indices.ok()) return indices.status();
+  kept.push_back(*indices);
+  Dense into = to.MutableView(to.shape.cols);
+  const auto row_bytes = static_cast<int64_t>(SizeOf(to.shape.type));
+  into.data = static_cast<std::byte*>(into.data) + first * into.leading_dimension * row_bytes;
+  into.rows = count;
+  device_.CountFromPeers(count * to.shape.cols * row_bytes);
+  return cuda::GatherRows(lane.gpu->second, (*indices)->As<int64_t>(), to.shape.type,
+                          from.View(to.shape.cols), into);
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::FetchRows(const FetchedRows& rows,

@@ -35,6 +35,14 @@ class GpuBackend final : public Backend {
   absl::StatusOr<PlacedDense> FetchRows(const FetchedRows& rows, std::span<GpuBackend* const> gpus,
                                         MemorySource& memory, Lane& lane);
 
+  /// Rows of what another GPU shows (PartExchange), `rows` (i64) of them, behind `first` rows of
+  /// `to`: queued in the lane's second stream. What is read is added to `kept`.
+  absl::Status FetchShown(const PlacedDense& from, const std::shared_ptr<LazyArray>& rows,
+                          int64_t count, const PlacedDense& to, int64_t first,
+                          std::vector<std::shared_ptr<const void>>& kept, Lane& lane);
+  /// A point in a stream of this GPU, for others to wait for.
+  absl::StatusOr<std::shared_ptr<const cuda::Event>> Mark(const cuda::Stream& stream);
+
   /// What other processes map of a layout that was placed here, which stays for that long.
   absl::StatusOr<std::shared_ptr<const ExportedMemory>> Export(
       const std::shared_ptr<const Layout>& placed, MemoryOwner& owner);

@@ -23,6 +23,7 @@ absl::StatusOr<Array> SharedArray(std::string_view what, const Buffer& memory,
 
 absl::StatusOr<HeldDenseLease> FindHeld(const Executor::Impl& impl, std::string_view what,
                                         const OperandSpec& spec, std::string_view tenant) {
+  if (spec.found != nullptr) return spec.found;
   absl::StatusOr<HeldDenseLease> held = impl.dense.Find(tenant, spec.held);
   if (!held.ok() || !spec.shape.has_value()) return held;
   const DenseShape& shape = (*held)->shape;
@@ -39,7 +40,8 @@ absl::StatusOr<HeldDenseLease> FindHeld(const Executor::Impl& impl, std::string_
 absl::Status RequestOperands::Add(std::string_view what, const OperandSpec& spec,
                                   const std::string& tenant) {
   Operand operand;
-  const bool held = spec.block.has_value() || spec.fetched != nullptr || !spec.held.empty();
+  const bool held = spec.block.has_value() || spec.fetched != nullptr || spec.found != nullptr ||
+                    !spec.held.empty();
   if (!held && !spec.shape.has_value()) {
     return absl::InvalidArgumentError(
         fmt::format("operand {} needs a shape or the name of a buffer", what));

@@ -52,6 +52,29 @@ std::shared_ptr<LazyArray> ValuesOf(const MatrixLease& matrix, const Array& sour
       copy, [] { return true; }, budget.evictions(), matrix->payer(), /*is_read=*/false});
 }
 
+/// Where each of `source`'s nonzeros is behind `first`.
+std::shared_ptr<LazyArray> OrderOf(const Array& source, int64_t first, Budget& budget) {
+  MemorySource& memory = budget.Source(MemoryUse::kLayouts);
+  const auto make = [source, first, &memory](LazyArray::Stop) -> absl::StatusOr<Array> {
+    absl::StatusOr<Array> order = AllocateArray(memory, "order", ElementType::kI64, source.length);
+    if (!order.ok()) return order;
+    const std::span<int64_t> to = order->MutableAs<int64_t>();
+    const auto fill = [&](auto from) {
+      std::ranges::transform(from, to.begin(),
+                             [first](auto of) { return static_cast<int64_t>(of) - first; });
+    };
+    if (source.type == ElementType::kI64) {
+      fill(source.As<int64_t>());
+    } else {
+      fill(source.As<int32_t>());
+    }
+    return order;
+  };
+  return std::make_shared<LazyArray>(LazyArray::DiskCopy{make, [] { return true; },
+                                                         budget.evictions(), /*payer=*/nullptr,
+                                                         /*is_read=*/false});
+}
+
 MatrixLease PartOf(const MatrixLease& matrix, const std::shared_ptr<Pattern>& pattern,
                    const Array& source, Budget& budget) {
   MatrixKeep keep;
@@ -108,6 +131,12 @@ absl::StatusOr<std::shared_ptr<RowDistribution>> RowDistribution::Build(
     part.from = *std::move(from);
     part.own_source = std::move(split->own_source);
     part.fetched_source = std::move(split->fetched_source);
+    part.first_nonzero = csr.row_offsets[built->result_bounds_[i]];
+    part.nnz = csr.row_offsets[built->result_bounds_[i + 1]] - part.first_nonzero;
+    part.own_order = OrderOf(part.own_source, part.first_nonzero, budget);
+    if (part.fetched_rows > 0) {
+      part.fetched_order = OrderOf(part.fetched_source, part.first_nonzero, budget);
+    }
     built->parts_.push_back(std::move(part));
   }
   built->operand_bounds_ = std::move(operand_bounds);
@@ -168,7 +197,7 @@ bool RowDistribution::HasPlans(const Problem& problem,
                                const std::shared_ptr<const ActivePlan>& whole) const {
   const MutexLock lock(mutex_);
   const auto known = planned_.find(ClassOf(problem));
-  return known != planned_.end() && known->second == whole;
+  return known != planned_.end() && known->second.whole == whole;
 }
 
 absl::StatusOr<std::shared_ptr<LazyLayout>> RowDistribution::LayoutOf(
@@ -196,24 +225,35 @@ absl::StatusOr<std::shared_ptr<LazyLayout>> RowDistribution::LayoutOf(
   return pattern.FindLayout(recipe);
 }
 
+bool RowDistribution::WouldBuild(const Problem& problem,
+                                 const std::shared_ptr<const ActivePlan>& whole,
+                                 const Pattern& of) {
+  if (whole == nullptr || whole->layout == nullptr || problem.transposed) return false;
+  const auto built = of.Layouts();
+  return std::ranges::any_of(built, [&](const Pattern::BuiltEntry& entry) {
+    return entry.description->recipe == whole->plan.recipe &&
+           entry.build_seconds <= kMostBuildSeconds;
+  });
+}
+
 absl::Status RowDistribution::AddPlans(const Problem& problem,
                                        const std::shared_ptr<const ActivePlan>& whole,
-                                       const Pattern& of, Budget& budget,
+                                       const Pattern& of, bool with_layouts, Budget& budget,
                                        const std::atomic<bool>* stop) {
+  {
+    const MutexLock lock(mutex_);
+    const auto known = planned_.find(ClassOf(problem));
+    const bool is_planned = known != planned_.end() && known->second.whole == whole;
+    if (is_planned && (known->second.with_layouts || !with_layouts)) return absl::OkStatus();
+  }
   Plan plan;
   plan.problem_class = ClassOf(problem);
   plan.problem_class.transposed = false;
   plan.reason = "as of the whole matrix";
-  bool takes_layout = false;
+  const bool takes_layout = with_layouts && WouldBuild(problem, whole, of);
   if (whole != nullptr && !problem.transposed) {
     plan.kernel = whole->plan.kernel;
-    if (whole->layout != nullptr) {
-      plan.recipe = whole->plan.recipe;
-      const auto built = of.Layouts();
-      takes_layout = std::ranges::any_of(built, [&](const Pattern::BuiltEntry& entry) {
-        return entry.description->recipe == plan.recipe && entry.build_seconds <= kMostBuildSeconds;
-      });
-    }
+    if (whole->layout != nullptr) plan.recipe = whole->plan.recipe;
   }
   const auto add = [&](Pattern& pattern, Plan own, bool has_layout) -> absl::Status {
     absl::StatusOr<std::shared_ptr<LazyLayout>> layout = nullptr;
@@ -232,13 +272,16 @@ absl::Status RowDistribution::AddPlans(const Problem& problem,
     if (absl::Status s = add(*part.own, plan, takes_layout); !s.ok()) return s;
     if (part.fetched == nullptr) continue;
     Plan of_fetched = plan;
-    of_fetched.recipe = kDcsr;
-    of_fetched.kernel = kFetchedKernel;
-    of_fetched.reason = "most of its rows are empty";
-    if (absl::Status s = add(*part.fetched, of_fetched, /*has_layout=*/true); !s.ok()) return s;
+    const bool multiplies = problem.operation == Operation::kSpmm;
+    if (multiplies) {
+      of_fetched.recipe = kDcsr;
+      of_fetched.kernel = kFetchedKernel;
+      of_fetched.reason = "most of its rows are empty";
+    }
+    if (absl::Status s = add(*part.fetched, of_fetched, multiplies); !s.ok()) return s;
   }
   const MutexLock lock(mutex_);
-  planned_[ClassOf(problem)] = whole;
+  planned_[ClassOf(problem)] = {whole, with_layouts};
   return absl::OkStatus();
 }
 

@@ -35,7 +35,11 @@ class RowDistribution {
     std::shared_ptr<Pattern> fetched;  ///< null: it fetches nothing
     std::vector<Fetched> from;         ///< by GPU, one after the other
     int64_t fetched_rows = 0;
-    Array own_source, fetched_source;  ///< which of S's nonzeros each of theirs is
+    Array own_source, fetched_source;    ///< which of S's nonzeros each of theirs is
+    int64_t first_nonzero = 0, nnz = 0;  ///< of op(S)'s, in its order
+    /// i64, where each of theirs is among the part's, in op(S)'s order; `fetched_order` may be
+    /// null.
+    std::shared_ptr<LazyArray> own_order, fetched_order;
   };
   /// Of one version of a matrix.
   struct Matrices {
@@ -65,11 +69,16 @@ class RowDistribution {
 
   /// The parts have plans for this problem, made after that of the whole matrix.
   bool HasPlans(const Problem& problem, const std::shared_ptr<const ActivePlan>& whole) const;
-  /// Gives them: the layout and the kernel of the whole matrix's, if that took no more than some
-  /// seconds to build, else plain CSR; what is fetched is multiplied from compressed rows, so that
-  /// rows that fetch nothing cost nothing. Errors: CANCELLED; without memory plain CSR serves.
+  /// Gives them: the kernel of the whole matrix's, and `with_layouts` its layout, if that took no
+  /// more than some seconds to build, else plain CSR; what is fetched is multiplied from compressed
+  /// rows, so that rows that fetch nothing cost nothing. Errors: CANCELLED; without memory plain
+  /// CSR serves.
   absl::Status AddPlans(const Problem& problem, const std::shared_ptr<const ActivePlan>& whole,
-                        const Pattern& of, Budget& budget, const std::atomic<bool>* stop);
+                        const Pattern& of, bool with_layouts, Budget& budget,
+                        const std::atomic<bool>* stop);
+  /// The parts would have a layout that AddPlans was not to build.
+  static bool WouldBuild(const Problem& problem, const std::shared_ptr<const ActivePlan>& whole,
+                         const Pattern& of);
 
  private:
   RowDistribution() = default;
@@ -84,8 +93,12 @@ class RowDistribution {
   mutable Mutex mutex_;
   std::vector<std::pair<std::weak_ptr<const Matrix>, std::vector<Matrices>>> matrices_
       ABSL_GUARDED_BY(mutex_);
-  /// What the plans of a class were made after.
-  std::map<ProblemClass, std::shared_ptr<const ActivePlan>> planned_ ABSL_GUARDED_BY(mutex_);
+  /// What the plans of a class were made after, and whether with layouts.
+  struct Planned {
+    std::shared_ptr<const ActivePlan> whole;
+    bool with_layouts = false;
+  };
+  std::map<ProblemClass, Planned> planned_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -76,25 +76,14 @@ class RowPhases::Derive final : public Job {
 absl::StatusOr<std::shared_ptr<RowDistribution>> RowPhases::Derive::Work::Find(
     const std::atomic<bool>* stop) const {
   const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-  std::shared_ptr<RowDistribution> rows = known;
-  if (rows == nullptr) rows = impl->derived->FindRows(pattern, problem.transposed, bounds);
-  if (rows == nullptr) {
-    BuildContext context;
-    context.stop = stop;
-    const absl::StatusOr<std::shared_ptr<const Layout>> of =
-        problem.transposed ? impl->derived->Transposed(pattern, context) : pattern->Csr(stop);
-    if (!of.ok()) return of.status();
-    absl::StatusOr<std::shared_ptr<RowDistribution>> built =
-        RowDistribution::Build(**of, bounds, impl->budget, stop);
-    if (!built.ok()) return built;
-    rows = *std::move(built);
-    // Whatever becomes of this request: the next one goes on from there.
-    impl->derived->KeepRows(pattern, problem.transposed, rows);
-  }
-  absl::Status planned = rows->AddPlans(problem, plan, *pattern, impl->budget, stop);
-  if (!planned.ok()) return planned;
-  impl->derived->KeepRows(pattern, problem.transposed, rows);
-  return rows;
+  absl::StatusOr<std::shared_ptr<RowDistribution>> rows =
+      FindOrBuildRows(*impl->derived, pattern, problem, plan, bounds, /*with_layouts=*/false,
+                      impl->budget, stop, known);
+  if (!rows.ok() || !RowDistribution::WouldBuild(problem, plan, *pattern)) return rows;
+  // Layouts are built beside requests, where there is somebody for that.
+  if (impl->on_new_rows && impl->on_new_rows(matrix, problem, bounds)) return rows;
+  return FindOrBuildRows(*impl->derived, pattern, problem, plan, bounds, /*with_layouts=*/true,
+                         impl->budget, stop, *rows);
 }
 
 absl::StatusOr<std::unique_ptr<RowPhases>> RowPhases::Begin(
@@ -140,12 +129,19 @@ absl::StatusOr<bool> RowPhases::AddStep(size_t i) {
   const ChainStep& step = spec_.steps[i];
   absl::StatusOr<bool> added = false;
   if (const auto* const spmm = std::get_if<SpmmStep>(&step)) added = AddStep(*spmm);
+  if (const auto* const sddmm = std::get_if<SddmmStep>(&step)) {
+    // Nothing else computes with what lies by nonzeros.
+    if (i + 1 == spec_.steps.size()) added = AddStep(*sddmm);
+  }
   if (const auto* const sum = std::get_if<SumStep>(&step)) added = AddStep(*sum);
   if (!added.ok() || !*added) return added;
   const auto use = [&](size_t value) { values_[value].last_use = i; };
   if (const auto* const spmm = std::get_if<SpmmStep>(&step)) {
     use(spmm->b);
     if (spmm->beta != 0) use(*spmm->accumulate);
+  } else if (const auto* const sddmm = std::get_if<SddmmStep>(&step)) {
+    use(sddmm->a);
+    use(sddmm->b);
   } else {
     for (const SumStep::Term& term : std::get<SumStep>(step).terms) use(term.value);
   }
@@ -153,14 +149,40 @@ absl::StatusOr<bool> RowPhases::AddStep(size_t i) {
   return true;
 }
 
+absl::StatusOr<MatrixLease> RowPhases::FindMatrix(const std::string& name) {
+  if (const auto known = matrices_.find(name); known != matrices_.end()) return known->second;
+  absl::StatusOr<MatrixLease> found = impl_->catalog.Find(spec_.tenant, name);
+  if (found.ok()) matrices_.emplace(name, *found);
+  return found;
+}
+
+absl::StatusOr<bool> RowPhases::AddStep(const SddmmStep& sddmm) {
+  if (sddmm.values || sddmm.heads != 1 || std::max(sddmm.a, sddmm.b) >= values_.size()) {
+    return false;
+  }
+  const absl::StatusOr<MatrixLease> found = FindMatrix(sddmm.matrix);
+  if (!found.ok()) return found.status();
+  const Pattern& pattern = *(*found)->pattern();
+  const ElementType type = (*found)->type();
+  const auto count = static_cast<int64_t>(impl_->gpus.size());
+  const Value &a = values_[sddmm.a], &b = values_[sddmm.b];
+  const bool fit = a.shape.rows == pattern.rows() && b.shape.rows == pattern.cols() &&
+                   a.shape.cols == b.shape.cols && a.shape.type == type && b.shape.type == type;
+  if (!fit || a.shape.rows < count || b.bounds.empty()) return false;
+  // Operands can be cut in any way.
+  const bool as_rows = pattern.rows() == pattern.cols() && a.bounds == b.bounds;
+  if (a.held == nullptr && !as_rows) return false;
+  Value made{{pattern.nnz(), 1, 1, type}, nullptr, {}, {}, 0};
+  made.nonzeros = *found;
+  values_.push_back(std::move(made));
+  return true;
+}
+
 absl::StatusOr<bool> RowPhases::AddStep(const SpmmStep& spmm) {
   if (spmm.values || spmm.b >= values_.size()) return false;
-  if (!matrices_.contains(spmm.matrix)) {
-    absl::StatusOr<MatrixLease> found = impl_->catalog.Find(spec_.tenant, spmm.matrix);
-    if (!found.ok()) return found.status();
-    matrices_.emplace(spmm.matrix, *std::move(found));
-  }
-  const Matrix& matrix = *MatrixOf(spmm);
+  const absl::StatusOr<MatrixLease> found = FindMatrix(spmm.matrix);
+  if (!found.ok()) return found.status();
+  const Matrix& matrix = **found;
   const Pattern& pattern = *matrix.pattern();
   const int64_t in = spmm.transpose ? pattern.rows() : pattern.cols();
   const int64_t out = spmm.transpose ? pattern.cols() : pattern.rows();
@@ -207,6 +229,14 @@ absl::StatusOr<bool> RowPhases::AddResults() {
     value.last_use = spec_.steps.size();
     writes_.emplace_back();
     if (result.place.shared.size() > 0) return false;
+    if (value.nonzeros != nullptr) {
+      if (spec_.results.size() > 1) return false;
+      // Before anything is computed; it is taken when all is.
+      const absl::Status taken =
+          DenseResult::Find(*impl_, spec_.tenant, result.place, value.shape).status();
+      if (!taken.ok()) return taken;
+      continue;
+    }
     if (result.place.held.empty()) {
       if (spec_.results.size() > 1) return false;
       continue;
@@ -219,26 +249,40 @@ absl::StatusOr<bool> RowPhases::AddResults() {
   return true;
 }
 
-Problem RowPhases::ProblemOf(const SpmmStep& spmm) const {
-  const ElementType type = MatrixOf(spmm)->type();
-  return {.operation = Operation::kSpmm,
-          .transposed = spmm.transpose,
-          .type = type,
-          .k = values_[spmm.b].shape.cols,
-          .device = DeviceKind::kCuda,
-          .allow_tf32 = spmm.allow_tf32 && type == ElementType::kF32};
+std::optional<RowPhases::Product> RowPhases::ProductOf(const ChainStep& step) const {
+  Product product;
+  product.problem.device = DeviceKind::kCuda;
+  if (const auto* const spmm = std::get_if<SpmmStep>(&step)) {
+    product.matrix = matrices_.at(spmm->matrix);
+    product.b = spmm->b;
+    product.problem.operation = Operation::kSpmm;
+    product.problem.transposed = spmm->transpose;
+    product.problem.allow_tf32 = spmm->allow_tf32 && product.matrix->type() == ElementType::kF32;
+  } else if (const auto* const sddmm = std::get_if<SddmmStep>(&step)) {
+    product.matrix = matrices_.at(sddmm->matrix);
+    product.b = sddmm->b;
+    product.problem.operation = Operation::kSddmm;
+  } else {
+    return std::nullopt;
+  }
+  product.problem.type = product.matrix->type();
+  product.problem.k = values_[product.b].shape.cols;
+  return product;
 }
 
-std::shared_ptr<const ActivePlan> RowPhases::PlanOf(const SpmmStep& spmm) const {
-  const MatrixLease& matrix = MatrixOf(spmm);
-  const Problem problem = ProblemOf(spmm);
-  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(problem));
-  if (found.due() && impl_->on_unknown_class) impl_->on_unknown_class(matrix, problem);
+std::shared_ptr<const ActivePlan> RowPhases::PlanOf(const Product& product) const {
+  const MatrixLease& matrix = product.matrix;
+  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(product.problem));
+  if (found.due() && impl_->on_unknown_class) impl_->on_unknown_class(matrix, product.problem);
   if (found.plan != nullptr) matrix->CountUse(found.plan->plan);
   return found.plan;
 }
 
 absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
+  if (together_ != nullptr) {
+    EndTogether(took);
+    return size_t{0};
+  }
   if (runs_) {
     // Of the step before.
     runs_ = false;
@@ -257,27 +301,29 @@ absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
     ++step_;
   }
   if (step_ == spec_.steps.size()) return size_t{0};
-  if (const auto* const spmm = std::get_if<SpmmStep>(&spec_.steps[step_])) {
-    const std::vector<int64_t>& bounds = values_[spmm->b].bounds;
+  if (step_ == 0 && !apart_ && BeginTogether()) return impl_->gpus.size();
+  if (const std::optional<Product> product = ProductOf(spec_.steps[step_])) {
+    const std::vector<int64_t>& bounds = values_[product->b].bounds;
     if (derived_ != nullptr) {
       const MutexLock lock(derived_->mutex);
       if (!derived_->rows.ok()) return derived_->rows.status();
       rows_ = *derived_->rows;
     } else {
-      const std::shared_ptr<const ActivePlan> plan = PlanOf(*spmm);
-      const std::shared_ptr<Pattern>& pattern = MatrixOf(*spmm)->pattern();
+      const std::shared_ptr<const ActivePlan> plan = PlanOf(*product);
+      const std::shared_ptr<Pattern>& pattern = product->matrix->pattern();
+      const bool transposed = product->problem.transposed;
       // The last product's may have been too large to be kept, or was evicted since.
-      const std::pair<const Pattern*, bool> of(pattern.get(), spmm->transpose);
+      const std::pair<const Pattern*, bool> of(pattern.get(), transposed);
       const bool same = rows_ != nullptr && rows_of_ == of && rows_->operand_bounds() == bounds;
       rows_of_ = of;
-      if (!same) rows_ = impl_->derived->FindRows(pattern, spmm->transpose, bounds);
-      if (rows_ == nullptr || !rows_->HasPlans(ProblemOf(*spmm), plan)) {
+      if (!same) rows_ = impl_->derived->FindRows(pattern, transposed, bounds);
+      if (rows_ == nullptr || !rows_->HasPlans(product->problem, plan)) {
         derived_ = std::make_shared<Derived>();
         return size_t{1};
       }
     }
     derived_.reset();
-    part_matrices_ = rows_->MatricesOf(MatrixOf(*spmm), impl_->budget);
+    part_matrices_ = rows_->MatricesOf(product->matrix, impl_->budget);
   }
   if (absl::Status s = Prepare(); !s.ok()) return s;
   runs_ = true;
@@ -291,6 +337,14 @@ absl::Status RowPhases::Prepare() {
     in_.push_back(BlocksOf(spmm->b, rows_->operand_bounds()));
     if (spmm->beta != 0) in_.push_back(BlocksOf(*spmm->accumulate, value.bounds));
     exchanged_bytes_ += BytesOfRows(values_[spmm->b].shape, rows_->fetched_rows());
+  } else if (const auto* const sddmm = std::get_if<SddmmStep>(&spec_.steps[step_])) {
+    value.bounds = {0};
+    for (const RowDistribution::Part& part : rows_->parts()) {
+      value.bounds.push_back(value.bounds.back() + part.nnz);
+    }
+    in_.push_back(BlocksOf(sddmm->b, rows_->operand_bounds()));
+    in_.push_back(BlocksOf(sddmm->a, rows_->result_bounds()));
+    exchanged_bytes_ += BytesOfRows(values_[sddmm->b].shape, rows_->fetched_rows());
   } else {
     for (const SumStep::Term& term : std::get<SumStep>(spec_.steps[step_]).terms) {
       in_.push_back(BlocksOf(term.value, value.bounds));
@@ -312,8 +366,17 @@ std::vector<DenseBlock> RowPhases::BlocksOf(size_t value, const std::vector<int6
   if (of.held == nullptr) return of.blocks;
   const bool lies_so =
       of.held->distribution() == Distribution::kRows && RowBoundsOf(of.held->blocks) == bounds;
-  if (!lies_so) cut_bytes_ += BytesOfRows(of.shape, of.shape.rows);
-  return RowBlocksOf(of.held, bounds, impl_->budget);
+  std::vector<DenseBlock> blocks = RowBlocksOf(of.held, bounds, impl_->budget);
+  if (lies_so) return blocks;
+  // An earlier request may have cut them.
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const bool there = impl_->gpus[i].device().residency().PresenceOf(blocks[i].elements) !=
+                       Residency::Presence::kNothing;
+    if (!there && blocks[i].elements->on_disk()) {
+      cut_bytes_ += BytesOfRows(of.shape, blocks[i].shape.rows);
+    }
+  }
+  return blocks;
 }
 
 ChainSpec RowPhases::NewPart(size_t i) const {
@@ -344,22 +407,53 @@ ChainSpec RowPhases::PartOf(const SpmmStep& spmm, size_t i) {
     of_fetched = own;
     of_fetched->matrix += kFetchedColumns;
     part.part.matrices.emplace(of_fetched->matrix, part_matrices_[i].fetched);
-    auto fetched = std::make_shared<FetchedRows>();
-    fetched->shape = in_[0][i].shape;
-    fetched->shape.rows = rows.fetched_rows;
-    for (size_t from = 0; from < rows.from.size(); ++from) {
-      if (rows.from[from].count == 0) continue;
-      fetched->parts.push_back(
-          {in_[0][from], impl_->gpus[from].id(), rows.from[from].rows, rows.from[from].count});
-    }
     of_fetched->b = part.operands.size();
-    part.operands.push_back({.fetched = std::move(fetched)});
+    part.operands.push_back(FetchedFor(i, in_[0]));
     of_fetched->beta = 1;
     of_fetched->accumulate = part.operands.size();
   }
   part.results[0].value = part.operands.size() + (of_fetched ? 1 : 0);
   part.steps.emplace_back(own);
   if (of_fetched) part.steps.emplace_back(*of_fetched);
+  return part;
+}
+
+OperandSpec RowPhases::FetchedFor(size_t i, const std::vector<DenseBlock>& of) const {
+  const RowDistribution::Part& rows = rows_->parts()[i];
+  auto fetched = std::make_shared<FetchedRows>();
+  fetched->shape = of[i].shape;
+  fetched->shape.rows = rows.fetched_rows;
+  for (size_t from = 0; from < rows.from.size(); ++from) {
+    if (rows.from[from].count == 0) continue;
+    fetched->parts.push_back(
+        {of[from], impl_->gpus[from].id(), rows.from[from].rows, rows.from[from].count});
+  }
+  return {.fetched = std::move(fetched)};
+}
+
+ChainSpec RowPhases::PartOf(const SddmmStep& sddmm, size_t i) {
+  ChainSpec part = NewPart(i);
+  const RowDistribution::Part& rows = rows_->parts()[i];
+  SddmmStep own = sddmm;
+  own.b = 0;
+  own.a = 1;
+  part.part.matrices = {{sddmm.matrix, part_matrices_[i].own}};
+  part.operands.push_back({.block = in_[0][i]});
+  part.operands.push_back({.block = in_[1][i]});
+  if (rows.fetched == nullptr) {
+    part.steps.emplace_back(own);
+    part.results[0].value = 2;
+    return part;
+  }
+  SddmmStep of_fetched = own;
+  of_fetched.matrix += kFetchedColumns;
+  of_fetched.b = 2;
+  part.part.matrices.emplace(of_fetched.matrix, part_matrices_[i].fetched);
+  part.operands.push_back(FetchedFor(i, in_[0]));
+  part.steps.emplace_back(own);
+  part.steps.emplace_back(of_fetched);
+  part.steps.emplace_back(PlaceStep{{3, 4}, {rows.own_order, rows.fetched_order}});
+  part.results[0].value = 5;
   return part;
 }
 
@@ -377,22 +471,30 @@ ChainSpec RowPhases::PartOf(const SumStep& sum, size_t i) {
 
 absl::StatusOr<std::shared_ptr<Call>> RowPhases::BeginPart(size_t i,
                                                            std::shared_ptr<ResultSink> sink) {
+  if (together_ != nullptr) return ChainCall::Begin(impl_, PartTogether(i), std::move(sink));
   const ChainStep& step = spec_.steps[step_];
   if (derived_ != nullptr) {
-    const auto& spmm = std::get<SpmmStep>(step);
+    const Product product = *ProductOf(step);
     auto derive = std::make_shared<Derive>(
-        Derive::Work{impl_, MatrixOf(spmm), ProblemOf(spmm),
-                     MatrixOf(spmm)->pattern()->plans().Find(ClassOf(ProblemOf(spmm))).plan,
-                     values_[spmm.b].bounds, rows_, derived_},
+        Derive::Work{impl_, product.matrix, product.problem,
+                     product.matrix->pattern()->plans().Find(ClassOf(product.problem)).plan,
+                     values_[product.b].bounds, rows_, derived_},
         spec_.tenant, std::move(sink));
     derive->priority = spec_.priority;
     if (absl::Status s = derive->Start(time_.nanoseconds()); !s.ok()) return s;
     return derive;
   }
-  const auto* const spmm = std::get_if<SpmmStep>(&step);
-  return ChainCall::Begin(impl_,
-                          spmm != nullptr ? PartOf(*spmm, i) : PartOf(std::get<SumStep>(step), i),
-                          std::move(sink));
+  ChainSpec part;
+  if (const auto* const spmm = std::get_if<SpmmStep>(&step)) part = PartOf(*spmm, i);
+  if (const auto* const sddmm = std::get_if<SddmmStep>(&step)) part = PartOf(*sddmm, i);
+  if (const auto* const sum = std::get_if<SumStep>(&step)) part = PartOf(*sum, i);
+  return ChainCall::Begin(impl_, std::move(part), std::move(sink));
+}
+
+bool RowPhases::gathers() const {
+  const ChainSpec::Result& result = spec_.results[0];
+  const bool sent = result.place.held.empty() && result.place.blocks == nullptr;
+  return sent || values_[result.value].nonzeros != nullptr;
 }
 
 ChainSpec RowPhases::Gathered() const {
@@ -408,7 +510,12 @@ ChainSpec RowPhases::Gathered() const {
         {value.blocks[i], impl_->gpus[i].id(), nullptr, value.blocks[i].shape.rows});
   }
   chain.operands.push_back({.fetched = std::move(all)});
-  chain.steps = {SumStep{{{0, 1}}}};
+  const bool in_order = value.nonzeros == nullptr || value.nonzeros->caller_order() == nullptr;
+  if (in_order) {
+    chain.steps = {SumStep{{{0, 1}}}};
+  } else {
+    chain.steps = {PlaceStep{{0}, {value.nonzeros->caller_order()}}};
+  }
   chain.results = {spec_.results[0]};
   chain.results[0].value = 1;
   return chain;
@@ -416,6 +523,7 @@ ChainSpec RowPhases::Gathered() const {
 
 std::string RowPhases::Describe() const {
   std::string text = fmt::format(", {} bytes exchanged", exchanged_bytes_);
+  if (at_once_) text += ", all steps at once";
   if (cut_bytes_ > 0) text += fmt::format(", {} bytes cut into rows on the host", cut_bytes_);
   return text;
 }
@@ -423,6 +531,7 @@ std::string RowPhases::Describe() const {
 void RowPhases::Release() {
   for (const auto& result : published_) result->Release();
   writes_.clear();
+  LeaveTogether();
 }
 
 }  // namespace sparsed::engine

@@ -14,17 +14,22 @@
 #include "absl/status/statusor.h"
 #include "engine/execution/dense_result.h"
 #include "engine/execution/executor_impl.h"
+#include "engine/execution/part_exchange.h"
 #include "engine/execution/row_distribution.h"
 #include "engine/execution/time_left.h"
 
 namespace sparsed::engine {
 
-/// A chain of SpMM and sums, a phase a step: a part for each GPU, all of which end before the next
-/// phase begins, because they read each other's rows. Where it is not known yet what each GPU has
-/// of a step's matrix, a phase before that finds out. A part multiplies with the rows that its GPU
-/// has while those that it fetches are on their way. Used by one thread at a time, but Release.
+/// A chain of SpMM and sums, and maybe an SDDMM as the last, a phase a step: a part for each GPU,
+/// all of which end before the next phase begins, because they read each other's rows; or, where
+/// the GPUs read each other's memory and what each has of all matrices is known, a part for each
+/// GPU that runs all steps. Where it is not known yet what each GPU has of a step's matrix, a phase
+/// before that finds out. A part multiplies with the rows that its GPU has while those that it
+/// fetches are on their way. Used by one thread at a time, but Release.
 class RowPhases {
  public:
+  ~RowPhases();
+
   /// Looks everything up, as Executor::Begin; `held` are the operands. Null: one device is to
   /// compute all, because of an operation, an operand or a result that does not lie in rows, or
   /// shapes that do not fit, of which a call of all of it speaks.
@@ -35,6 +40,11 @@ class RowPhases {
   /// After all parts of the phase before ended well, the slowest with `took`: how many the next
   /// has; 0: all is computed.
   absl::StatusOr<size_t> Next(const std::vector<StepEnd>& took = {});
+  /// They are all steps at once: each GPU reads what its peers have computed as soon as that is
+  /// written (FetchStep). Null: they are a phase.
+  std::shared_ptr<PartExchange> exchange() const;
+  /// Goes on step by step, from the first one, after parts of all steps failed.
+  void GoApart();
   /// Begins one of them.
   absl::StatusOr<std::shared_ptr<Call>> BeginPart(size_t i, std::shared_ptr<ResultSink> sink);
 
@@ -42,7 +52,10 @@ class RowPhases {
   const DenseShape& shape() const { return values_[spec_.results[0].value].shape; }
   /// After the last phase. What is to be published; none: the only result is sent.
   const std::vector<std::shared_ptr<BlockResults>>& results() const { return published_; }
-  /// Where the result is to be sent: its rows, together on one GPU.
+  /// The result, the only one, is to be sent, or is of nonzeros: its rows are to be brought
+  /// together on one GPU.
+  bool gathers() const;
+  /// That.
   ChainSpec Gathered() const;
   /// What each step did.
   std::vector<StepEnd> TakeSteps() { return std::move(steps_); }
@@ -59,24 +72,40 @@ class RowPhases {
     std::vector<DenseBlock> blocks;  ///< once it is computed
     size_t last_use = 0;             ///< a step, or behind all
     std::optional<size_t> result = {};
+    MatrixLease nonzeros = nullptr;  ///< whose it has a value for each of
   };
   class Derive;
+  struct Together;
   /// What a phase before a step's finds out.
   struct Derived;
 
-  RowPhases(std::shared_ptr<Executor::Impl> impl, ChainSpec spec)
-      : impl_(std::move(impl)), spec_(std::move(spec)), time_(spec_.timeout_ns) {}
+  RowPhases(std::shared_ptr<Executor::Impl> impl, ChainSpec spec);
 
   // Of Begin. False: not in rows.
   absl::StatusOr<bool> AddOperands(const std::vector<HeldDenseLease>& held);
   absl::StatusOr<bool> AddStep(size_t i);
   absl::StatusOr<bool> AddStep(const SpmmStep& spmm);
+  absl::StatusOr<bool> AddStep(const SddmmStep& sddmm);
   bool AddStep(const SumStep& sum);
   absl::StatusOr<bool> AddResults();
+  absl::StatusOr<MatrixLease> FindMatrix(const std::string& name);
 
-  Problem ProblemOf(const SpmmStep& spmm) const;
-  std::shared_ptr<const ActivePlan> PlanOf(const SpmmStep& spmm) const;
-  const MatrixLease& MatrixOf(const SpmmStep& spmm) const { return matrices_.at(spmm.matrix); }
+  /// A multiplication with a matrix, whose rows are divided for it.
+  struct Product {
+    MatrixLease matrix;
+    size_t b = 0;  ///< whose rows the matrix's columns name
+    Problem problem;
+  };
+  /// None: the step is a sum.
+  std::optional<Product> ProductOf(const ChainStep& step) const;
+  std::shared_ptr<const ActivePlan> PlanOf(const Product& product) const;
+  /// All that is needed for all steps is known, and the GPUs read each other's memory.
+  bool CanRunTogether();
+  bool BeginTogether();
+  ChainSpec PartTogether(size_t i);
+  void EndTogether(const std::vector<StepEnd>& took);
+  /// Others may.
+  void LeaveTogether();
   size_t made() const { return spec_.operands.size() + step_; }
   /// Makes ready for the step's parts.
   absl::Status Prepare();
@@ -85,6 +114,9 @@ class RowPhases {
   std::vector<DenseBlock> BlocksOf(size_t value, const std::vector<int64_t>& bounds);
   ChainSpec NewPart(size_t i) const;
   ChainSpec PartOf(const SpmmStep& spmm, size_t i);
+  ChainSpec PartOf(const SddmmStep& sddmm, size_t i);
+  /// What it fetches, as an operand of the part.
+  OperandSpec FetchedFor(size_t i, const std::vector<DenseBlock>& of) const;
   ChainSpec PartOf(const SumStep& sum, size_t i);
 
   const std::shared_ptr<Executor::Impl> impl_;
@@ -104,6 +136,10 @@ class RowPhases {
   std::vector<RowDistribution::Matrices> part_matrices_;
   std::shared_ptr<BlockResults> out_;
   std::vector<std::vector<DenseBlock>> in_;  ///< for each part's operands: blocks by part
+
+  std::unique_ptr<Together> together_;  ///< null: phases
+  bool apart_ = false;                  ///< they are to stay that
+  bool at_once_ = false;                ///< all steps ran so
 
   std::vector<StepEnd> steps_;  ///< so far
   int64_t exchanged_bytes_ = 0, cut_bytes_ = 0;

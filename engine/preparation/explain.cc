@@ -236,6 +236,12 @@ absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& 
     o.reordered = *modelled;
     FindMeasured(matrix, device, executor, /*judge=*/options.cache_bytes == 0, o);
     Judge(*explanation, o);
+    if (operation == Operation::kSpmm && device == DeviceKind::kCuda) {
+      absl::StatusOr<DistributionChoice> choice =
+          ChooseDistribution(executor, matrix, /*transposed=*/false, k, context.stop);
+      if (!choice.ok()) return choice.status();
+      if (choice->gpus > 1) o.distributions = *std::move(choice);
+    }
     explanation->operations.push_back(std::move(o));
   }
   return explanation;

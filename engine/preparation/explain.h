@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/catalog/matrix.h"
+#include "engine/execution/distributions.h"
 #include "engine/execution/executor.h"
 #include "engine/execution/roofline.h"
 #include "kernels/data_movement/movement.h"
@@ -52,6 +53,8 @@ struct ExplainedOperation {
   int64_t plan_k = 0;   ///< of the plan's class; 0: SpGEMM, or plain CSR serves without a trial
   int64_t trial_k = 0;  ///< width that the plan's trial multiplied with
   double trial_ms = 0;  ///< what it took; 0: there was none
+  /// SpMM on a GPU of several: how operand and result could lie on them.
+  std::optional<DistributionChoice> distributions = std::nullopt;
 };
 
 struct Explanation {

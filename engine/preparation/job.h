@@ -30,6 +30,7 @@ struct PreparationJob {
   Pairs pairs;
   std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
   AskedOf asked = {};            ///< what is to be tried for some, whatever the rules say
+  ProductsInRows rows = {};      ///< whose parts are to have layouts
   TenantHold hold = {};          ///< as one of the preparations of who pays for the pattern
   Requester requester = {};      ///< who asked first
 
@@ -37,7 +38,7 @@ struct PreparationJob {
   std::string_view tenant() const {
     return pattern->payer() == nullptr ? std::string_view() : NameOf(*pattern->payer());
   }
-  bool wants_nothing() const { return classes.empty() && pairs.empty(); }
+  bool wants_nothing() const { return classes.empty() && pairs.empty() && rows.empty(); }
   /// Nonzeros that it works on, over all classes.
   int64_t nonzeros() const {
     // What is stored alone is read, which counts as one.

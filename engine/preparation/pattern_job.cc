@@ -7,7 +7,9 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/execution/distributions.h"
 #include "engine/planning/candidates.h"
+#include "engine/preparation/distribution_trial.h"
 #include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
 
@@ -186,7 +188,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
     JudgeModels(c, pattern_->features().get(), pattern_->trials().measurements());
   }
   Decide(search);
-  return absl::OkStatus();
+  return search.only_asked ? absl::OkStatus() : TryDistributions(search);
 }
 
 absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
@@ -601,6 +603,93 @@ void PatternJob::Decide(ClassSearch& search) {
     return;
   }
   Activate(plan);
+}
+
+absl::Status PatternJob::TryDistributions(ClassSearch& search) {
+  const ProblemClass& c = search.plain.problem_class;
+  const bool several = modules_.executor.gpus().size() > 1;
+  if (c.operation != Operation::kSpmm || c.device != DeviceKind::kCuda || !several) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<DistributionChoice> choice =
+      ChooseDistribution(modules_.executor, *search.matrix, c.transposed, c.k_bucket, &stop_);
+  if (!choice.ok()) return EndsJob(choice.status()) ? choice.status() : absl::OkStatus();
+  if (choice->gpus < 2) return absl::OkStatus();
+  TriedDistribution tried = {Distribution::kWhole, choice->gpus, 0, 0};
+  bool all_tried = true;
+  for (const DistributionEstimate& estimate : choice->estimates) {
+    if (estimate.distribution == Distribution::kWhole) continue;
+    const std::string what =
+        fmt::format("{} over {} GPUs", Name(estimate.distribution), choice->gpus);
+    const double expected = choice->estimates.front().milliseconds / estimate.milliseconds;
+    Decision decision{c, what, false, {}};
+    if (expected < kLeastSpeedup || deadline_.passed()) {
+      decision.reason = expected < kLeastSpeedup
+                            ? fmt::format("not tried: {} by an estimate", Compared(expected))
+                            : deadline_.Sentence();
+      all_tried = all_tried && expected < kLeastSpeedup;
+    } else {
+      DistributionTrialSpec spec{search.matrix, ProblemOf(c), estimate.distribution, {}, 0};
+      spec.bounds = ChosenBounds(ViewCsr(*csr_), c.transposed, choice->gpus);
+      // Requests vary more than kernels: of short ones all the turns that there are at most.
+      constexpr double kLeastBudgetMs = 100;
+      spec.budget_ms = deadline_.LeftOf(std::max(search.share_ms, kLeastBudgetMs));
+      const absl::StatusOr<TrialTimes> times =
+          TryDistribution(spec, modules_.executor, modules_.budget, &stop_);
+      if (EndsJob(times.status())) return times.status();
+      if (times.ok()) {
+        decision.tried = true;
+        decision.reason =
+            fmt::format("{}: {:.4f} ms a request, {:.4f} ms on one GPU", Compared(times->speedup()),
+                        times->median, times->baseline_median);
+        // All are compared with the best that one GPU did, as some met it when it had rested.
+        const bool first = tried.whole_ms == 0;
+        tried.whole_ms =
+            first ? times->baseline_median : std::min(tried.whole_ms, times->baseline_median);
+        if (first || times->median < tried.best_ms) {
+          tried.best = estimate.distribution;
+          tried.best_ms = times->median;
+        }
+      } else {
+        decision.reason = fmt::format("could not be tried: {}", Sentence(times.status()));
+        all_tried = false;
+      }
+    }
+    search.decisions.push_back(std::move(decision));
+  }
+  pattern_->trials().SetDecisions(c, search.decisions);
+  const PlanTable::Found found = pattern_->plans().Find(c);
+  // Without a trial the estimate stands.
+  if (!all_tried || tried.whole_ms == 0 || !found.exact) return absl::OkStatus();
+  if (tried.whole_ms < kLeastSpeedup * tried.best_ms) {
+    tried.best = Distribution::kWhole;
+    tried.best_ms = tried.whole_ms;
+  }
+  ActivePlan plan = *found.plan;
+  plan.plan.distribution = tried;
+  if (tried.best != Distribution::kWhole) {
+    plan.plan.reason +=
+        fmt::format("; operands had best lie in {} over {} GPUs, {}", Name(tried.best), tried.gpus,
+                    Compared(tried.whole_ms / tried.best_ms));
+  }
+  pattern_->plans().Replace(std::make_shared<const ActivePlan>(std::move(plan)));
+  return absl::OkStatus();
+}
+
+absl::Status PatternJob::BuildRows(const ProductsInRows& rows) {
+  progress_.At("rows", 0, 0);
+  for (const auto& [c, bounds] : rows) {
+    const std::shared_ptr<const ActivePlan> plan = pattern_->plans().Find(c).plan;
+    const auto built = FindOrBuildRows(modules_.executor.derived(), pattern_, ProblemOf(c), plan,
+                                       bounds, /*with_layouts=*/true, modules_.budget, &stop_);
+    if (EndsJob(built.status())) return built.status();
+    if (!built.ok()) {
+      notes_.push_back(
+          fmt::format("parts for several GPUs have plain CSR: {}", Sentence(built.status())));
+    }
+  }
+  progress_.Leave();
+  return absl::OkStatus();
 }
 
 double PatternJob::ExpectedRequests(const ProblemClass& c,

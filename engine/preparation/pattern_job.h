@@ -63,6 +63,9 @@ using Pairs = std::map<std::pair<ProblemClass, PatternPair>, std::weak_ptr<Patte
 /// What clients want tried, by class.
 using AskedOf = std::map<ProblemClass, std::set<Asked>>;
 
+/// Products by rows over several GPUs: problems, and the bounds of the operand's rows.
+using ProductsInRows = std::set<std::pair<ProblemClass, std::vector<int64_t>>>;
+
 /// Those of the pattern that were measured for the class and whose right pattern is still there.
 Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
                     const ProblemClass& problem_class);
@@ -125,6 +128,10 @@ class PatternJob {
   /// that the rules don't rule out, on a sample, or what was measured before a restart. What fails
   /// for one of the others is a note. Errors: as Prepare.
   absl::Status TryPairs(const Pairs& pairs);
+
+  /// Builds the layouts of the parts that GPUs have of the matrix. Want of memory is a note.
+  /// Errors: as Prepare.
+  absl::Status BuildRows(const ProductsInRows& rows);
 
   /// Returns `status`, how a part of it ended; if it says that the card is lost, so that is from
   /// now on. What the disk says tells nothing of the card.
@@ -276,6 +283,9 @@ class PatternJob {
   void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
   void Decide(ClassSearch& search);
+  /// Of SpMM, where there are several GPUs: how operands had best lie on them. Makes it part of the
+  /// plan. Errors: what ends the job.
+  absl::Status TryDistributions(ClassSearch& search);
   /// Over which a candidate is to pay: what the options say, or those of an hour as they come now,
   /// whatever their K, if that is more.
   double ExpectedRequests(const ProblemClass& problem_class,

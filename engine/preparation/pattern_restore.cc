@@ -25,14 +25,26 @@ Plan FromRecord(const PlanRecord& record, const ProblemClass& problem_class) {
   plan.baseline_ms = record.baseline_ms;
   plan.plan_ms = record.plan_ms;
   plan.reason = record.reason;
+  for (const Distribution best :
+       {Distribution::kWhole, Distribution::kColumns, Distribution::kRows}) {
+    if (record.distribution != Name(best)) continue;
+    plan.distribution = {best, record.gpus, record.whole_ms, record.best_ms};
+  }
   return plan;
 }
 
 PlanRecord ToRecord(const std::string& pattern_hash, const Plan& plan) {
-  return {pattern_hash,     ToString(plan.problem_class),
-          plan.recipe,      plan.kernel,
-          plan.baseline_ms, plan.plan_ms,
-          plan.reason};
+  PlanRecord record{pattern_hash,     ToString(plan.problem_class),
+                    plan.recipe,      plan.kernel,
+                    plan.baseline_ms, plan.plan_ms,
+                    plan.reason};
+  if (plan.distribution) {
+    record.distribution = Name(plan.distribution->best);
+    record.gpus = plan.distribution->gpus;
+    record.whole_ms = plan.distribution->whole_ms;
+    record.best_ms = plan.distribution->best_ms;
+  }
+  return record;
 }
 
 Layout PlainCsrOf(const Pattern& pattern) {

@@ -127,6 +127,14 @@ class Preparation::Impl {
     Enqueue({matrix->pattern(), Priority::kTrial, {}, {c}, std::nullopt, {}, {}}).IgnoreError();
   }
 
+  bool RequestRows(const MatrixLease& matrix, const Problem& problem,
+                   const std::vector<int64_t>& bounds) {
+    if (!options_.enabled) return false;
+    Job job{matrix->pattern(), Priority::kTrial, {}, {}, std::nullopt, {}, {}};
+    job.rows = {{ClassOf(problem), bounds}};
+    return Enqueue(std::move(job)).ok();
+  }
+
   void RequestTrial(const PatternProduct& product, const Problem& problem) {
     const PlanTable& plans = product.left->plans();
     const ProblemClass c = ClassOf(problem);
@@ -420,6 +428,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
       waiting->second.classes.merge(job.classes);
       waiting->second.again.merge(job.again);
       for (auto& [c, asked] : job.asked) waits[c].merge(asked);
+      waiting->second.rows.merge(job.rows);
       Pairs& pairs = waiting->second.pairs;
       std::erase_if(pairs, [](const auto& pair) { return pair.second.expired(); });
       if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);
@@ -579,6 +588,7 @@ bool Preparation::Impl::Run(const JobModules& modules, const Job& job,
     detail.clear();
   }
   if (status.ok() && !job.pairs.empty()) status = work.TryPairs(job.pairs);
+  if (status.ok() && !job.rows.empty()) status = work.BuildRows(job.rows);
   status = work.Checked(std::move(status));
   if (detail.empty() || work.has_notes()) detail = work.Detail();
   if (absl::IsUnavailable(status) && serving() < served && serving() > 0) return false;
@@ -653,6 +663,11 @@ void Preparation::RequestTrial(MatrixLease matrix, const Problem& problem) {
 
 void Preparation::RequestTrial(const PatternProduct& product, const Problem& problem) {
   impl_->RequestTrial(product, problem);
+}
+
+bool Preparation::RequestRows(const MatrixLease& matrix, const Problem& problem,
+                              const std::vector<int64_t>& bounds) {
+  return impl_->RequestRows(matrix, problem, bounds);
 }
 
 void Preparation::Forget(const std::shared_ptr<Pattern>& pattern) { impl_->Forget(pattern); }

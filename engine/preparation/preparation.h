@@ -76,6 +76,10 @@ class Preparation {
   /// Two patterns that no kernel was chosen for were multiplied, without a mask: trials of SpGEMM's
   /// kernels on a sample of the product. What becomes of them is kept with the left one.
   void RequestTrial(const PatternProduct& product, const Problem& problem);
+  /// The matrix is multiplied with rows that several GPUs have, divided at `bounds`: the layouts of
+  /// its parts. False if nobody prepares anything, or too many jobs wait.
+  bool RequestRows(const MatrixLease& matrix, const Problem& problem,
+                   const std::vector<int64_t>& bounds);
   /// The pattern's last matrix is gone: its job is cancelled.
   void Forget(const std::shared_ptr<Pattern>& pattern);
 

@@ -371,26 +371,28 @@ absl::StatusOr<BufferRecord> DiskStore::PutBuffer(const NewBuffer& b, Stop stop)
 
 absl::StatusOr<BufferRecord> DiskStore::StoreBuffer(const NewBuffer& b, const BlobPtr& blob,
                                                     BlobChanges& changes) {
-  BufferRecord record{
-      b.tenant,
-      b.name,
-      b.rows,
-      b.cols,
-      b.leading_dimension,
-      b.version,
-      b.owner,
-      b.time_to_live_ns,
-      Describing({Kind::kBuffer, "", b.tenant, b.name, ""}, "dense", b.array, blob)};
+  BufferRecord record{b.tenant,
+                      b.name,
+                      b.rows,
+                      b.cols,
+                      b.leading_dimension,
+                      b.version,
+                      b.owner,
+                      b.time_to_live_ns,
+                      Describing({Kind::kBuffer, "", b.tenant, b.name, ""}, "dense", b.array, blob),
+                      b.distribution,
+                      b.row_bounds};
   const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
       "INSERT INTO buffers(tenant, name, rows, cols, leading_dimension, version, owner,"
-      "   time_to_live_ns)"
-      " VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+      "   time_to_live_ns, distribution, row_bounds)"
+      " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
       " ON CONFLICT(tenant, name) DO UPDATE SET rows = excluded.rows, cols = excluded.cols,"
       "   leading_dimension = excluded.leading_dimension, version = excluded.version,"
-      "   owner = excluded.owner, time_to_live_ns = excluded.time_to_live_ns"
+      "   owner = excluded.owner, time_to_live_ns = excluded.time_to_live_ns,"
+      "   distribution = excluded.distribution, row_bounds = excluded.row_bounds"
       " RETURNING id",
       {b.tenant, b.name, b.rows, b.cols, b.leading_dimension, static_cast<int64_t>(b.version),
-       b.owner, b.time_to_live_ns});
+       b.owner, b.time_to_live_ns, b.distribution, std::as_bytes(std::span(b.row_bounds))});
   if (!id.ok()) return id.status();
   const OwnerRow row{"buffer", id->value_or(0)};
   absl::Status status = RemoveArrays(row, changes);

@@ -124,10 +124,11 @@ absl::Status DiskStore::PutPlans(std::span<const PlanRecord> plans) {
       if (!pattern.ok()) return pattern.status();
       absl::Status status = database_->Query(
           "INSERT OR REPLACE INTO"
-          " plans(pattern, class, recipe, kernel, baseline_ms, plan_ms, reason)"
-          " VALUES(?, ?, ?, ?, ?, ?, ?)",
+          " plans(pattern, class, recipe, kernel, baseline_ms, plan_ms, reason, distribution, gpus,"
+          " whole_ms, best_ms)"
+          " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
           {*pattern, plan.problem_class, plan.recipe, plan.kernel, plan.baseline_ms, plan.plan_ms,
-           plan.reason});
+           plan.reason, plan.distribution, int64_t{plan.gpus}, plan.whole_ms, plan.best_ms});
       if (status.ok()) {
         status = database_->Query("DELETE FROM wanted WHERE pattern = ? AND class = ?",
                                   {*pattern, plan.problem_class});

@@ -103,7 +103,9 @@ class InMemoryStore final : public Store {
         b.version,
         b.owner,
         b.time_to_live_ns,
-        Unstored({ArrayOwner::Kind::kBuffer, "", b.tenant, b.name, ""}, "dense", b.array)};
+        Unstored({ArrayOwner::Kind::kBuffer, "", b.tenant, b.name, ""}, "dense", b.array),
+        b.distribution,
+        b.row_bounds};
   }
   absl::Status DeleteBuffer(const std::string&, const std::string&) override {
     return absl::OkStatus();

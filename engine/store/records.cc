@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <initializer_list>
 #include <map>
 #include <set>
@@ -191,11 +192,13 @@ std::optional<PatternPair> PairOf(const Row& row, int column) {
 absl::StatusOr<std::vector<PlanRecord>> LoadPlans(Database& database) {
   std::vector<PlanRecord> plans;
   absl::Status status = database.Query(
-      "SELECT p.hash, q.class, q.recipe, q.kernel, q.baseline_ms, q.plan_ms, q.reason"
+      "SELECT p.hash, q.class, q.recipe, q.kernel, q.baseline_ms, q.plan_ms, q.reason,"
+      "       q.distribution, q.gpus, q.whole_ms, q.best_ms"
       "  FROM plans q JOIN patterns p ON p.id = q.pattern ORDER BY p.hash, q.class",
       {}, [&](const Row& row) {
         plans.push_back({row.Text(0), row.Text(1), row.Text(2), row.Text(3), row.Real(4),
-                         row.Real(5), row.Text(6)});
+                         row.Real(5), row.Text(6), row.Text(7),
+                         static_cast<int32_t>(row.Integer(8)), row.Real(9), row.Real(10)});
       });
   if (!status.ok()) return status;
   return plans;
@@ -246,17 +249,26 @@ absl::StatusOr<std::vector<WantedRecord>> LoadWanted(Database& database) {
   return wanted;
 }
 
+/// What is no number of whole integers is none.
+std::vector<int64_t> BoundsOf(std::span<const std::byte> blob) {
+  std::vector<int64_t> bounds(blob.size() / sizeof(int64_t));
+  std::memcpy(bounds.data(), blob.data(), bounds.size() * sizeof(int64_t));
+  return bounds;
+}
+
 absl::StatusOr<std::vector<BufferRecord>> LoadBuffers(Database& database, const Arrays& arrays) {
   std::vector<BufferRecord> buffers;
   ArrayFinder finder(database, arrays);
   absl::Status status = database.Query(
-      "SELECT id, tenant, name, rows, cols, leading_dimension, version, owner, time_to_live_ns"
+      "SELECT id, tenant, name, rows, cols, leading_dimension, version, owner, time_to_live_ns,"
+      "       distribution, row_bounds"
       "  FROM buffers"
       " ORDER BY tenant, name",
       {}, [&](const Row& row) {
         buffers.push_back({row.Text(1), row.Text(2), row.Integer(3), row.Integer(4), row.Integer(5),
                            static_cast<uint64_t>(row.Integer(6)), row.Text(7), row.Integer(8),
-                           finder.Get(Kind::kBuffer, row.Integer(0), "dense")});
+                           finder.Get(Kind::kBuffer, row.Integer(0), "dense"), row.Text(9),
+                           BoundsOf(row.Blob(10))});
       });
   status.Update(finder.status());
   if (!status.ok()) return status;

@@ -347,12 +347,24 @@ CREATE TABLE past_measurements(
 CREATE INDEX past_measurements_of_pattern ON past_measurements(pattern);
 )sql";
 
+// How operands had best lie over GPUs, as was tried with a plan, and how buffers did; the bounds of
+// one in rows are a BLOB of little-endian 64-bit integers.
+constexpr const char* kVersion15 = R"sql(
+ALTER TABLE plans ADD COLUMN distribution TEXT NOT NULL DEFAULT '';
+ALTER TABLE plans ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0
+  CHECK(gpus BETWEEN 0 AND 2147483647);
+ALTER TABLE plans ADD COLUMN whole_ms REAL NOT NULL DEFAULT 0;
+ALTER TABLE plans ADD COLUMN best_ms REAL NOT NULL DEFAULT 0;
+ALTER TABLE buffers ADD COLUMN distribution TEXT NOT NULL DEFAULT '';
+ALTER TABLE buffers ADD COLUMN row_bounds BLOB NOT NULL DEFAULT x'';
+)sql";
+
 // kMigrations[v] takes version v to v + 1. A change of what a layout kind's arrays mean is a
 // migration too: it deletes the layouts of that kind, and they are built again; likewise a change
 // of what a feature means.
-constexpr std::array<const char*, 14> kMigrations = {
-    kVersion1, kVersion2, kVersion3,  kVersion4,  kVersion5,  kVersion6,  kVersion7,
-    kVersion8, kVersion9, kVersion10, kVersion11, kVersion12, kVersion13, kVersion14};
+constexpr std::array<const char*, 15> kMigrations = {
+    kVersion1, kVersion2,  kVersion3,  kVersion4,  kVersion5,  kVersion6,  kVersion7, kVersion8,
+    kVersion9, kVersion10, kVersion11, kVersion12, kVersion13, kVersion14, kVersion15};
 
 absl::StatusOr<int64_t> Pragma(Database& database, const char* name) {
   const absl::StatusOr<std::optional<int64_t>> value =

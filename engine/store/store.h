@@ -110,6 +110,11 @@ struct PlanRecord {
   double baseline_ms = 0;
   double plan_ms = 0;
   std::string reason;
+  /// How operands had best lie over GPUs: "whole", "columns" or "rows"; empty: nothing was tried.
+  std::string distribution = {};
+  int32_t gpus = 0;     ///< that there were
+  double whole_ms = 0;  ///< a request on one of them
+  double best_ms = 0;   ///< one that is distributed so
 };
 
 struct MeasurementRecord {
@@ -166,9 +171,11 @@ struct BufferRecord {
   int64_t cols = 0;
   int64_t leading_dimension = 0;  ///< in elements
   uint64_t version = 0;
-  std::string owner;            ///< may be empty
-  int64_t time_to_live_ns = 0;  ///< after its last use; 0: none
-  StoredArray array;            ///< its type is the buffer's
+  std::string owner;                     ///< may be empty
+  int64_t time_to_live_ns = 0;           ///< after its last use; 0: none
+  StoredArray array;                     ///< its type is the buffer's
+  std::string distribution = {};         ///< over GPUs, "columns" or "rows"; empty: it was whole
+  std::vector<int64_t> row_bounds = {};  ///< of "rows": where each GPU's begin, and the end
 };
 
 /// Everything that is stored; patterns and names in ascending order, measurements and decisions in
@@ -229,6 +236,8 @@ struct NewBuffer {
   std::string owner;
   int64_t time_to_live_ns = 0;
   Array array;
+  std::string distribution = {};  ///< as BufferRecord's
+  std::vector<int64_t> row_bounds = {};
 };
 
 /// Thread-safe: calls about different names run at the same time, big writes and reads without a

@@ -130,4 +130,26 @@ absl::StatusOr<RowSplit> SplitRows(const CsrView& csr, RowRange rows, RowRange o
                   std::move(own->source), std::move(fetched->source), *std::move(fetched_rows)};
 }
 
+absl::StatusOr<FetchedCount> CountFetched(const CsrView& csr, RowRange rows, RowRange operand,
+                                          const BuildContext& context) {
+  absl::StatusOr<Buffer> seen = context.memory->Allocate(static_cast<size_t>(csr.cols));
+  if (!seen.ok()) return seen.status();
+  std::byte* const of_column = seen->mutable_data();
+  std::fill_n(of_column, csr.cols, std::byte{0});
+  FetchedCount fetched;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    if ((row - rows.begin) % kRowsAtOnce == 0 && context.stopped()) {
+      return absl::CancelledError("the build was stopped");
+    }
+    for (int64_t i = csr.row_offsets[row]; i < csr.row_offsets[row + 1]; ++i) {
+      const int32_t column = csr.column_indices[i];
+      if (column >= operand.begin && column < operand.end) continue;
+      ++fetched.nonzeros;
+      fetched.rows += of_column[column] == std::byte{0} ? 1 : 0;
+      of_column[column] = std::byte{1};
+    }
+  }
+  return fetched;
+}
+
 }  // namespace sparsed

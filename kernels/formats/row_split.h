@@ -27,4 +27,12 @@ struct RowSplit {
 absl::StatusOr<RowSplit> SplitRows(const CsrView& csr, RowRange rows, RowRange operand,
                                    const Array* source, const BuildContext& context);
 
+/// How many rows of the operand it fetches, as SplitRows lists them, and how many nonzeros name
+/// them. One pass, with a byte a column of scratch.
+struct FetchedCount {
+  int64_t rows = 0, nonzeros = 0;
+};
+absl::StatusOr<FetchedCount> CountFetched(const CsrView& csr, RowRange rows, RowRange operand,
+                                          const BuildContext& context);
+
 }  // namespace sparsed

@@ -342,7 +342,7 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
   if (!v1::Distribution_IsValid(header.distribution())) {
     return absl::InvalidArgumentError(
         fmt::format("distribution {} of buffer '{}' is none that this server knows, 0 (whole), 1 "
-                    "(columns) or 2 (rows)",
+                    "(columns), 2 (rows) or 3 (auto)",
                     static_cast<int>(header.distribution()), header.name()));
   }
   return engine::PutHeader{
@@ -355,6 +355,7 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
       std::chrono::nanoseconds(header.time_to_live_ns()),
       header.distribution() == v1::DISTRIBUTION_COLUMNS ? engine::Distribution::kColumns
       : header.distribution() == v1::DISTRIBUTION_ROWS  ? engine::Distribution::kRows
+      : header.distribution() == v1::DISTRIBUTION_AUTO  ? engine::Distribution::kAuto
                                                         : engine::Distribution::kWhole,
       /*rows_of=*/nullptr};
 }
@@ -440,6 +441,20 @@ v1::ModelInfo ToModelInfo(const engine::ModelFacts& model) {
   return info;
 }
 
+v1::Distribution ToProto(engine::Distribution distribution) {
+  switch (distribution) {
+    case engine::Distribution::kWhole:
+      return v1::DISTRIBUTION_WHOLE;
+    case engine::Distribution::kColumns:
+      return v1::DISTRIBUTION_COLUMNS;
+    case engine::Distribution::kRows:
+      return v1::DISTRIBUTION_ROWS;
+    case engine::Distribution::kAuto:
+      return v1::DISTRIBUTION_AUTO;
+  }
+  return v1::DISTRIBUTION_WHOLE;
+}
+
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now) {
   v1::BufferInfo info;
   info.set_name(held.name);
@@ -453,9 +468,7 @@ v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::t
   // Others may have used it since `now`.
   info.set_idle_ns(std::max<int64_t>(0, std::chrono::nanoseconds(now - held.used->load()).count()));
   if (!held.blocks.empty()) {
-    info.set_distribution(held.distribution() == engine::Distribution::kRows
-                              ? v1::DISTRIBUTION_ROWS
-                              : v1::DISTRIBUTION_COLUMNS);
+    info.set_distribution(ToProto(held.distribution()));
     info.set_parts(static_cast<int32_t>(held.blocks.size()));
   }
   return info;

@@ -57,6 +57,7 @@ void AddFeatures(const engine::Matrix& matrix, v1::MatrixInfo& info);
 v1::PatternMeasurements ToPatternMeasurements(const engine::PatternMeasurements& of,
                                               std::span<const engine::Measurement> measurements,
                                               bool density_map, const engine::Executor& executor);
+v1::Distribution ToProto(engine::Distribution distribution);
 v1::MatrixState ToProto(engine::PreparationState state);
 /// `now` by the catalog's clock.
 v1::BufferInfo ToBufferInfo(const engine::HeldDense& held, engine::DenseClock::time_point now);

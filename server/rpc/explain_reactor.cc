@@ -54,6 +54,24 @@ void Fill(const Movement& movement, v1::Movement& message) {
   message.set_estimate(movement.estimate);
 }
 
+void Fill(const engine::DistributionChoice& choice, v1::ExplainedOperation& message) {
+  message.set_spread_ms(choice.spread_ms);
+  for (const engine::DistributionEstimate& estimate : choice.estimates) {
+    v1::ExplainedDistribution& distribution = *message.add_distributions();
+    const bool whole = estimate.distribution == engine::Distribution::kWhole;
+    distribution.set_distribution(ToProto(estimate.distribution));
+    distribution.set_gpus(whole ? 1 : choice.gpus);
+    distribution.set_exchanged_bytes(estimate.exchanged_bytes);
+    distribution.set_estimated_ms(estimate.milliseconds);
+    distribution.set_chosen(estimate.distribution == choice.best);
+    if (!choice.tried) continue;
+    if (whole) distribution.set_measured_ms(choice.tried->whole_ms);
+    if (!whole && estimate.distribution == choice.tried->best) {
+      distribution.set_measured_ms(choice.tried->best_ms);
+    }
+  }
+}
+
 void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
   reply.set_device(explanation.device);
   reply.set_cache_bytes(explanation.cache_bytes);
@@ -81,6 +99,7 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
     message.set_plan_k(operation.plan_k);
     message.set_trial_k(operation.trial_k);
     message.set_trial_ms(operation.trial_ms);
+    if (operation.distributions) Fill(*operation.distributions, message);
   }
 }
 

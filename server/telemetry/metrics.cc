@@ -123,6 +123,10 @@ Metrics::Metrics()
   }
   batch_requests_.Add({{"device", "cpu"}}, kBatchBuckets);
   distributed_requests_.Add({{"gpus", "2"}});
+  moved_by_host_ = &CounterFamily(registry_, "sparsed_distributed_host_bytes_total",
+                                  "Bytes of distributed buffers that were put together on the "
+                                  "host, or cut there, for what is not computed where they lie")
+                        .Add({});
   damages_ =
       &CounterFamily(registry_, "sparsed_damages_total", "Stored arrays that failed their checksum")
            .Add({});
@@ -223,6 +227,10 @@ void Metrics::OnKernelRun(const engine::KernelRun& run) {
 void Metrics::OnBatch(std::string_view device, int64_t requests) {
   batch_requests_.Add({{"device", std::string(device)}}, kBatchBuckets)
       .Observe(static_cast<double>(requests));
+}
+
+void Metrics::OnMovedByHost(int64_t bytes) {
+  moved_by_host_->Increment(static_cast<double>(bytes));
 }
 
 void Metrics::OnDistributed(int64_t parts) {

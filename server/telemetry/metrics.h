@@ -48,6 +48,7 @@ class Metrics : public engine::Observer {
   void OnKernelRun(const engine::KernelRun& run) override;
   void OnBatch(std::string_view device, int64_t requests) override;
   void OnDistributed(int64_t parts) override;
+  void OnMovedByHost(int64_t bytes) override;
   void OnPreparationStage(std::string_view stage, double seconds) override;
   void OnTrialWait(std::string_view device, double seconds) override;
   void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override;
@@ -117,6 +118,7 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Counter>& kernel_floor_seconds_;
   prometheus::Family<prometheus::Histogram>& batch_requests_;
   prometheus::Family<prometheus::Counter>& distributed_requests_;
+  prometheus::Counter* moved_by_host_ = nullptr;
   prometheus::Family<prometheus::Counter>& attached_calls_;
   prometheus::Family<prometheus::Counter>& attached_seconds_;
   prometheus::Family<prometheus::Histogram>& preparation_seconds_;

@@ -17,6 +17,7 @@ import tempfile
 
 import attention_tables
 import build_tables
+import cards_tables
 import data_movement_tables
 import distributed_tables
 import epoch_tables
@@ -60,6 +61,7 @@ PAGES = {
     "docs/results-h100.md": results_h100,
     "docs/results/h100/attention.md": lambda: attention_tables.page(*h100("attention.jsonl", "attention-gatv2.jsonl", "attention-peers.csv")),
     "docs/results/h100/builds.md": lambda: build_tables.page(h100("builds.jsonl.gz")),
+    "docs/results/h100/cards.md": lambda: cards_tables.page(H100 / "cards.jsonl"),
     "docs/results/h100/distributed.md": lambda: distributed_tables.page(H100 / "distributed.jsonl"),
     "docs/results/h100/epochs.md": lambda: epoch_tables.page(
         *h100("epochs.jsonl", "calls.jsonl", "jobs.jsonl", "epochs-cpu.jsonl")),

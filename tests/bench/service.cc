@@ -562,7 +562,8 @@ int Chained(const std::string& server, int64_t rows, int64_t row_nnz, int64_t wi
   return 0;
 }
 
-/// Products of buffers that lie `over` the server's GPUs, in "columns" or "rows", turn by turn with
+/// Products of buffers that lie `over` the server's GPUs, in "columns", "rows" or, as the server
+/// chooses, "auto", turn by turn with
 /// the same of whole ones: single requests, chains of `steps`, and, in columns, sampled ones.
 int Distributed(const std::string& server, const std::string& what, const CsrMatrix& s,
                 const std::string& over, int64_t k, int steps, int runs) {
@@ -571,9 +572,8 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
   UploadOptions options;
   options.replace = true;
   const bool in_rows = over == "rows";
-  if (in_rows) options.expected.push_back({Operation::kSpmm, false, k});
   for (const int64_t width : {k, k / 2, k / 4}) {
-    if (in_rows || width < 1) continue;
+    if ((in_rows && width < k) || width < 1) continue;
     options.expected.push_back({Operation::kSpmm, false, width});
     options.expected.push_back({Operation::kSddmm, false, width});
   }
@@ -610,11 +610,14 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
   };
   std::vector<Lies> all;
   for (const Distribution lies :
-       {Distribution::kWhole, in_rows ? Distribution::kRows : Distribution::kColumns}) {
+       {Distribution::kWhole, in_rows          ? Distribution::kRows
+                              : over == "auto" ? Distribution::kAuto
+                                               : Distribution::kColumns}) {
     const std::string as = lies == Distribution::kWhole ? "whole" : over;
+    const bool with_matrix = lies == Distribution::kRows || lies == Distribution::kAuto;
     absl::StatusOr<DenseMatrix> operand =
         client.PutDense(name + "-" + as + "-b", DenseView(b.data(), rows, k),
-                        {.distribution = lies, .rows_of = lies == Distribution::kRows ? name : ""});
+                        {.distribution = lies, .rows_of = with_matrix ? name : ""});
     Require(operand.status());
     held.push_back(*operand);
     all.push_back({as, lies, *operand, zeros(as + "-c", rows, k), zeros(as + "-d", rows, k),
@@ -632,7 +635,6 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
     ways.push_back({"chain_" + one.name, [&] { return client.Run(one.chain); }, {}, {}, ""});
   }
   for (Lies& one : all) {
-    if (in_rows) break;
     ways.push_back({"sddmm_" + one.name,
                     [&] { return matrix->Sddmm(one.b, one.b, one.sampled); },
                     {},
@@ -666,7 +668,7 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
     std::cerr << "in " << over << " there are other results than of whole operands\n";
     return 1;
   }
-  const absl::StatusOr<DenseInfo> info = all[1].c.Info();
+  const absl::StatusOr<DenseInfo> info = all[1].b.Info();
   Require(info.status());
   json line = {{"bench", "distributed"},
                {"server", server},
@@ -677,7 +679,8 @@ int Distributed(const std::string& server, const std::string& what, const CsrMat
                {"steps", steps},
                {"runs", runs},
                {"gpus", info->parts},
-               {"over", over}};
+               {"over", over},
+               {"lies", Name(info->distribution)}};
   std::map<std::string, double> total, kernel;
   for (const Way& way : ways) {
     total[way.name] = Quantile(way.total, 0.5);
@@ -1470,7 +1473,7 @@ int Main(int argc, char** argv) {
   distributed->add_option("--server", server);
   std::string over = "columns";
   distributed->add_option("--over", over, "How they lie")
-      ->check(CLI::IsMember({"columns", "rows"}))
+      ->check(CLI::IsMember({"columns", "rows", "auto"}))
       ->capture_default_str();
   std::string distributed_matrix;
   distributed->add_option("--matrix", distributed_matrix, "A square one (.mtx); else of --rows");

@@ -156,5 +156,51 @@ TEST_F(DistributedFailures, OfACopyBetweenCardsGoThroughTheHost) {
   }
 }
 
+TEST_F(DistributedFailures, OfAllStepsAtOnceLeaveThemToOneAfterTheOther) {
+  const std::vector<float> x = Random(5);
+  Hold("x", x, Distribution::kRows);
+  Hold("y", {});
+  ChainSpec spec;
+  spec.tenant = "t";
+  spec.operands.resize(1);
+  spec.operands[0].held = "x";
+  for (size_t i = 0; i < 3; ++i) {
+    SpmmStep step;
+    step.matrix = "s";
+    step.b = i;
+    spec.steps.emplace_back(step);
+  }
+  spec.results.resize(1);
+  spec.results[0].value = 3;
+  spec.results[0].place.held = "y";
+  const auto run = [&] {
+    const auto sink = std::make_shared<Result>();
+    auto call = engine_->executor().Begin(spec, sink);
+    if (!call.ok()) return call.status();
+    (*call)->Submit();
+    return sink->Wait();
+  };
+  ASSERT_TRUE(run().ok());
+  std::vector<double> expected(x.begin(), x.end());
+  for (int i = 0; i < 3; ++i) expected = Product(expected);
+  const std::vector<float> old(kRows * kK);
+  for (const int kernel : {0, 3, 7, 11}) {
+    Hold("y", old);
+    Fail(Step::kKernel, kernel, 1, absl::InternalError("told to"));
+    const absl::Status ended = run();
+    EXPECT_TRUE(absl::IsInternal(ended)) << ended;
+    Heal();
+    EXPECT_EQ(Elements<float>(Find("y")->elements->Get()), old);
+    // Without room the steps are computed one after the other.
+    Fail(Step::kKernel, kernel, 1, absl::ResourceExhaustedError("told to"));
+    const absl::Status apart = run();
+    EXPECT_TRUE(apart.ok()) << apart;
+    EXPECT_EQ(cuda::stand_in::Failed(Step::kKernel), 1);
+    Heal();
+    ExpectNear(Elements<float>(Find("y")->elements->Get()), expected);
+  }
+  EXPECT_EQ(engine_->executor().in_flight(), 0);
+}
+
 }  // namespace
 }  // namespace sparsed::engine

@@ -109,6 +109,22 @@ class SeveralDevices : public ::testing::Test {
       last_ = run.device;
       ++runs_[last_];
     }
+    void OnDistributed(int64_t /*parts*/) override {
+      std::lock_guard lock(mutex_);
+      ++distributed_;
+    }
+    void OnMovedByHost(int64_t bytes) override {
+      std::lock_guard lock(mutex_);
+      moved_by_host_ += bytes;
+    }
+    int distributed() {
+      std::lock_guard lock(mutex_);
+      return distributed_;
+    }
+    int64_t moved_by_host() {
+      std::lock_guard lock(mutex_);
+      return moved_by_host_;
+    }
     std::string last() {
       std::lock_guard lock(mutex_);
       return last_;
@@ -122,6 +138,8 @@ class SeveralDevices : public ::testing::Test {
     std::mutex mutex_;
     std::string last_;
     std::map<std::string, int> runs_;
+    int distributed_ = 0;
+    int64_t moved_by_host_ = 0;
   };
 
   const test::Pattern pattern_ = test::Uniform(kRows, kRows, 6, 12);

@@ -56,6 +56,12 @@ void ExpectSplit(const CsrView& csr, RowRange rows, RowRange operand, const Arra
     EXPECT_EQ(of_fetched, fetched.row_offsets[row + 1]);
   }
   EXPECT_EQ(named.size(), fetched_rows.size()) << "no row is fetched for nothing";
+  BuildContext context;
+  context.memory = &HeapMemory();
+  const auto counted = CountFetched(csr, rows, operand, context);
+  ASSERT_TRUE(counted.ok()) << counted.status();
+  EXPECT_EQ(counted->rows, split.fetched_rows.length);
+  EXPECT_EQ(counted->nonzeros, fetched.nnz());
 }
 
 TEST(RowSplit, HoldsEachNonzeroOnce) {

@@ -170,8 +170,10 @@ def test_numbers(g, call, error, sentence):
         (lambda g, v: g.scale(v(1), rows=x(3)), "have 1, 3 columns, expected 3 of each, or 1 of"),
         (lambda g, v: g.client.put("z", x(0)), "'z' has no columns"),
         (lambda g, v: g.client.zeros("z", (3, 0)), "'z' has no columns"),
-        (lambda g, v: g.client.put("z", x(), distribution="row"), "'whole', 'columns' or 'rows'"),
+        (lambda g, v: g.client.put("z", x(), distribution="row"),
+         "'whole', 'columns', 'rows' or 'auto'"),
         (lambda g, v: g.client.put("z", x(), rows_of="m"), "rows_of is for distribution='rows'"),
+        (lambda g, v: g.client.put("z", x(), distribution="auto"), "'auto' needs rows_of"),
     ],
 )
 def test_sentences_of_plain_calls(g, call, sentence):

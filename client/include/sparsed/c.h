@@ -194,9 +194,12 @@ typedef struct sparsed_put_options {
   int32_t rows_over_gpus;
   /* of a matrix with as many rows: each gets those with as many of its nonzeros; NULL: as many */
   const char* rows_of;
+  /* 1: whole, in columns or in rows, as is best for products with the matrix rows_of; neither of
+   * the other two then */
+  int32_t best_over_gpus;
 } sparsed_put_options;
 #define SPARSED_PUT_OPTIONS_INIT \
-  { sizeof(sparsed_put_options), 0, NULL, 0, 0, 0, 0, NULL }
+  { sizeof(sparsed_put_options), 0, NULL, 0, 0, 0, 0, NULL, 0 }
 
 /* Makes a buffer of that name with a copy of `dense`, in the place of one that there is.
  * `dense->data` NULL: zeros. */

@@ -181,7 +181,8 @@ struct PutOptions {
   /// then run on all of them, and results that stay there lie as the operand does.
   Distribution distribution = Distribution::kWhole;
   /// Distribution::kRows: of a matrix with as many rows; each GPU gets those with as many of its
-  /// nonzeros. Empty: as many rows.
+  /// nonzeros. Empty: as many rows. Distribution::kAuto: the matrix that it is to be multiplied
+  /// with, or whose transpose.
   std::string rows_of{};
 };
 

@@ -307,6 +307,27 @@ struct Movement {
   bool estimate = false;   ///< rows were sampled
 };
 
+/// How a buffer lies on the GPUs of a server that has several.
+enum class Distribution : uint8_t {
+  kWhole,    ///< on the one that computed it; copied to others that use it
+  kColumns,  ///< each has as many of its columns, and computes with them
+  kRows,     ///< each has rows of it, and computes the same rows of products
+  kAuto,     ///< as the server finds best for products with a matrix: PutOptions alone
+};
+
+/// "whole", "columns", "rows" or "auto".
+const char* Name(Distribution distribution);
+
+/// How operand and result of a product, which the server holds, could lie on its GPUs.
+struct ExplainedDistribution {
+  Distribution distribution = Distribution::kWhole;
+  int gpus = 1;
+  double exchanged_bytes = 0;  ///< from GPU to GPU, for each product
+  double estimated_ms = 0;     ///< of a product, by bytes and rates
+  double measured_ms = 0;      ///< of a request that was tried; 0: none was
+  bool chosen = false;         ///< a buffer put with Distribution::kAuto would lie so
+};
+
 /// What limits a product, and what another order of rows could gain.
 struct ExplainedOperation {
   Operation operation = Operation::kSpmm;
@@ -327,6 +348,10 @@ struct ExplainedOperation {
   int64_t plan_k = 0;
   int64_t trial_k = 0;  ///< K that the plan's trial multiplied with, ...
   double trial_ms = 0;  ///< ... and what it took; 0: it was not timed
+  /// Of SpMM on a server with several GPUs: whole, then in columns and in rows over all of them.
+  std::vector<ExplainedDistribution> distributions{};
+  /// To spread an operand that lies on one of them, and to bring the result together there.
+  double spread_ms = 0;
 };
 
 struct Explanation {
@@ -349,13 +374,6 @@ struct Progress {
   int64_t done = 0;
   int64_t total = 0;  ///< 0 if unknown
   std::string message;
-};
-
-/// How a buffer lies on the GPUs of a server that has several.
-enum class Distribution : uint8_t {
-  kWhole,    ///< on the one that computed it; copied to others that use it
-  kColumns,  ///< each has as many of its columns, and computes with them
-  kRows,     ///< each has rows of it, and computes the same rows of products
 };
 
 /// A buffer: a dense matrix that the server keeps under a name.

@@ -46,9 +46,10 @@ class Buffers(Connection):
                 decides.
             distribution: "columns": each GPU of a server that has several gets as many of its
                 columns, and computes with them; "rows": each gets rows of it, and computes the
-                same rows of products; results that stay there lie likewise.
+                same rows of products; "auto": whole, or as one of these, as the server finds best
+                for products with the matrix `rows_of`. Results that stay there lie likewise.
             rows_of: with "rows", a matrix with as many rows: each GPU gets those with as many of
-                its nonzeros; None: as many rows.
+                its nonzeros; None: as many rows. With "auto", the matrix that it is for.
             timeout: seconds; None: no limit.
         """
         operation = self._put(
@@ -99,12 +100,14 @@ class Buffers(Connection):
         encoded = c_name(name)
         if dense[2] < 1:
             raise InvalidArgument(f"{name!r} has no columns: a buffer has 1 or more")
-        if distribution not in ("whole", "columns", "rows"):
+        if distribution not in ("whole", "columns", "rows", "auto"):
             raise InvalidArgument(
-                f"distribution is {distribution!r}, expected 'whole', 'columns' or 'rows'"
+                f"distribution is {distribution!r}, expected 'whole', 'columns', 'rows' or 'auto'"
             )
-        if rows_of is not None and distribution != "rows":
-            raise InvalidArgument("rows_of is for distribution='rows'")
+        if rows_of is not None and distribution not in ("rows", "auto"):
+            raise InvalidArgument("rows_of is for distribution='rows' or 'auto'")
+        if rows_of is None and distribution == "auto":
+            raise InvalidArgument("distribution='auto' needs rows_of, the matrix that it is for")
         handle = self._native_handle()
         c_owner = ctypes.create_string_buffer(owner.encode()) if owner else None
         of = None if rows_of is None else ctypes.create_string_buffer(c_name(rows_of, "rows_of"))
@@ -112,6 +115,7 @@ class Buffers(Connection):
             _native.PUT_OPTIONS.size, durable, ctypes.addressof(c_owner) if c_owner else 0,
             _numbers.nanoseconds(time_to_live, "time_to_live", "; None: as the server decides"),
             distribution == "columns", distribution == "rows", ctypes.addressof(of) if of else 0,
+            distribution == "auto",
         )  # fmt: skip
         packed = _native.DENSE.pack(*dense)
         options = _native.call_options(timeout)

@@ -103,7 +103,8 @@ Layout RandomLayout(const std::string& recipe, uint32_t seed) {
 NewBuffer RandomBuffer(const std::string& name, uint32_t seed) {
   return {"tenant", name,        10,
           32,       40,          3,
-          "job/7",  1000 * seed, RandomArray("dense", ElementType::kF64, 9 * 40 + 32, seed)};
+          "job/7",  1000 * seed, RandomArray("dense", ElementType::kF64, 9 * 40 + 32, seed),
+          "rows",   {0, 4, 10}};
 }
 
 Features RandomFeatures(uint32_t seed) {
@@ -162,8 +163,9 @@ absl::StatusOr<std::string> Dump(Store& store) {
     for (const StoredArray& array : l.arrays) dumper.Line(array);
   }
   for (const PlanRecord& p : contents->plans) {
-    dumper.Line(fmt::format("plan {} '{}' {} {} {} {} '{}'", p.pattern_hash, p.problem_class,
-                            p.recipe, p.kernel, p.baseline_ms, p.plan_ms, p.reason));
+    dumper.Line(fmt::format("plan {} '{}' {} {} {} {} '{}' '{}' over {}, {} {}", p.pattern_hash,
+                            p.problem_class, p.recipe, p.kernel, p.baseline_ms, p.plan_ms, p.reason,
+                            p.distribution, p.gpus, p.whole_ms, p.best_ms));
   }
   for (const MeasurementRecord& m : contents->measurements) {
     dumper.Line(TextOf(m));
@@ -176,9 +178,10 @@ absl::StatusOr<std::string> Dump(Store& store) {
     dumper.Line(fmt::format("wanted {} '{}'", w.pattern_hash, w.problem_class));
   }
   for (const BufferRecord& b : contents->buffers) {
-    dumper.Line(fmt::format("buffer {}/{} {}x{} leading {} version {} of '{}' lives {}", b.tenant,
-                            b.name, b.rows, b.cols, b.leading_dimension, b.version, b.owner,
-                            b.time_to_live_ns));
+    dumper.Line(fmt::format("buffer {}/{} {}x{} leading {} version {} of '{}' lives {} '{}' {}",
+                            b.tenant, b.name, b.rows, b.cols, b.leading_dimension, b.version,
+                            b.owner, b.time_to_live_ns, b.distribution,
+                            fmt::join(b.row_bounds, " ")));
     dumper.Line(b.array);
   }
   const auto all_past = PastPatterns(store);
@@ -219,7 +222,8 @@ std::vector<Step> AllSteps() {
        [](Store& store) {
          return store.PutPlans(std::vector<PlanRecord>{
              {"P", "spmm f32 k<=32 cpu", "aspt(panel=64)", "cpu.aspt", 2.5, 1.25, "twice as fast"},
-             {"P", "spmm f32 k<=64 cpu", "csr", "cpu.csr.row_balanced", 2.5, 2.5, "no gain"}});
+             {"P", "spmm f32 k<=64 cpu", "csr", "cpu.csr.row_balanced", 2.5, 2.5, "no gain", "rows",
+              4, 2.25, 0.75}});
        }},
       {"put measurements",
        [](Store& store) {

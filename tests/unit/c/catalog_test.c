@@ -240,6 +240,14 @@ void TestHeld(sparsed_client* client, const Sparse* s) {
              "none");
   put.rows_of = NULL;
   CHECK_OK(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL));
+  put.best_over_gpus = 1;
+  CHECK_ENDS(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL), SPARSED_INVALID_ARGUMENT,
+             "best_over_gpus does not go with");
+  put.rows_over_gpus = 0;
+  CHECK_ENDS(sparsed_dense_put(client, "held.b", &from, &put, NULL, NULL), SPARSED_INVALID_ARGUMENT,
+             "names none");
+  put.best_over_gpus = 0;
+  put.rows_over_gpus = 1;
   zeros.data = NULL;
   CHECK_OK(sparsed_dense_put(client, "held.c", &zeros, NULL, NULL, NULL));
   CHECK_OK(sparsed_dense_read(client, "held.c", &to, NULL, NULL));

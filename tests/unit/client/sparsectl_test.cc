@@ -1,4 +1,5 @@
 // The command line as a newcomer meets it: what it says, and what it exits with.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,11 +87,27 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put W W.npy --owner=train-17 --time-to-live=90m", 0,
              "put W: 20 x 4 f32, time to live 1 h 30 min\n");
   ExpectSays("buffers put V W.npy --type=f64", 0, "put V: 20 x 4 f64, time to live 1 d\n");
-  ExpectSays("buffers put P W.npy --columns-over-gpus", 0, "put P: 20 x 4 f32, time to live 1 d\n");
+  for (const char* over : {"--over-gpus=columns", "--over-gpus=rows", "--columns-over-gpus"}) {
+    ExpectSays(fmt::format("buffers put P W.npy {}", over), 0,
+               "put P: 20 x 4 f32, time to live 1 d\n");
+  }
   ExpectSays("--json buffers --prefix=P", 0, R"("distribution":"whole")");
   ExpectSays("buffers put P W.npy --rows-over-gpus", 0, "put P: 20 x 4 f32, time to live 1 d\n");
   ExpectSays("buffers put P W.npy --rows-over-gpus --rows-of=none", 4, "none");
   ExpectSays("buffers put P W.npy --rows-of=none", 2, "--rows-over-gpus");
+  ExpectSays("buffers put P W.npy --over-gpus --for=none", 4, "none");
+  ExpectSays("buffers put P W.npy --over-gpus=rows --for=none", 4, "none");
+  ExpectSays("buffers put P W.npy --over-gpus", 2, "--for=MATRIX");
+  ExpectSays("buffers put P W.npy --over-gpus=rows --rows-over-gpus", 2, "does not go with");
+  ExpectSays("buffers put P W.npy --over-gpus=heaps", 2, "heaps");
+  ExpectSays("buffers put P W.npy --for=none", 2, "--over-gpus");
+  ExpectSays("generate matrix 20x20 --row-nonzeros=3 --out=S.mtx", 0, "wrote");
+  ExpectSays("upload S.mtx --name=graph", 0, "graph");
+  ExpectSays("buffers put P W.npy --over-gpus --for=graph", 0,
+             "put P: 20 x 4 f32, time to live 1 d\n");
+  ExpectSays("generate dense 7x4 --out=V.npy", 0, "wrote");
+  ExpectSays("buffers put P V.npy --over-gpus --for=graph", 3,
+             "to be multiplied with 'graph', which is 20 x 20, but has 7 rows");
   ExpectSays("buffers put P W.npy --rows-over-gpus --columns-over-gpus", 2, "does not go with");
   ExpectSays("buffers delete P", 0, "deleted P\n");
   ExpectSays("buffers renew W", 0, "renewed W: 20 x 4 f32, time to live 1 h 30 min\n");

@@ -411,6 +411,27 @@ TEST(TopText, LeavesOutStatusCallsThatSucceed) {
   EXPECT_THAT(TopText(page), testing::Not(HasSubstr("get_stats")));
 }
 
+TEST(Explanation, SaysWhatSeveralGpusWouldExchangeAndWhenTheyDoNotPay) {
+  Explanation e = Explained();
+  ExplainedOperation& o = e.operations[0];
+  EXPECT_EQ(ExplanationText("m", e, false).find("GPU"), std::string::npos);
+  o.distributions = {{Distribution::kWhole, 1, 0, 2.6, 0, false},
+                     {Distribution::kColumns, 2, 0, 1.4, 1.45, true},
+                     {Distribution::kRows, 2, 1 << 20, 1.7, 0, false}};
+  o.spread_ms = 1.7;
+  const std::string text = ExplanationText("m", e, false);
+  for (const char* const line :
+       {"one GPU: 2.6000 ms estimated", "* columns over 2 GPUs: 1.4000 ms estimated, nothing",
+        "1.4500 ms tried", "rows over 2 GPUs: 1.7000 ms estimated, 1.00 MiB exchanged",
+        "does not pay"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  o.spread_ms = 0.1;
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("it pays"));
+  const Width narrow(80);
+  EXPECT_LE(WidestLine(ExplanationText("m", e, false)), 80u);
+}
+
 TEST(TopText, SharesItsLinesAmongItsTables) {
   Look look;
   look.stats.devices.emplace_back().name = "cpu";

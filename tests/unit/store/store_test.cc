@@ -74,6 +74,12 @@ class StoreTest : public testing::Test {
 
 /// Makes a catalog of the present version one of version 13.
 constexpr const char* kToVersion13 = R"sql(
+  ALTER TABLE plans DROP COLUMN distribution;
+  ALTER TABLE plans DROP COLUMN gpus;
+  ALTER TABLE plans DROP COLUMN whole_ms;
+  ALTER TABLE plans DROP COLUMN best_ms;
+  ALTER TABLE buffers DROP COLUMN distribution;
+  ALTER TABLE buffers DROP COLUMN row_bounds;
   ALTER TABLE measurements DROP COLUMN censored;
   DROP TABLE past_features;
   DROP TABLE past_measurements;
