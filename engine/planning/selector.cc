@@ -153,7 +153,8 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
     }
     if (found == nullptr) {
       candidate.worth_trying = false;
-      candidate.reason = fmt::format("model {} does not estimate it", model->name());
+      candidate.reason =
+          fmt::format("left out by model {}, which does not estimate it", model->name());
       continue;
     }
     const auto seconds = building->find(found->recipe);
