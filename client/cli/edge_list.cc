@@ -221,9 +221,13 @@ class Reader {
     return lines_.Error(fmt::format(
         "the node {} is not a whole number; number the nodes: awk{} '{}!/^[#%]/ {{for (i = 1; i < "
         "3; i++) if (!($i in n)) n[$i] = c++; print n[$1], n[$2], $3}}' FILE | sparsectl upload - "
-        "--name=NAME",
+        "--name=NAME{}",
         Quoted(word), delimiter == ' ' ? std::string() : fmt::format(" -F'{}'", delimiter),
-        header_line_ == 0 ? std::string() : fmt::format("NR != {} && ", header_line_)));
+        header_line_ == 0 ? std::string() : fmt::format("NR != {} && ", header_line_),
+        header_line_ == 0 ? std::string()
+                          : fmt::format(" (line {}, {}, is taken for the columns' names; leave "
+                                        "NR != {} && out if it is an edge)",
+                                        header_line_, header_, header_line_)));
   }
 
   LineReader lines_;

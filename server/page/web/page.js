@@ -653,7 +653,7 @@ const PLAN_COLUMNS = [
     [' ', pill('in use', 'good')] : null].flat().filter(Boolean)},
   {title: 'Used', right: true, class: 'middle',
    cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
-  {title: 'Recipe', class: 'plan', cell: (row) => row.recipe},
+  {title: 'Pipeline', class: 'plan', cell: (row) => row.recipe},
   {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel},
   {title: 'Plain CSR', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
@@ -666,7 +666,7 @@ const PLAN_COLUMNS = [
     row.reason].filter(Boolean)},
 ];
 const CANDIDATE_COLUMNS = [
-  {title: 'Recipe', class: 'plan', cell: (row) => row.recipe || 'all'},
+  {title: 'Pipeline', class: 'plan', cell: (row) => row.recipe || 'all'},
   {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel || NONE},
   {title: 'For', cell: signature},
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
@@ -680,7 +680,7 @@ const CANDIDATE_COLUMNS = [
     row.reason === undefined ? 'measured' : row.reason},
 ];
 const LAYOUT_COLUMNS = [
-  {title: 'Recipe', class: 'plan', cell: (row) => row.recipe},
+  {title: 'Pipeline', class: 'plan', cell: (row) => row.recipe},
   {title: 'Kind', cell: (row) => row.kind},
   {title: 'Bytes', right: true, cell: (row) => bytes(row.bytes)},
   {title: 'Built in', right: true, cell: (row) => seconds(row.build_seconds)},
@@ -920,7 +920,7 @@ function devices() {
           memory ? h('div', {}, facts([
             ['Memory', `${bytes(used(device))} of ${bytes(memory.limit)}`],
             ['Most so far', bytes(memory.peak)],
-            ['Busy workers', busy === null ? NONE : digits(Math.max(0, busy))],
+            ['Busy worker slots', busy === null ? NONE : digits(Math.max(0, busy))],
             ['Busy so far', seconds(device.busy_seconds)],
             ['Waiting requests', whole.format(device.queue_depth)],
             ['Memory rate', device.bytes_per_second > 0 ?
@@ -954,7 +954,7 @@ function tenants() {
         h('span', {title: 'the line is what its weight entitles it to, if all want everything'},
           meter(row.used_share, row.entitled_share),
           `${percent(row.used_share)} of ${percent(row.entitled_share)}`)},
-      {title: 'Workers now', right: true, class: 'wide', cell: (row) => {
+      {title: 'Worker slots now', right: true, class: 'wide', cell: (row) => {
         const value = lately(row);
         return value === null ? NONE : digits(value);
       }},
@@ -1003,7 +1003,7 @@ function configuration() {
         {title: 'Key', cell: (row) => h('span', {class: 'mono'}, row.key)},
         {title: 'Value', class: 'wrap', cell: (row) => h('span', {class: 'mono'}, row.value)},
         {title: '', class: 'dim', cell: (row) =>
-          /^\d{5,}$/.test(row.value) ? bytes(Number(row.value)) : ''},
+          /^\d{5,}$/.test(row.value) && !/time|seconds|requests|queued/.test(row.key) ? bytes(Number(row.value)) : ''},
       ], rows, 'empty'));
     },
   };

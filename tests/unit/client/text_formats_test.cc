@@ -126,6 +126,7 @@ TEST_F(EdgeListTest, ErrorsNameFileAndLineAndSayWhatWasExpected) {
   EXPECT_THAT(Refusal("0 1\n-1 2\n"), HasSubstr("file:2: row -1 is out of range"));
   EXPECT_THAT(Refusal("0 1\n1.5 2\n"), HasSubstr("the node \"1.5\" is not a whole number"));
   EXPECT_THAT(Refusal("a b\nann bob\n"), HasSubstr("number the nodes: awk 'NR != 1 && !/^"));
+  EXPECT_THAT(Refusal("a b\nann bob\n"), HasSubstr("is taken for the columns' names"));
   EXPECT_THAT(Refusal("# x\nfrom,to\nann,bob\n"), HasSubstr("awk -F',' 'NR != 2 && !/^"));
   EXPECT_THAT(Refusal("0;1;0,5\n1;2;1,5\n"), HasSubstr("tr ',;' '. ' < FILE"));
   EXPECT_THAT(Refusal("0 9999999999\n"),
