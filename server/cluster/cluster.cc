@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "server/cluster/placement.h"
@@ -34,6 +35,11 @@ std::optional<engine::NameKey> NameKeyOf(std::string_view key) {
   return engine::NameKey(key.substr(0, mark), key.substr(mark + 1));
 }
 
+std::string NewRun() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
 }  // namespace
 
 Cluster::Cluster(Options options, std::unique_ptr<Directory> directory, engine::Engine& engine,
@@ -49,6 +55,7 @@ Cluster::Cluster(Options options, std::unique_ptr<Directory> directory, engine::
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Join(
     Options options, std::unique_ptr<Directory> directory, engine::Engine& engine,
     std::function<void(const std::string&, const std::string&)> on_changed) {
+  options.self.run = NewRun();
   std::unique_ptr<Cluster> cluster(
       new Cluster(std::move(options), std::move(directory), engine, std::move(on_changed)));
   if (absl::Status status = cluster->Register(/*first=*/true); !status.ok()) return status;
@@ -93,24 +100,23 @@ NodeRecord Cluster::Self() const {
 
 absl::Status Cluster::Register(bool first) {
   const std::string key = KeyOfNode(options_.self.name);
-  const auto present = directory_->Read(key);
+  const auto present = directory_->Get(key);
   if (!present.ok()) return present.status();
   int64_t revision = 0;
   for (const Directory::Entry& entry : present->entries) {
-    if (entry.key != key) continue;  // of a node with a longer name
     revision = entry.revision;
     const auto record = ParseNodeRecord(entry.value);
+    if (!record.ok() || record->run == options_.self.run) continue;
     // One at the same address is this one's last run: its socket is this one's now.
-    if (!record.ok() || record->address == options_.self.address) continue;
+    if (first && record->address == options_.self.address) continue;
     return absl::AlreadyExistsError(fmt::format("another node at {} is called {} already (--node)",
                                                 record->address, options_.self.name));
   }
   // What such a node has on its disk may be old, and nothing says so any more.
   const std::string forgotten = fmt::format("{}{}", kForgottenPrefix, options_.self.name);
-  const auto mark = directory_->Read(forgotten);
+  const auto mark = directory_->Get(forgotten);
   if (!mark.ok()) return mark.status();
-  const bool was_forgotten =
-      std::ranges::find(mark->entries, forgotten, &Directory::Entry::key) != mark->entries.end();
+  const bool was_forgotten = !mark->entries.empty();
   if (was_forgotten && !engine_.catalog().All().empty()) {
     return absl::FailedPreconditionError(fmt::format(
         "the cluster was told to forget the node {}, and what its data directory has may be old: "
@@ -119,18 +125,23 @@ absl::Status Cluster::Register(bool first) {
   }
   const absl::StatusOr<int64_t> lease = directory_->Grant(kLeaseSeconds);
   if (!lease.ok()) return lease.status();
-  // Of two servers of that name that start at once, one is refused.
-  std::vector<Directory::Change> changes = {
-      {.key = key, .value = ToJson(Self()), .lease = *lease, .if_revision = revision}};
-  if (was_forgotten) changes.push_back({.key = forgotten, .value = {}, .if_revision = {}});
-  const auto applied = directory_->Apply(changes);
+  // Of two servers of that name that start at once, one is refused; nor is it forgotten meanwhile.
+  const auto applied = directory_->Apply(
+      {{.key = key, .value = ToJson(Self()), .lease = *lease, .if_revision = revision},
+       {.key = forgotten,
+        .value = {},
+        .if_revision = was_forgotten ? mark->entries.front().revision : 0}});
   if (!applied.ok()) {
     directory_->Revoke(*lease).IgnoreError();
     return applied.status();
   }
   const MutexLock lock(mutex_);
   lease_ = *lease;
+  self_revision_ = *applied;
   answered_ = steady_clock::now();
+  // What is here is held against the records again: others may have changed it.
+  if (!expelled_.empty()) owned_.clear();
+  expelled_.clear();
   if (!first) {
     Log(LogLevel::kWarn, "registered in the cluster again: the lease had ended",
         {{"node", options_.self.name}});
@@ -146,26 +157,38 @@ void Cluster::KeepLease(const std::stop_token& stop) {
       lease = lease_;
     }
     absl::Status status = directory_->KeepAlive(lease);
-    if (absl::IsNotFound(status)) status = Register(/*first=*/false);
-    Note(status);
-    if (status.ok()) Beat();
+    if (status.ok()) status = Beat();
+    // Its lease has ended, or another server is in its place.
+    if (absl::IsNotFound(status) || absl::IsAborted(status)) status = Register(/*first=*/false);
+    if (!absl::IsFailedPrecondition(status) && !absl::IsAlreadyExists(status)) {
+      Note(status);
+      continue;
+    }
+    const MutexLock lock(mutex_);
+    answered_ = steady_clock::now();
+    if (expelled_.empty()) {
+      Log(LogLevel::kError, "this node is no node of the cluster any more, and serves nothing",
+          {{"message", std::string(status.message())}});
+    }
+    expelled_ = std::string(status.message());
   }
 }
 
-void Cluster::Beat() {
-  int64_t lease = 0;
+absl::Status Cluster::Beat() {
+  int64_t lease = 0, revision = 0;
   {
     const MutexLock lock(mutex_);
     lease = lease_;
+    revision = self_revision_;
   }
   const auto asked = steady_clock::now();
   const auto applied = directory_->Apply({{.key = KeyOfNode(options_.self.name),
                                            .value = ToJson(Self()),
                                            .lease = lease,
-                                           .if_revision = {}}});
-  Note(applied.status());
-  if (!applied.ok()) return;
+                                           .if_revision = revision}});
+  if (!applied.ok()) return applied.status();
   const MutexLock lock(mutex_);
+  self_revision_ = *applied;
   SawLocked(*applied);
   if (next_revision_ > *applied) {
     viewed_ = std::max(viewed_, asked);
@@ -173,10 +196,11 @@ void Cluster::Beat() {
     beats_.push_back({*applied, asked});
   }
   const std::chrono::duration<double> age = steady_clock::now() - viewed_;
-  if (age < kTrustedView || watch_.stop_requested()) return;
+  if (age < kTrustedView || watch_.stop_requested()) return absl::OkStatus();
   Log(LogLevel::kWarn, "the watch of the directory says nothing: all is read again",
       {{"seconds", age.count()}});
   watch_.request_stop();
+  return absl::OkStatus();
 }
 
 void Cluster::Note(const absl::Status& status) {
@@ -195,6 +219,7 @@ void Cluster::Note(const absl::Status& status) {
 
 std::string Cluster::Problem() const {
   const MutexLock lock(mutex_);
+  if (!expelled_.empty()) return expelled_;
   const std::chrono::duration<double> silence = steady_clock::now() - answered_;
   if (silence < kTrustedSilence) {
     const std::chrono::duration<double> age = steady_clock::now() - viewed_;
@@ -263,13 +288,12 @@ absl::Status Cluster::Load() {
 
 absl::Status Cluster::Reload(const engine::NameKey& key) {
   const std::string of = DirectoryKey(key);
-  const auto contents = directory_->Read(of);
+  const auto contents = directory_->Get(of);
   if (!contents.ok()) return contents.status();
-  const auto found = std::ranges::find(contents->entries, of, &Directory::Entry::key);
   const MutexLock lock(mutex_);
   SawLocked(contents->revision);
-  if (found != contents->entries.end()) {
-    TakeLocked({*found, false});
+  if (!contents->entries.empty()) {
+    TakeLocked({contents->entries.front(), false});
   } else if (const auto known = known_.matrices.find(key);
              known == known_.matrices.end() || known->second.revision <= contents->revision) {
     // What the watch has told since is newer than this answer.
@@ -393,23 +417,29 @@ absl::Status Cluster::Redirect(std::string_view reference, std::vector<std::stri
 }
 
 absl::Status Cluster::Route(std::string_view tenant, std::string_view reference, Need need) {
-  // Also that there is no such matrix may be old.
+  // Also that there is no such matrix may be old: it is read before a change is told so.
   if (need == Need::kChange) {
     if (const std::string problem = Problem(); !problem.empty()) {
       return absl::UnavailableError(problem);
     }
   }
-  if (need == Need::kRead && options_.staleness.count() > 0) {
+  if (need == Need::kRead) {
     const MutexLock lock(mutex_);
+    if (!expelled_.empty()) return absl::UnavailableError(expelled_);
     const std::chrono::duration<double> age = steady_clock::now() - viewed_;
-    if (age > options_.staleness) {
+    if (options_.staleness.count() > 0 && age > options_.staleness) {
       return absl::UnavailableError(fmt::format(
           "the node {} has not heard of etcd for {:.1f} s, and serves nothing that may be older "
           "than {:.3g} s (--cluster-staleness)",
           options_.self.name, age.count(), options_.staleness.count()));
     }
   }
-  const std::optional<MatrixRecord> record = RecordOf(engine::Named(tenant, reference));
+  const engine::NameKey key = engine::Named(tenant, reference);
+  std::optional<MatrixRecord> record = RecordOf(key);
+  if (need == Need::kChange && (!record.has_value() || record->deleted)) {
+    if (absl::Status known = Reload(key); !known.ok()) return known;
+    record = RecordOf(key);
+  }
   if (!record.has_value()) return absl::OkStatus();
   const bool shared = std::ranges::any_of(record->shares, [&](const engine::Share& share) {
     return share.with == tenant || share.with == engine::kEverybody;
@@ -544,7 +574,11 @@ bool Cluster::IsDropped(const engine::NameKey& key) const {
 
 absl::Status Cluster::CheckFree(const std::string& tenant, const std::string& name) {
   const std::optional<MatrixRecord> record = RecordOf({tenant, name});
-  if (!record.has_value() || record->deleted || IsMine(*record)) return absl::OkStatus();
+  if (!record.has_value() || record->deleted || IsMine(*record)) {
+    const MutexLock lock(mutex_);
+    engine_.catalog().RaiseVersions(static_cast<uint64_t>(highest_revision_));
+    return absl::OkStatus();
+  }
   return absl::FailedPreconditionError(fmt::format(
       "another node, {}, has a matrix called \"{}\": delete it first, or choose another "
       "name",

@@ -66,7 +66,9 @@ class Cluster {
   };
 
   /// Registers the node, and knows who else is there when it returns. UNAVAILABLE without a
-  /// directory; ALREADY_EXISTS if another server, elsewhere, has that name and is alive.
+  /// directory; ALREADY_EXISTS if another server, elsewhere, has that name and is alive. One that
+  /// loses its place later, to a server that was started in it or because it was forgotten, serves
+  /// nothing from then on.
   /// `on_changed` is told what a copy that arrived, or was dropped, changed here.
   static absl::StatusOr<std::unique_ptr<Cluster>> Join(
       Options options, std::unique_ptr<Directory> directory, engine::Engine& engine,
@@ -79,7 +81,8 @@ class Cluster {
   const NodeRecord& self() const { return options_.self; }
 
   /// OK: it is to be served here, or it is nowhere. FAILED_PRECONDITION with a redirect;
-  /// UNAVAILABLE if no node that has it is there, or it is a change and the directory is away.
+  /// UNAVAILABLE if no node that has it is there, or it is a change and the directory is away. Asks
+  /// the directory of a change of what is not known to be there.
   absl::Status Route(std::string_view tenant, std::string_view reference, Need need);
   /// The same of what is computed with several matrices: FAILED_PRECONDITION without a redirect if
   /// they are not on one node.
@@ -89,7 +92,8 @@ class Cluster {
   /// UNAVAILABLE if it is known and no node that has it is there.
   absl::Status RouteUpload(const std::string& tenant, const std::string& name,
                            const std::string& pattern_hash);
-  /// FAILED_PRECONDITION if another node owns the name.
+  /// FAILED_PRECONDITION if another node owns the name. What is made of it here has a version that
+  /// nobody has used, as far as is known.
   absl::Status CheckFree(const std::string& tenant, const std::string& name);
 
   /// What is here of that name is to be dropped: it stands in nobody's way.
@@ -111,6 +115,14 @@ class Cluster {
   /// names' changes at once.
   absl::StatusOr<engine::MatrixLease> Rename(const engine::NameKey& from, const engine::NameKey& to,
                                              const LocalChange& change);
+  /// Likewise, of one that `change` makes of what is here of `from`, which is an acknowledged
+  /// version and stays one meanwhile. UNAVAILABLE if it is not.
+  absl::StatusOr<engine::MatrixLease> Copy(const engine::NameKey& from, const engine::NameKey& to,
+                                           const LocalChange& change);
+  /// A product has made it here, as CheckFree allowed: has the directory know, and returns when all
+  /// copies are made. ABORTED if another node owns the name by now: it is dropped here. UNAVAILABLE
+  /// as of Change.
+  absl::Status Enter(const engine::NameKey& key);
   /// It is nowhere from now on, and then it is deleted here. The catalog's errors; ABORTED,
   /// UNAVAILABLE.
   absl::Status Delete(const engine::NameKey& key);
@@ -166,7 +178,8 @@ class Cluster {
     highest_revision_ = std::max(highest_revision_, revision);
   }
   /// Writes this node's record, and knows by when the watch brings it back how old the view is.
-  void Beat();
+  /// ABORTED if it is not this node's any more.
+  absl::Status Beat();
   int CopiesMissingLocked(const MatrixRecord& record) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// `status` of asking the directory.
   void Note(const absl::Status& status);
@@ -201,6 +214,10 @@ class Cluster {
   absl::Status Erase(const MatrixRecord& record);
 
   // With the matrix busy.
+  absl::StatusOr<engine::MatrixLease> ChangeBusy(Busy& busy, const engine::NameKey& key,
+                                                 const LocalChange& change);
+  /// What is new here: until the directory and the nodes that are to have copies know.
+  absl::Status TellBusy(const engine::NameKey& key);
   /// Whether this node may change it, which it can then, to a version that nobody has used.
   absl::Status MayChange(const engine::NameKey& key);
   /// Of a matrix that this node owns by its record: what the record says of it counts until this
@@ -263,6 +280,9 @@ class Cluster {
   std::chrono::steady_clock::time_point viewed_ ABSL_GUARDED_BY(mutex_);
   std::stop_source watch_ ABSL_GUARDED_BY(mutex_);  ///< ends the one under way
   int64_t lease_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t self_revision_ ABSL_GUARDED_BY(mutex_) = 0;  ///< of this node's record, as it wrote it
+  /// Why the cluster does not let this node back in. Empty: it does.
+  std::string expelled_ ABSL_GUARDED_BY(mutex_);
   bool unsettled_ ABSL_GUARDED_BY(mutex_) = true;
   std::set<engine::NameKey> busy_ ABSL_GUARDED_BY(mutex_);
   /// Of these, those that change here while others have what was acknowledged: they serve it.

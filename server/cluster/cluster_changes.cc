@@ -33,6 +33,11 @@ absl::Status Unsure(const absl::Status& status) {
       fmt::format("{}: whether the change is kept is not known", std::string(status.message())));
 }
 
+absl::Status IsThere(const std::string& node) {
+  return absl::FailedPreconditionError(
+      fmt::format("the node {} is there: drain it and end it first", node));
+}
+
 absl::Status ShutsDown() { return absl::UnavailableError("the server is shutting down"); }
 
 std::string Shown(const engine::NameKey& key) {
@@ -183,8 +188,16 @@ absl::Status Cluster::Own(MatrixRecord record) {
   }
   const engine::MatrixLease here = engine_.catalog().Look(record.key.first, record.key.second);
   if (here == nullptr || IdentityOf(*here) != record.copies.front().identity) {
-    // The data directory is an older one, or another.
-    if (GiveUp(record)) {
+    // What is newer here is a change that could not be told: where nobody who has the acknowledged
+    // version is there, it is not given away to them, who may never come back.
+    const std::vector<MatrixCopy>& acknowledged = record.acknowledged();
+    const bool newer = here != nullptr &&
+                       here->version() > record.copies.front().identity.version &&
+                       std::ranges::none_of(acknowledged, [this](const MatrixCopy& copy) {
+                         return copy.node != options_.self.name && IsAlive(copy.node);
+                       });
+    // Else the data directory is an older one, or another.
+    if (!newer && GiveUp(record)) {
       absl::Status given = Write(record);
       if (absl::IsAborted(given)) Reload(record.key).IgnoreError();
       if (given.ok()) {
@@ -223,6 +236,28 @@ absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
                                                     const LocalChange& change) {
   Busy busy(*this, key);
   if (!busy.held()) return ShutsDown();
+  return ChangeBusy(busy, key, change);
+}
+
+absl::StatusOr<engine::MatrixLease> Cluster::Copy(const engine::NameKey& from,
+                                                  const engine::NameKey& to,
+                                                  const LocalChange& change) {
+  // Everybody waits for the lower one first.
+  Busy first(*this, std::min(from, to));
+  std::optional<Busy> second;
+  if (from != to) second.emplace(*this, std::max(from, to));
+  if (!first.held() || (second.has_value() && !second->held())) return ShutsDown();
+  if (const auto record = RecordOf(from);
+      record.has_value() && !record->deleted && !IsCurrentHere(*record)) {
+    return absl::UnavailableError(
+        fmt::format("\"{}\" is being changed, and what the node {} has of it may yet be taken back",
+                    from.second, options_.self.name));
+  }
+  return ChangeBusy(from < to ? *second : first, to, change);
+}
+
+absl::StatusOr<engine::MatrixLease> Cluster::ChangeBusy(Busy& busy, const engine::NameKey& key,
+                                                        const LocalChange& change) {
   if (absl::Status may = MayChange(key); !may.ok()) return may;
   const std::optional<MatrixRecord> record = RecordOf(key);
   const bool is_new = !record.has_value() || record->deleted;
@@ -238,15 +273,35 @@ absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
     if (is_new) Unreserve(key);
     return made.status();
   }
+  if (absl::Status told = TellBusy(key); !told.ok()) return told;
+  return made;
+}
+
+absl::Status Cluster::TellBusy(const engine::NameKey& key) {
   absl::Status status = PublishBusy(key);
-  if (absl::IsAborted(status)) DropLoser(key);
+  if (absl::IsAborted(status)) {
+    DropLoser(key);
+    // It is told later.
+    if (const auto left = RecordOf(key); left.has_value() && IsMine(*left)) status = Unsure(status);
+  }
   if (!status.ok()) {
     LookSoon();
     return status;
   }
-  status = Replicate(key, /*background=*/false);
-  if (!status.ok()) return Unsure(status);
-  return made;
+  return Unsure(Replicate(key, /*background=*/false));
+}
+
+absl::Status Cluster::Enter(const engine::NameKey& key) {
+  const Busy busy(*this, key);
+  if (!busy.held()) return ShutsDown();
+  if (const std::string problem = Problem(); !problem.empty()) {
+    return absl::UnavailableError(fmt::format(
+        "{}: \"{}\" is here, and whether it is kept is not known", problem, key.second));
+  }
+  if (!RecordOf(key).has_value()) {
+    if (absl::Status known = Reload(key); !known.ok()) return known;
+  }
+  return TellBusy(key);
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::Rename(const engine::NameKey& from,
@@ -596,7 +651,10 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
         record->copies.push_back({target, {reply->created_unix_ns(), reply->version()}});
         // In the place of one that is gone, if there was one.
         for (const MatrixCopy& copy : std::vector(record->copies)) {
-          if (!IsAlive(copy.node)) record->MoveToFormer(copy.node);
+          // This node itself may have been out of the registry for a moment.
+          if (copy.node != options_.self.name && !IsAlive(copy.node)) {
+            record->MoveToFormer(copy.node);
+          }
         }
         last = Write(*record);
         if (!absl::IsAborted(last)) break;
@@ -682,8 +740,7 @@ absl::StatusOr<Cluster::Forgotten> Cluster::Forget(const std::string& node, bool
   {
     const MutexLock lock(mutex_);
     if (IsAliveLocked(node)) {
-      return absl::FailedPreconditionError(
-          fmt::format("the node {} is there: drain it and end it first", node));
+      return IsThere(node);
     }
     draining = known_.draining.contains(node);
     for (const auto& [key, record] : known_.matrices) {
@@ -704,13 +761,14 @@ absl::StatusOr<Cluster::Forgotten> Cluster::Forget(const std::string& node, bool
   // First of all: from here on it does not come back with what it has.
   const absl::Status marked =
       directory_
-          ->Apply(
-              {{.key = fmt::format("{}{}", kForgottenPrefix, node),
-                .value = "true",
-                .if_revision = {}},
-               {.key = fmt::format("{}{}", kDrainPrefix, node), .value = {}, .if_revision = {}}})
+          ->Apply({{.key = fmt::format("{}{}", kForgottenPrefix, node),
+                    .value = "true",
+                    .if_revision = {}},
+                   {.key = fmt::format("{}{}", kDrainPrefix, node), .value = {}, .if_revision = {}},
+                   {.key = fmt::format("{}{}", kNodesPrefix, node), .value = {}, .if_revision = 0}})
           .status();
   Note(marked);
+  if (absl::IsAborted(marked)) return IsThere(node);
   if (!marked.ok()) return marked;
   Forgotten forgotten;
   for (const MatrixRecord& one : records) {
@@ -752,8 +810,9 @@ void Cluster::LookSoon() {
 void Cluster::Settle(const std::stop_token& stop) {
   auto looked = steady_clock::time_point();
   while (Sleep(stop, kSettleInterval)) {
-    // What could not be told is told as soon as it can be.
-    if (!Problem().empty()) {
+    // What could not be told is told as soon as it can be. Who is not in the registry would take
+    // itself for one of those that are gone.
+    if (!Problem().empty() || !IsAlive(options_.self.name)) {
       LookSoon();
       continue;
     }
@@ -865,7 +924,9 @@ void Cluster::TakeOver(MatrixRecord record) {
       const auto before = std::ranges::find_if(record.previous, is_there);
       const MatrixCopy* const mine = record.PreviousAt(self);
       if (mine == nullptr) return;
-      if (here == nullptr || mine->identity != identity) {
+      // Or a change after it that came here, and whose client was told that nobody knows.
+      const bool newer = identity.version > mine->identity.version;
+      if (here == nullptr || (mine->identity != identity && !newer)) {
         std::erase_if(record.previous, [&](const MatrixCopy& copy) { return copy.node == self; });
         Write(record).IgnoreError();
         return;
@@ -873,8 +934,14 @@ void Cluster::TakeOver(MatrixRecord record) {
       // This node itself may have been out of the registry for a moment.
       if (before == record.previous.end() || before->node != self) return;
       for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
-      std::rotate(record.previous.begin(), before, std::next(before));
-      record.copies = std::exchange(record.previous, {});
+      if (newer) {
+        // What others have stays the acknowledged one until they have this.
+        record.previous.erase(before);
+        record.copies = {{self, identity}};
+      } else {
+        std::rotate(record.previous.begin(), before, std::next(before));
+        record.copies = std::exchange(record.previous, {});
+      }
       for (const MatrixCopy& copy : record.copies) std::erase(record.former, copy.node);
       record.rows = here->pattern()->rows();
       record.cols = here->pattern()->cols();

@@ -40,10 +40,12 @@ class Directory {
 
   virtual ~Directory() = default;
 
+  /// That key alone: one entry, or none.
+  virtual absl::StatusOr<Contents> Get(const std::string& key) = 0;
   /// All keys that begin with `prefix`.
   virtual absl::StatusOr<Contents> Read(const std::string& prefix) = 0;
-  /// All of it or nothing; the revision that it has then. ABORTED if a key's revision is not what
-  /// it has to be.
+  /// All of it or nothing; the revision that it has then. ABORTED, and nothing was done, if a key's
+  /// revision is not what it has to be.
   virtual absl::StatusOr<int64_t> Apply(const std::vector<Change>& changes) = 0;
   /// Calls `on_events` with the changes of keys that begin with `prefix`, from `revision` on, in
   /// order, until `stop` is requested (OK) or something breaks. OUT_OF_RANGE if changes since

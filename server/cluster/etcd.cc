@@ -55,6 +55,21 @@ class Etcd final : public Directory {
     }
   }
 
+  absl::StatusOr<Contents> Get(const std::string& key) override {
+    pb::RangeRequest request;
+    request.set_key(key);
+    pb::RangeResponse response;
+    absl::Status status = Ask([&](Member& member, grpc::ClientContext& context) {
+      response.Clear();
+      return member.kv->Range(&context, request, &response);
+    });
+    if (!status.ok()) return status;
+    Contents contents;
+    contents.revision = response.header().revision();
+    for (const pb::KeyValue& pair : response.kvs()) contents.entries.push_back(EntryOf(pair));
+    return contents;
+  }
+
   absl::StatusOr<Contents> Read(const std::string& prefix) override {
     constexpr int64_t kPage = 1000;
     Contents contents;
@@ -99,11 +114,18 @@ class Etcd final : public Directory {
       }
     }
     pb::TxnResponse response;
+    int asked = 0;
     absl::Status status = Ask([&](Member& member, grpc::ClientContext& context) {
       response.Clear();
+      ++asked;
       return member.kv->Txn(&context, request, &response);
     });
     if (!status.ok()) return status;
+    // The member that did not answer may have done it.
+    if (!response.succeeded() && asked > 1) {
+      return absl::UnavailableError(
+          "a member of etcd did not answer: whether the change was made is not known");
+    }
     if (!response.succeeded()) {
       return absl::AbortedError("another node has changed it in the directory meanwhile");
     }

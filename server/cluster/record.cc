@@ -59,7 +59,8 @@ std::string ToJson(const NodeRecord& record) {
               {"address", record.address},
               {"devices", record.devices},
               {"memory_bytes", record.memory_bytes},
-              {"free_memory_bytes", record.free_memory_bytes}}
+              {"free_memory_bytes", record.free_memory_bytes},
+              {"run", record.run}}
       .dump();
 }
 
@@ -70,6 +71,8 @@ absl::StatusOr<NodeRecord> ParseNodeRecord(std::string_view text) {
     object.at("devices").get_to(record.devices);
     object.at("memory_bytes").get_to(record.memory_bytes);
     object.at("free_memory_bytes").get_to(record.free_memory_bytes);
+    // Servers that were before there was such a number write none.
+    record.run = object.value("run", "");
   });
 }
 

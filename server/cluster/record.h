@@ -28,6 +28,7 @@ struct NodeRecord {
   std::vector<std::string> devices;
   int64_t memory_bytes = 0;  ///< of the host, that it may use; its weight
   int64_t free_memory_bytes = 0;
+  std::string run = {};  ///< another each time that the server starts
 };
 std::string ToJson(const NodeRecord& record);
 absl::StatusOr<NodeRecord> ParseNodeRecord(std::string_view json);

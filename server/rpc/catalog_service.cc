@@ -214,13 +214,18 @@ class CatalogService final : public Service {
           absl::Status status = MayChange(caller, request.name());
           if (status.ok()) status = IsFree(caller, request.new_name());
           if (!status.ok()) return status;
-          const auto copy = Changed(service_, {caller.tenant, request.new_name()}, [&] {
+          const auto make = [&] {
             auto made = service_.engine.catalog().Copy(caller.tenant, request.name(),
                                                        request.new_name(), request.replace(),
                                                        service_.threads_per_worker, stop);
             if (made.ok()) service_.live_streams.MatrixChanged((*made)->tenant(), (*made)->name());
             return made;
-          });
+          };
+          const absl::StatusOr<engine::MatrixLease> copy =
+              service_.cluster == nullptr
+                  ? make()
+                  : service_.cluster->Copy(engine::Named(caller.tenant, request.name()),
+                                           {caller.tenant, request.new_name()}, make);
           if (!copy.ok()) return copy.status();
           return Describe(**copy, caller, reply);
         });

@@ -13,6 +13,7 @@
 #include "server/rpc/convert.h"
 #include "server/rpc/receive_chunk.h"
 #include "server/rpc/routes.h"
+#include "server/rpc/worker_pool.h"
 #include "server/security/access.h"
 #include "server/telemetry/telemetry.h"
 
@@ -579,9 +580,29 @@ void ComputeStream::Cancel(const ComputeCancel& cancel) {
 }
 
 void ComputeStream::QueueEnd(ComputeRequest& request, engine::CallEnd end) {
-  if (end.status.ok() && !request.publishes.empty()) {
-    service_.live_streams.MatrixChanged(tenant_, request.publishes);
+  if (!end.status.ok() || request.publishes.empty()) return QueueLastly(request, std::move(end));
+  service_.live_streams.MatrixChanged(tenant_, request.publishes);
+  if (service_.cluster == nullptr) return QueueLastly(request, std::move(end));
+  // It is acknowledged when the cluster has it.
+  std::shared_ptr<ComputeRequest> kept;
+  {
+    const MutexLock lock(mutex_);
+    kept = requests_.at(request.id());
   }
+  const auto ending = std::make_shared<engine::CallEnd>(std::move(end));
+  const absl::Status runs =
+      service_.changes.Run(tenant_, [self = shared_from_this(), kept, ending] {
+        ending->status = self->service_.cluster->Enter({self->tenant_, kept->publishes});
+        self->QueueLastly(*kept, std::move(*ending));
+      });
+  if (runs.ok()) return;
+  ending->status = absl::UnavailableError(
+      fmt::format("\"{}\" is here, and will be told to the cluster later: {}", kept->publishes,
+                  std::string(runs.message())));
+  QueueLastly(*kept, std::move(*ending));
+}
+
+void ComputeStream::QueueLastly(ComputeRequest& request, engine::CallEnd end) {
   Todo todo;
   {
     const MutexLock lock(mutex_);

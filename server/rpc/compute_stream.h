@@ -107,6 +107,9 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   void CarrierEnded(const Carrier& carrier, const absl::Status& why);
 
  private:
+  /// The end of one that nothing is left to do for.
+  void QueueLastly(ComputeRequest& request, engine::CallEnd end);
+
   /// Found to do under the lock, done without it.
   struct Todo {
     std::vector<std::pair<std::shared_ptr<engine::Call>, absl::Status>> stop;

@@ -47,7 +47,7 @@ constexpr size_t kMostSteps = 300'000;
 constexpr char kEtcd[] = "etcd";
 
 struct Tally {
-  int64_t rounds = 0, calls = 0, unknown = 0, refused = 0;
+  int64_t rounds = 0, calls = 0, unknown = 0, refused = 0, changed = 0;
   double slowest_whole = 0;                 ///< seconds
   std::map<std::string, int64_t> failures;  ///< by kind
 };
@@ -302,6 +302,7 @@ class Campaign {
   /// `quiet`: from when on nothing changed.
   absl::Status Judge(const std::vector<std::unique_ptr<NodesClient>>& clients, int64_t quiet) {
     tally_.refused = shared_.refused;
+    tally_.changed = shared_.changed;
     for (size_t pair = 0; pair < kPairs; ++pair) {
       NodesHistory history;
       for (const auto& client : clients) {
@@ -333,8 +334,8 @@ class Campaign {
             event.may_be_lost = false;
             event.returned = std::min(quiet, seen->second);
           }
-        } else if (NodesModel::OnlyLooks(event.operation) && event.invoked < quiet) {
-          // A node may answer by what it heard of etcd that long ago.
+        } else if (NodesModel::IsLook(event.operation) && event.invoked < quiet) {
+          // A node may answer a read by what it heard of etcd that long ago; not a change.
           event.invoked -= kOld.count();
         }
         without.push_back(event);
@@ -417,9 +418,17 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
     if (!status.ok()) campaign.ShowLogs();
     const Tally& tally = campaign.tally();
     for (const auto& [kind, times] : tally.failures) std::cout << kind << ": " << times << "\n";
-    std::cout << "calls that nobody could answer in time: " << tally.refused << std::endl;
+    std::cout << "calls that were refused, or that nobody could answer in time: " << tally.refused
+              << std::endl;
     bounds.AtLeast("rounds", static_cast<double>(tally.rounds), 1, "");
     bounds.AtLeast("calls that were put in order", static_cast<double>(tally.calls), 20, "");
+    bounds.AtLeast("changes that were acknowledged, a round",
+                   static_cast<double>(tally.changed) / static_cast<double>(tally.rounds), 5, "");
+    // A cluster that refuses everything does nothing wrong.
+    bounds.AtMost("calls that were refused, of all",
+                  static_cast<double>(tally.refused) /
+                      static_cast<double>(std::max<int64_t>(tally.refused + tally.calls, 1)),
+                  0.8, "");
     bounds.AtMost("of these without an answer", static_cast<double>(tally.unknown),
                   static_cast<double>(tally.calls) / 4, "");
     bounds.AtMost("the slowest time until all is whole again", tally.slowest_whole,

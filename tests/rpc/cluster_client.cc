@@ -60,4 +60,29 @@ absl::Status UseMatrix(const std::string& address, const std::string& name, int 
   return matrix->Delete();
 }
 
+absl::Status KeepProduct(const std::string& address, size_t copies) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  std::vector<int64_t> row_offsets;
+  std::vector<int32_t> column_indices;
+  for (int64_t row = 0; row <= kRows; ++row) row_offsets.push_back(row);
+  for (int32_t row = 0; row < kRows; ++row) column_indices.push_back(row);
+  const std::vector<float> twos(kRows, 2);
+  const absl::StatusOr<Matrix> matrix = client->Upload(
+      "factor",
+      {kRows, kRows, std::span(row_offsets), column_indices, std::span<const float>(twos)});
+  if (!matrix.ok()) return matrix.status();
+  for (const bool replace : {false, true}) {
+    const auto kept = matrix->SpgemmKeep(*matrix, "product", {.replace = replace});
+    if (!kept.ok()) return kept.status();
+    const auto info = client->MatrixNamed("product").Info();
+    if (!info.ok()) return info.status();
+    if (info->nodes.size() != copies) {
+      return absl::InternalError(
+          fmt::format("{} nodes have the product, not {}", info->nodes.size(), copies));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace sparsed::test

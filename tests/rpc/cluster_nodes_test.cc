@@ -185,6 +185,26 @@ TEST_F(ClusterNodes, AClientWithReplicasSeesItsOwnChanges) {
   }
 }
 
+TEST_F(ClusterNodes, AProductThatIsKeptHasItsCopiesWhenItIsAcknowledged) {
+  Start(3, 2);
+  for (const std::string& address : addresses_) {
+    const absl::Status kept = KeepProduct(address, 2);
+    ASSERT_TRUE(kept.ok()) << kept;
+    for (const char* name : {"factor", "product"}) {
+      grpc::Status deleted;
+      for (const auto& node : nodes_) {
+        grpc::ClientContext context;
+        v1::DeleteMatrixRequest request;
+        request.set_name(name);
+        v1::DeleteMatrixReply reply;
+        deleted = node->catalog().Delete(&context, request, &reply);
+        if (deleted.ok()) break;
+      }
+      ASSERT_TRUE(deleted.ok()) << deleted.error_message();
+    }
+  }
+}
+
 TEST_F(ClusterNodes, ACopyHasTheCallersOrderToo) {
   Start(2, 2);
   Pattern pattern = Uniform(60, 50, 5, 3);

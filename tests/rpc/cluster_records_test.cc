@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,8 +32,19 @@ constexpr char kTenant[] = "default";
 /// Keys and revisions as etcd has them; leases never end.
 class Memory {
  public:
+  absl::StatusOr<Directory::Contents> Get(const std::string& key) const {
+    const MutexLock lock(mutex_);
+    if (away_) return absl::UnavailableError("away");
+    Directory::Contents contents;
+    contents.revision = revision_;
+    const auto found = entries_.find(key);
+    if (found != entries_.end()) contents.entries.push_back(found->second);
+    return contents;
+  }
+
   absl::StatusOr<Directory::Contents> Read(const std::string& prefix) const {
     const MutexLock lock(mutex_);
+    ++prefixes_read_;
     if (away_) return absl::UnavailableError("away");
     Directory::Contents contents;
     contents.revision = revision_;
@@ -42,6 +55,14 @@ class Memory {
   }
 
   absl::StatusOr<int64_t> Apply(const std::vector<Directory::Change>& changes) {
+    std::function<void()> before;
+    {
+      const MutexLock lock(mutex_);
+      if (std::ranges::find(changes, before_key_, &Directory::Change::key) != changes.end()) {
+        before = std::exchange(before_, nullptr);
+      }
+    }
+    if (before) before();
     const MutexLock lock(mutex_);
     if (away_) return absl::UnavailableError("away");
     for (const Directory::Change& change : changes) {
@@ -89,6 +110,19 @@ class Memory {
     const MutexLock lock(mutex_);
     return revision_;
   }
+  int64_t prefixes_read() const {
+    const MutexLock lock(mutex_);
+    return prefixes_read_;
+  }
+  void PutKey(const std::string& key, std::optional<std::string> value) {
+    EXPECT_TRUE(Apply({{.key = key, .value = std::move(value), .if_revision = {}}}).ok());
+  }
+  /// `then` is called once, before the next change that names the key is looked at.
+  void BeforeChangeOf(const std::string& key, std::function<void()> then) {
+    const MutexLock lock(mutex_);
+    before_key_ = key;
+    before_ = std::move(then);
+  }
   void Put(const MatrixRecord& record) {
     const auto put = Apply({{.key = server::DirectoryKey(record.key),
                              .value = ToJson(record),
@@ -114,6 +148,9 @@ class Memory {
 
  private:
   mutable Mutex mutex_;
+  mutable int64_t prefixes_read_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string before_key_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> before_ ABSL_GUARDED_BY(mutex_);
   bool hidden_ ABSL_GUARDED_BY(mutex_) = false, away_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t revision_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<std::string, Directory::Entry> entries_ ABSL_GUARDED_BY(mutex_);
@@ -124,6 +161,7 @@ class MemoryDirectory final : public Directory {
  public:
   explicit MemoryDirectory(Memory& memory) : memory_(memory) {}
 
+  absl::StatusOr<Contents> Get(const std::string& key) override { return memory_.Get(key); }
   absl::StatusOr<Contents> Read(const std::string& prefix) override { return memory_.Read(prefix); }
   absl::StatusOr<int64_t> Apply(const std::vector<Change>& changes) override {
     return memory_.Apply(changes);
@@ -618,6 +656,182 @@ TEST_F(ClusterRecords, ACopyThatCameBeforeItsOwnerCouldSaySoTakesOverAfterAResta
   Join();
   ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "a"; }));
   EXPECT_EQ(memory_.Record("g")->CopyAt("a")->identity, IdentityOf(*Here("g")));
+}
+
+TEST_F(ClusterRecords, AChangeThatReachedACopyAndWasNotToldGoesOnWhereItsOwnerIsLost) {
+  MustUpload(server_, "g", pattern_);
+  MustUploadAs("g", 2);
+  const CopyIdentity here = IdentityOf(*Here("g"));
+  ASSERT_GT(here.version, 1U);
+  // This node had the acknowledged version; its owner has made two more, and the first came here.
+  MatrixRecord record = RecordOf("g", {{"b", {7, here.version + 1}}});
+  record.previous = {{"a", {7, here.version - 1}}};
+  record.former = {"a"};
+  memory_.Put(record);
+  Join();
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "a"; }));
+  EXPECT_EQ(memory_.Record("g")->CopyAt("a")->identity, here);
+  EXPECT_EQ(memory_.Record("g")->former, std::vector<std::string>{"b"});
+  EXPECT_EQ(IdentityOf(*Here("g")), here);
+  EXPECT_TRUE(Eventually([&] { return cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok(); }));
+}
+
+TEST_F(ClusterRecords, WhatIsOlderThanTheAcknowledgedVersionDoesNotTakeOver) {
+  MustUpload(server_, "g", pattern_);
+  const CopyIdentity here = IdentityOf(*Here("g"));
+  MatrixRecord record = RecordOf("g", {{"b", {7, here.version + 2}}});
+  record.previous = {{"a", {7, here.version + 1}}};
+  record.former = {"a"};
+  memory_.Put(record);
+  Join();
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->previous.empty(); }));
+  EXPECT_EQ(memory_.Record("g")->owner(), "b");
+}
+
+TEST_F(ClusterRecords, AnOwnerDoesNotGiveWhatIsNewerToNodesThatAreAway) {
+  MustUpload(server_, "g", pattern_);
+  MustUploadAs("g", 2);
+  const CopyIdentity here = IdentityOf(*Here("g"));
+  const CopyIdentity before = {7, here.version - 1};
+  memory_.Put(RecordOf("g", {{"a", before}, {"c", before}}));
+  Join();
+  ASSERT_TRUE(Eventually([&] {
+    const auto record = memory_.Record("g");
+    return record->CopyAt("a") != nullptr && record->CopyAt("a")->identity == here;
+  }));
+  EXPECT_EQ(memory_.Record("g")->owner(), "a");
+  EXPECT_EQ(IdentityOf(*Here("g")), here);
+  EXPECT_TRUE(Eventually([&] { return cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok(); }));
+}
+
+TEST_F(ClusterRecords, ANodeThatComesBackAsItIsForgottenIsNot) {
+  memory_.PutNode("c", true);
+  memory_.Put(RecordOf("g", {{"c", kOther}, {"b", kOther}}));
+  Join();
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "g"}).has_value(); }));
+  const std::string mark = fmt::format("{}b", server::kForgottenPrefix);
+  memory_.BeforeChangeOf(mark, [&] { memory_.PutNode("b", true); });
+  const absl::Status refused = cluster_->Forget("b", true).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_TRUE(memory_.Get(mark)->entries.empty());
+  EXPECT_TRUE(memory_.Record("g")->Knows("b"));
+}
+
+TEST_F(ClusterRecords, ANodeThatIsForgottenAsItComesBackDoesNot) {
+  MustUpload(server_, "g", pattern_);
+  // Between its look for a mark and its registration.
+  memory_.BeforeChangeOf(fmt::format("{}a", server::kNodesPrefix), [&] {
+    memory_.PutKey(fmt::format("{}a", server::kForgottenPrefix), "true");
+  });
+  EXPECT_FALSE(TryToJoin(1, {}).ok());
+  EXPECT_TRUE(memory_.Get(fmt::format("{}a", server::kNodesPrefix))->entries.empty());
+}
+
+TEST_F(ClusterRecords, WhoIsForgottenWhileItRunsServesNothing) {
+  Join(1);
+  ASSERT_TRUE(Made("g", 1).ok());
+  EXPECT_TRUE(cluster_->Route(kTenant, "g", Cluster::Need::kRead).ok());
+  memory_.PutKey(fmt::format("{}a", server::kForgottenPrefix), "true");
+  memory_.PutNode("a", false);
+  memory_.PutKey(server::DirectoryKey({kTenant, "g"}), std::nullopt);
+  const auto serves_nothing = [&] {
+    return absl::IsUnavailable(cluster_->Route(kTenant, "g", Cluster::Need::kRead)) &&
+           absl::IsUnavailable(cluster_->RouteAll(kTenant, {"g", "h"}));
+  };
+  ASSERT_TRUE(Eventually(serves_nothing));
+  EXPECT_NE(cluster_->Problem().find("forget"), std::string::npos) << cluster_->Problem();
+  EXPECT_FALSE(memory_.Record("g").has_value());
+}
+
+TEST_F(ClusterRecords, AServerWhosePlaceAnotherOneTookServesNothing) {
+  Join(1);
+  ASSERT_TRUE(Made("g", 1).ok());
+  // Of the same name and address.
+  const server::NodeRecord other = {"a", "127.0.0.1:2", {"cpu"}, 1, 1, "another"};
+  memory_.PutKey(fmt::format("{}a", server::kNodesPrefix), ToJson(other));
+  ASSERT_TRUE(Eventually(
+      [&] { return absl::IsUnavailable(cluster_->Route(kTenant, "g", Cluster::Need::kRead)); }));
+  EXPECT_TRUE(absl::IsUnavailable(Made("g", 2).status()));
+  const auto there = memory_.Get(fmt::format("{}a", server::kNodesPrefix));
+  EXPECT_EQ(server::ParseNodeRecord(there->entries.front().value)->run, "another");
+}
+
+TEST_F(ClusterRecords, AnUploadReadsItsOwnRecordAlone) {
+  Join(1);
+  const int64_t before = memory_.prefixes_read();
+  ASSERT_TRUE(Made("m", 1).ok());
+  EXPECT_EQ(memory_.prefixes_read(), before);
+}
+
+TEST_F(ClusterRecords, OnlyWhatIsAcknowledgedIsCopied) {
+  MustUpload(server_, "g", pattern_);
+  MatrixRecord record = RecordOf("g", {{"a", IdentityOf(*Here("g"))}});
+  record.previous = {{"c", kOther}};
+  memory_.Put(record);
+  memory_.PutNode("c", true);  // and it answers nobody
+  Join();
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "g"}).has_value(); }));
+  const auto make = [&]() -> absl::StatusOr<engine::MatrixLease> {
+    return server_.engine().catalog().Copy(kTenant, "g", "h", false, 1, {});
+  };
+  const absl::Status refused = cluster_->Copy({kTenant, "g"}, {kTenant, "h"}, make).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_EQ(Here("h"), nullptr);
+  // What is, is.
+  memory_.PutNode("c", false);
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->previous.empty(); }));
+  const auto copied = cluster_->Copy({kTenant, "g"}, {kTenant, "h"}, make);
+  EXPECT_TRUE(copied.ok()) << copied.status();
+  EXPECT_EQ(memory_.Record("h")->owner(), "a");
+}
+
+TEST_F(ClusterRecords, AChangeThatIsToldLaterIsNotSaidToBeNone) {
+  Join(1);
+  ASSERT_TRUE(Made("g", 1).ok());
+  // Somebody else writes into the record each time.
+  std::atomic<bool> interferes = true;
+  const std::function<void()> again = [&] {
+    if (!interferes) return;
+    MatrixRecord record = *memory_.Record("g");
+    ++record.epoch;
+    memory_.Put(record);
+    memory_.BeforeChangeOf(server::DirectoryKey({kTenant, "g"}), again);
+  };
+  const absl::Status told =
+      cluster_
+          ->Change({kTenant, "g"},
+                   [&]() -> absl::StatusOr<engine::MatrixLease> {
+                     MustUploadAs("g", 2);
+                     memory_.BeforeChangeOf(server::DirectoryKey({kTenant, "g"}), again);
+                     return Here("g");
+                   })
+          .status();
+  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  interferes = false;
+  EXPECT_TRUE(Eventually(
+      [&] { return memory_.Record("g")->CopyAt("a")->identity == IdentityOf(*Here("g")); }));
+}
+
+TEST_F(ClusterRecords, WhatAProductMadeIsEnteredBeforeItIsAcknowledged) {
+  MustUpload(server_, "g", pattern_);
+  memory_.Put(RecordOf("g", {{"a", IdentityOf(*Here("g"))}, {"c", kOther}}));
+  memory_.PutNode("c", true);  // and it answers nobody
+  memory_.PutNode("b", true);
+  Join(2);
+  ASSERT_TRUE(cluster_->Change({kTenant, "g"}, [&] { return Here("g"); }).ok()) << "it owns it";
+  ASSERT_TRUE(cluster_->CheckFree(kTenant, "g").ok());
+  MustUploadAs("g", 2);
+  EXPECT_GT(Here("g")->version(), 3U) << "above what others may have used";
+  const absl::Status alone = cluster_->Enter({kTenant, "g"});
+  EXPECT_TRUE(absl::IsUnavailable(alone)) << alone;
+  EXPECT_EQ(memory_.Record("g")->CopyAt("a")->identity, IdentityOf(*Here("g")));
+  // Another node has taken the name meanwhile.
+  memory_.Put(RecordOf("h", {{"b", kOther}}));
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "h"}).has_value(); }));
+  MustUpload(server_, "h", pattern_);
+  const absl::Status lost = cluster_->Enter({kTenant, "h"});
+  EXPECT_TRUE(absl::IsAborted(lost)) << lost;
+  EXPECT_EQ(Here("h"), nullptr);
 }
 
 }  // namespace

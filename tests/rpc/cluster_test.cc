@@ -1,5 +1,6 @@
 // What a cluster stands on: placement, records, a real etcd, and who is a node.
 #include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "etcd/etcd.grpc.pb.h"
 #include "server/cluster/etcd.h"
 #include "server/cluster/placement.h"
 #include "server/cluster/record.h"
@@ -306,6 +308,48 @@ TEST_F(EtcdTest, TheNextMemberIsAskedWhenOneDoesNotAnswer) {
       OpenEtcd({fmt::format("127.0.0.1:{}", test::FreePort()), etcd_->address()});
   EXPECT_TRUE(both->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}}).ok());
   EXPECT_EQ(both->Read("/t/")->entries.size(), 1U);
+}
+
+/// A member that does what it is asked and dies before it can say so.
+class Mute final : public etcdserverpb::KV::Service {
+ public:
+  explicit Mute(const std::string& etcd)
+      : etcd_(etcdserverpb::KV::NewStub(
+            grpc::CreateChannel(etcd, grpc::InsecureChannelCredentials()))) {}
+  grpc::Status Txn(grpc::ServerContext* /*context*/, const etcdserverpb::TxnRequest* request,
+                   etcdserverpb::TxnResponse* response) override {
+    grpc::ClientContext context;
+    const grpc::Status done = etcd_->Txn(&context, *request, response);
+    return done.ok() ? grpc::Status(grpc::UNAVAILABLE, "gone") : done;
+  }
+
+ private:
+  const std::unique_ptr<etcdserverpb::KV::Stub> etcd_;
+};
+
+TEST_F(EtcdTest, AChangeThatTwoMembersWereAskedForIsNotSaidToBeNone) {
+  Mute mute(etcd_->address());
+  const std::string address = fmt::format("127.0.0.1:{}", test::FreePort());
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&mute);
+  const std::unique_ptr<grpc::Server> member = builder.BuildAndStart();
+  ASSERT_NE(member, nullptr);
+  const std::unique_ptr<Directory> both = OpenEtcd({address, etcd_->address()});
+  const absl::Status told = both->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}}).status();
+  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  EXPECT_EQ(directory_->Get("/t/a")->entries.size(), 1U) << "it was done";
+}
+
+TEST_F(EtcdTest, OneKeyIsReadWithoutThoseThatBeginAlike) {
+  ASSERT_TRUE(directory_->Apply({{.key = "/t/a", .value = "1", .if_revision = 0}}).ok());
+  ASSERT_TRUE(directory_->Apply({{.key = "/t/ab", .value = "2", .if_revision = 0}}).ok());
+  const auto one = directory_->Get("/t/a");
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_EQ(one->entries.size(), 1U);
+  EXPECT_EQ(one->entries.front().value, "1");
+  EXPECT_GE(one->revision, one->entries.front().revision);
+  EXPECT_TRUE(directory_->Get("/t/")->entries.empty());
 }
 
 }  // namespace

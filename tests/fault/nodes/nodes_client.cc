@@ -22,7 +22,9 @@ constexpr int64_t kValueStep = kMostDegree + 1;
 constexpr int64_t kWidth = 2;
 constexpr std::chrono::seconds kPatience(4);
 /// Each doubles, at worst, what may have happened: a client that has so many in a round only reads.
-constexpr int kMostUnknown = 2;
+constexpr int kMostUnknown = 6;
+/// In which a name has to answer when nothing fails any more.
+constexpr std::chrono::seconds kAnswers(10);
 
 /// `degree` nonzeros in each row. A value times a degree is a whole number that f32 has exactly.
 struct Content {
@@ -117,8 +119,21 @@ absl::Status NodesClient::ReadAll() {
           NodesModel::Operation operation;
           operation.call = call;
           operation.name = name;
-          absl::Status read = Call(*client, node, pair, std::move(operation));
-          if (!read.ok()) return read;
+          // What is lost may answer that it is away for ever: that is no answer.
+          const NodesHistory& history = histories_[static_cast<size_t>(pair)];
+          const size_t answers = history.size();
+          const auto deadline = std::chrono::steady_clock::now() + kAnswers;
+          while (history.size() == answers) {
+            absl::Status read = Call(*client, node, pair, operation);
+            if (!read.ok()) return read;
+            if (history.size() > answers) break;
+            if (std::chrono::steady_clock::now() > deadline) {
+              return absl::InternalError(
+                  fmt::format("{} does not say what {} is, though nothing fails: {}",
+                              shared_.nodes[node], NameOf(pair, name), last_refusal_.ToString()));
+            }
+            std::this_thread::sleep_for(milliseconds(200));
+          }
         }
       }
     }
@@ -213,6 +228,7 @@ absl::Status NodesClient::End(int pair, NodesEvent event, const absl::Status& st
   event.returned = NowNs();
   NodesModel::Operation& operation = event.operation;
   const bool changes = !NodesModel::OnlyLooks(operation);
+  if (!status.ok()) last_refusal_ = status;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       operation.outcome = Outcome::kOk;
@@ -232,6 +248,7 @@ absl::Status NodesClient::End(int pair, NodesEvent event, const absl::Status& st
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kResourceExhausted:
+      ++shared_.refused;
       refusals_.push_back({pair, std::move(event), status});
       return absl::OkStatus();
     case absl::StatusCode::kUnavailable:
@@ -248,6 +265,7 @@ absl::Status NodesClient::End(int pair, NodesEvent event, const absl::Status& st
   if (operation.call == Kind::kUpload && operation.outcome == Outcome::kAbsent) {
     return absl::OkStatus();
   }
+  if (changes && operation.outcome == Outcome::kOk) ++shared_.changed;
   histories_[static_cast<size_t>(pair)].push_back(std::move(event));
   return absl::OkStatus();
 }

@@ -20,7 +20,8 @@ struct SharedNodes {
   int pairs = 0;
   std::atomic<bool> ending = false;
   std::atomic<int64_t> next_value = 1;  ///< 1 more than a multiple of 5
-  std::atomic<int64_t> refused = 0;     ///< calls that ended UNAVAILABLE or too late
+  std::atomic<int64_t> refused = 0;     ///< calls that were not done, or of which nobody knows
+  std::atomic<int64_t> changed = 0;     ///< changes that were acknowledged
 };
 
 class NodesClient {
@@ -31,7 +32,8 @@ class NodesClient {
   /// Calls until `shared.ending`. INTERNAL, with a sentence, if something came back that is wrong
   /// whatever the others did.
   absl::Status Run();
-  /// All names by all nodes, each asked itself, where it redirects to followed.
+  /// All names by all nodes, each asked itself, where it redirects to followed. INTERNAL if one
+  /// does not answer.
   absl::Status ReadAll();
   /// Of each pair.
   const std::vector<NodesHistory>& histories() const { return histories_; }
@@ -60,6 +62,7 @@ class NodesClient {
   std::map<size_t, Client> clients_;
   std::vector<NodesHistory> histories_;
   std::vector<Refusal> refusals_;
+  absl::Status last_refusal_;
   std::map<std::string, uint64_t> versions_;  ///< the last that was seen, by name
   int unknown_ = 0;                           ///< changes of which nobody knows what came
 };

@@ -69,10 +69,6 @@ States AfterLook(State state, const Operation& operation) {
   return {state};
 }
 
-bool IsLook(Call call) {
-  return call == Call::kInfo || call == Call::kRead || call == Call::kProduct;
-}
-
 std::string WhatWasAsked(const Operation& operation) {
   const std::string name(1, static_cast<char>('a' + operation.name));
   switch (operation.call) {
@@ -134,11 +130,16 @@ States NodesModel::After(const State& state, const Operation& operation) {
     case Outcome::kOk:
       break;
   }
-  return IsLook(operation.call) ? AfterLook(state, operation) : AfterChange(state, operation);
+  return IsLook(operation) ? AfterLook(state, operation) : AfterChange(state, operation);
+}
+
+bool NodesModel::IsLook(const Operation& operation) {
+  return operation.call == Call::kInfo || operation.call == Call::kRead ||
+         operation.call == Call::kProduct;
 }
 
 bool NodesModel::OnlyLooks(const Operation& operation) {
-  return IsLook(operation.call) || operation.outcome == Outcome::kAbsent ||
+  return IsLook(operation) || operation.outcome == Outcome::kAbsent ||
          operation.outcome == Outcome::kExists;
 }
 

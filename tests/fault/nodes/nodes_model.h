@@ -63,6 +63,9 @@ struct NodesModel {
   };
 
   static std::vector<State> After(const State& state, const Operation& operation);
+  /// It was not to change anything.
+  static bool IsLook(const Operation& operation);
+  /// It changed nothing.
   static bool OnlyLooks(const Operation& operation);
   /// The highest that servers said of each name.
   static std::array<uint64_t, 2> SeenVersions(const std::vector<Event<NodesModel>>& history);
