@@ -277,7 +277,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
     const Pattern& pattern = *matrix->pattern();
     const bool transposed = pattern.cols() != shape.rows;
     const absl::StatusOr<DistributionChoice> choice =
-        ChooseDistribution(*raw->executor_, *matrix, transposed, shape.cols, stop);
+        ChooseDistribution(*raw->executor_, *matrix, transposed, shape.cols, stop,
+                           /*best_alone=*/true);
+    // Without memory to find out the buffer may still find room whole.
+    if (absl::IsResourceExhausted(choice.status())) return Distribution::kWhole;
     if (!choice.ok()) return choice.status();
     return choice->best;
   };

@@ -159,8 +159,8 @@ std::vector<std::string> DistributionTexts(const ExplainedOperation& o) {
       "ms in all against {:.4f} ms on one: {}",
       o.spread_ms, with_spread, whole_ms,
       with_spread < whole_ms ? "it pays"
-                             : "it does not pay; hold it distributed (buffers put "
-                               "--over-gpus)"));
+      : best_ms < whole_ms   ? "it does not pay; hold it distributed (buffers put --over-gpus)"
+                             : "it does not pay, and would not if it were held distributed"));
   return texts;
 }
 

@@ -62,6 +62,11 @@ size_t OffsetOf(const DenseBlock& block, const DenseShape& shape) {
          ColumnBytes(shape, block.first_col);
 }
 
+/// Null with one device, for which nothing is cut.
+std::shared_ptr<DenseCuts> NewCuts(const DenseOptions& options) {
+  return options.blocks > 1 ? std::make_shared<DenseCuts>(options.on_moved_by_host) : nullptr;
+}
+
 /// The block's part of the whole matrix, in memory of its own.
 absl::StatusOr<Array> TakeBlock(const Array& whole, const DenseShape& shape,
                                 const DenseBlock& block, MemorySource& memory) {
@@ -341,14 +346,24 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   absl::StatusOr<std::vector<DenseBlock>> blocks = catalog_.BlocksFor(header_, stop);
   if (!blocks.ok()) return blocks.status();
   held->blocks = *std::move(blocks);
-  held->cuts = std::make_shared<DenseCuts>(catalog_.options_.on_moved_by_host);
+  held->cuts = NewCuts(catalog_.options_);
   if (!held->blocks.empty()) {
     MemorySource& memory = catalog_.MemoryOf(header_.tenant);
+    absl::Status all_taken;
     for (DenseBlock& block : held->blocks) {
       absl::StatusOr<Array> taken = TakeBlock(elements, held->shape, block, memory);
-      if (!taken.ok()) return taken.status();
+      all_taken = taken.status();
+      if (!taken.ok()) break;
       block.elements = std::make_shared<LazyArray>(*std::move(taken));
     }
+    const bool may_be_whole = header_.distribution == Distribution::kAuto;
+    if (absl::IsResourceExhausted(all_taken) && may_be_whole) {
+      held->blocks.clear();
+    } else if (!all_taken.ok()) {
+      return all_taken;
+    }
+  }
+  if (!held->blocks.empty()) {
     // The disk has it whole; else it need not be in memory twice.
     if (!held->durable) {
       held->elements = WholeOf(held->shape, held->blocks, catalog_.options_.on_moved_by_host,
@@ -542,7 +557,7 @@ absl::Status DenseCatalog::Restore(const StoreContents& contents) {
     }
     held->elements = std::make_shared<LazyArray>(DiskCopyOf(
         store_, budget_, MemoryUse::kBuffers, budget_.OwnerOf(record.tenant), record.array));
-    held->cuts = std::make_shared<DenseCuts>(options_.on_moved_by_host);
+    held->cuts = NewCuts(options_);
     held->blocks = CutOutOf(held->elements, held->shape, BlocksOf(record), /*on_moved=*/nullptr,
                             MemoryUse::kBuffers, budget_, budget_.OwnerOf(record.tenant));
     Tenant& tenant = budget_.tenants().Of(record.tenant);
@@ -594,8 +609,9 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
   const int64_t elements = header.shape.elements();
   const size_t bytes = static_cast<size_t>(elements) * SizeOf(header.shape.type);
   const MemoryOwner& owner = budget_.OwnerOf(header.tenant);
-  // Its blocks are taken out of the whole.
-  const size_t room = Distributes(header, header.distribution) ? 2 * bytes : bytes;
+  // Its blocks are taken out of the whole. Where the server chooses, it stays whole without room.
+  const bool must = header.distribution != Distribution::kAuto;
+  const size_t room = must && Distributes(header, header.distribution) ? 2 * bytes : bytes;
   if (absl::Status s = CheckRoom(budget_, MemoryUse::kBuffers, room, &owner); !s.ok()) return s;
   {
     // Before anything comes; it is asked again when all is there.
@@ -765,7 +781,7 @@ absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements,
   held->durable = false;
   held->elements = std::move(elements);
   held->blocks = std::move(blocks);
-  held->cuts = std::make_shared<DenseCuts>(catalog_->options_.on_moved_by_host);
+  held->cuts = NewCuts(catalog_->options_);
   const MutexLock lock(catalog_->mutex_);
   const NameKey key(base_->tenant, base_->name);
   const auto present = catalog_->entries_.find(key);

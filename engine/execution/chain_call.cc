@@ -334,7 +334,7 @@ bool ChainCall::IsFetched(size_t value) const {
 }
 
 absl::StatusOr<Resolved> ChainCall::ResolveStep(const Step& step) {
-  return Resolve(*impl_, device(), step.matrix, step.problem, step.plan);
+  return Resolve(*impl_, device(), step.matrix, step.problem, step.plan, IsTrial(tenant()));
 }
 
 absl::StatusOr<PlacedSparse> ChainCall::PlaceMatrix(const Step& step, Resolved& plan,

@@ -120,7 +120,7 @@ absl::StatusOr<Resolved> DenseCall::Joined::FindPlan() {
   PlanTable::Found found = first_.matrix_->pattern()->plans().Find(ClassOf(problem_));
   // A lane does not read the disk: what the first of them was going to run by is in memory.
   if (LoaderOf(impl, first_.device(), first_.matrix_, found) != nullptr) found = first_.plan_;
-  return Resolve(impl, first_.device(), first_.matrix_, problem_, found);
+  return Resolve(impl, first_.device(), first_.matrix_, problem_, found, IsTrial(first_.tenant()));
 }
 
 absl::StatusOr<PlacedDense> DenseCall::Joined::GatherB() {

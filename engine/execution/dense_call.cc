@@ -221,7 +221,8 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
     *end = CheckedOn(*lane.backend, token(), GoOn(lane));
     return whole_ != nullptr ? Next::kAgain : Next::kEnded;
   }
-  absl::StatusOr<Resolved> plan = Resolve(*impl_, device(), matrix_, problem_, plan_);
+  absl::StatusOr<Resolved> plan =
+      Resolve(*impl_, device(), matrix_, problem_, plan_, IsTrial(tenant()));
   const auto run = [&](absl::Status (DenseCall::*how)(Resolved&, Lane&)) {
     return CheckedOn(*lane.backend, token(), plan.ok() ? (this->*how)(*plan, lane) : plan.status());
   };

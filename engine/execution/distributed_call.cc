@@ -47,6 +47,13 @@ absl::StatusOr<bool> FindValues(const Executor::Impl& impl, std::optional<Operan
   return true;
 }
 
+/// That was found before the call, or is the tenant's by its name.
+absl::StatusOr<MatrixLease> FindMatrix(const Executor::Impl& impl, const SpmmSpec& spec) {
+  const auto given = spec.part.matrices.find(spec.matrix);
+  if (given != spec.part.matrices.end()) return given->second;
+  return impl.catalog.Find(spec.tenant, spec.matrix);
+}
+
 /// The GPU of block `i`: there is one for each.
 DeviceId GpuOf(const Executor::Impl& impl, size_t i) { return impl.gpus[i].id(); }
 
@@ -309,7 +316,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginRows(
   call->rows_ = *std::move(rows);
   call->used_ = std::move(held);
   call->is_chain_ = is_chain;
-  call->is_trial_ = spec.results[0].place.blocks != nullptr;
+  call->is_trial_ = IsTrial(spec.tenant);
   const DenseShape& shape = call->rows_->shape();
   call->begin_ = {"", 0, shape.rows, shape.cols, {}};
   if (call->rows_->gathers()) {
@@ -333,6 +340,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::BeginInRows(
   chain.tenant = spec.tenant;
   chain.timeout_ns = spec.timeout_ns;
   chain.priority = spec.priority;
+  chain.part.matrices = spec.part.matrices;
   SpmmStep step;
   step.matrix = spec.matrix;
   step.transpose = spec.transpose;
@@ -381,7 +389,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
   if (!b.ok()) return b.status();
   if (IsInRows(*b)) return BeginInRows(impl, spec, *b, sink);
-  const bool is_trial = spec.result.blocks != nullptr;
+  const bool is_trial = IsTrial(spec.tenant) && spec.result.blocks != nullptr;
   if ((spec.result.held.empty() && !is_trial) || !IsDistributed(*b)) return nullptr;
   absl::StatusOr<HeldDenseLease> old = HeldDenseLease();
   if (spec.beta != 0) {
@@ -390,7 +398,7 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
     if (!old.ok()) return old.status();
     if (*old == nullptr || (*old)->shape.cols != (*b)->shape.cols) return nullptr;
   }
-  absl::StatusOr<MatrixLease> matrix = impl->catalog.Find(spec.tenant, spec.matrix);
+  const absl::StatusOr<MatrixLease> matrix = FindMatrix(*impl, spec);
   if (!matrix.ok()) return matrix.status();
   const Pattern& pattern = *(*matrix)->pattern();
   const DenseShape shape = {spec.transpose ? pattern.cols() : pattern.rows(), (*b)->shape.cols,
@@ -432,7 +440,11 @@ absl::StatusOr<std::shared_ptr<Call>> DistributedCall::Begin(
   if (!a.ok()) return a.status();
   const absl::StatusOr<HeldDenseLease> b = HeldOperand(*impl, "B", spec.b, spec.tenant);
   if (!b.ok()) return b.status();
-  if (IsInRows(*a) || IsInRows(*b)) return BeginInRows(impl, spec, *a, *b, sink);
+  if (IsInRows(*a) || IsInRows(*b)) {
+    auto in_rows = BeginInRows(impl, spec, *a, *b, sink);
+    // One beside it may lie in columns.
+    if (!in_rows.ok() || *in_rows != nullptr) return in_rows;
+  }
   if (*a == nullptr || *b == nullptr || (*a)->shape.cols != (*b)->shape.cols ||
       !(IsDistributed(*a) || IsDistributed(*b))) {
     return nullptr;

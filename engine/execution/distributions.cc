@@ -83,7 +83,8 @@ std::vector<int64_t> ChosenBounds(const CsrView& stored, bool transposed, int64_
 
 absl::StatusOr<DistributionChoice> ChooseDistribution(const Executor& executor,
                                                       const Matrix& matrix, bool transposed,
-                                                      int64_t k, const std::atomic<bool>* stop) {
+                                                      int64_t k, const std::atomic<bool>* stop,
+                                                      bool best_alone) {
   DistributionChoice choice;
   const std::deque<GpuBackend>& gpus = executor.gpus();
   const Pattern& pattern = *matrix.pattern();
@@ -107,21 +108,20 @@ absl::StatusOr<DistributionChoice> ChooseDistribution(const Executor& executor,
   of.copy_bytes_per_second = peers ? kPeerCopyBytesPerSecond : by_host;
   const PlanTable::Found found = pattern.plans().Find(ClassOf(of.problem));
   of.whole_ms = MeasuredMs(matrix, found, k);
-  if (std::min(of.rows, of.cols) >= of.gpus) {
-    if (absl::Status s = FindFetched(executor, matrix, of, stop); !s.ok()) return s;
-  }
   choice.estimates = EstimateDistributions(of);
-  choice.spread_ms = SpreadMilliseconds(of);
-  choice.best = BestOf(choice.estimates);
   const bool is_tried = found.exact && found.plan->plan.distribution &&
                         found.plan->plan.distribution->gpus == of.gpus;
-  if (is_tried) {
-    choice.tried = found.plan->plan.distribution;
-    const bool possible = std::ranges::any_of(choice.estimates, [&](const auto& estimate) {
-      return estimate.distribution == choice.tried->best;
-    });
-    if (possible) choice.best = choice.tried->best;
+  if (is_tried) choice.tried = found.plan->plan.distribution;
+  const bool is_known =
+      is_tried && std::ranges::any_of(choice.estimates, [&](const auto& estimate) {
+        return estimate.distribution == choice.tried->best;
+      });
+  if (std::min(of.rows, of.cols) >= of.gpus && !(is_known && best_alone)) {
+    if (absl::Status s = FindFetched(executor, matrix, of, stop); !s.ok()) return s;
+    choice.estimates = EstimateDistributions(of);
   }
+  choice.spread_ms = SpreadMilliseconds(of);
+  choice.best = is_known ? choice.tried->best : BestOf(choice.estimates);
   return choice;
 }
 

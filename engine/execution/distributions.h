@@ -26,10 +26,12 @@ struct DistributionChoice {
 std::vector<int64_t> ChosenBounds(const CsrView& stored, bool transposed, int64_t parts);
 
 /// Of SpMM with an operand of `k` columns, on all GPUs. Whole, where there are fewer than two, or
-/// one of them is lost. Where nothing was tried, a pass over the nonzeros finds what rows exchange.
-/// Reads the disk. Errors: CANCELLED, RESOURCE_EXHAUSTED, and those of Pattern::Csr.
+/// one of them is lost. A pass over the nonzeros finds what rows exchange, and reads the disk; with
+/// `best_alone` only where no trial says what is best, and the estimate of rows is without it
+/// elsewhere. Errors: CANCELLED, RESOURCE_EXHAUSTED, and those of Pattern::Csr.
 absl::StatusOr<DistributionChoice> ChooseDistribution(const Executor& executor,
                                                       const Matrix& matrix, bool transposed,
-                                                      int64_t k, const std::atomic<bool>* stop);
+                                                      int64_t k, const std::atomic<bool>* stop,
+                                                      bool best_alone = false);
 
 }  // namespace sparsed::engine

@@ -75,7 +75,13 @@ std::shared_ptr<ResultSink> OfOneDevice(const Executor::Impl& impl, const std::s
     if (operand->held.empty()) continue;
     // That there is none the call says.
     const absl::StatusOr<HeldDenseLease> held = impl.dense.Find(tenant, operand->held);
-    if (held.ok()) bytes += BytesToPutTogether(**held);
+    if (!held.ok()) continue;
+    // A GPU may have all of it from before.
+    const bool on_gpu = std::ranges::any_of(impl.gpus, [&](const GpuBackend& gpu) {
+      return gpu.device().residency().PresenceOf((*held)->elements) !=
+             Residency::Presence::kNothing;
+    });
+    if (!on_gpu) bytes += BytesToPutTogether(**held);
   }
   return bytes == 0 ? sink : std::make_shared<PutTogether>(std::move(sink), bytes);
 }
@@ -200,7 +206,8 @@ void Executor::Impl::RecordRun(DeviceId device, Operation operation, std::string
 }
 
 absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
-                                 const Problem& problem, const PlanTable::Found& found) {
+                                 const Problem& problem, const PlanTable::Found& found,
+                                 bool is_trial) {
   Resolved resolved;
   resolved.problem = problem;
   if (const std::shared_ptr<LazyLayout> planned = PlannedLayout(impl, device, found)) {
@@ -220,7 +227,7 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const Ma
     resolved.layout = *std::move(csr);
   }
   if (found.plan != nullptr) {
-    matrix->CountUse(found.plan->plan);
+    if (!is_trial) matrix->CountUse(found.plan->plan);
     resolved.kernel = FindLayoutKernel(problem.operation, found.plan->plan.kernel);
   }
   if (resolved.kernel && resolved.kernel->Serves(problem, *resolved.layout)) {
@@ -231,7 +238,8 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const Ma
     resolved = *std::move(plain);
   }
   const bool derived = matrix->pattern()->hash().empty();
-  if (found.due() && !derived && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
+  const bool asks = found.due() && !derived && !is_trial;
+  if (asks && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
   return resolved;
 }
 
@@ -356,6 +364,10 @@ absl::StatusOr<std::shared_ptr<Call>> Executor::Begin(SpmmSpec spec,
                                                       std::shared_ptr<ResultSink> sink) {
   auto distributed = DistributedCall::Begin(impl_, spec, sink);
   if (!distributed.ok() || *distributed != nullptr) return distributed;
+  // A trial of one device is of a block.
+  if (IsTrial(spec.tenant) && !spec.b.block) {
+    return absl::FailedPreconditionError("operands that lie so are not multiplied where they lie");
+  }
   return DenseCall::Begin(impl_, spec, OfOneDevice(*impl_, spec.tenant, OperandsOf(spec), sink));
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/execution/attachments.h"
@@ -83,6 +84,11 @@ class Executor::Impl {
   std::atomic<size_t> next_gpu_ = 0;
 };
 
+/// Whose requests are that the preparation makes to time them. They are no use of a plan, and have
+/// no class tried. No tenant has such a name.
+inline constexpr std::string_view kTrialTenant = "(trials)";
+inline bool IsTrial(std::string_view tenant) { return tenant == kTrialTenant; }
+
 /// What serves a problem on a matrix: what runs and on what.
 struct Resolved {
   std::optional<LayoutKernel> kernel;
@@ -94,9 +100,10 @@ struct Resolved {
 
 /// Takes the plan that was found if its layout is to be had, and has not been without room on that
 /// device just now, and its kernel serves this very problem, else plain CSR with the first kernel
-/// that does. Reads the disk if they are not in memory.
+/// that does. Reads the disk if they are not in memory. `is_trial`: it is for none of the callers.
 absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,
-                                 const Problem& problem, const PlanTable::Found& found);
+                                 const Problem& problem, const PlanTable::Found& found,
+                                 bool is_trial = false);
 /// Where what was resolved found no room on the device: plain CSR, which later requests take at
 /// once for a while. False if it was that, or there is none.
 bool FallBackToPlain(Executor::Impl& impl, DeviceId device, const MatrixLease& matrix,

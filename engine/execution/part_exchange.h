@@ -33,7 +33,8 @@ class PartExchange {
 
   /// What all parts show, by part. Errors: why `token` stopped, or Stop's.
   absl::StatusOr<std::vector<Shown>> Meet(size_t part, Shown mine, const Token& token);
-  /// A part ended, or will: nobody waits for it.
+  /// A part ended, or will: nobody waits for it, whoever comes afterwards is told so, and what was
+  /// shown is let go of.
   void Stop(absl::Status why);
 
  private:

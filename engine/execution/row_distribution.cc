@@ -19,6 +19,15 @@ constexpr double kMostBuildSeconds = 2;
 /// Versions of matrices of the pattern whose parts are remembered.
 constexpr size_t kMostMatrices = 64;
 constexpr std::string_view kFetchedKernel = "cuda.dcsr.rows";
+/// What was to build layouts of parts may have been dropped, or had no memory.
+constexpr std::chrono::minutes kAskAgainAfter{5};
+
+/// They say the same of what runs.
+bool AreAlike(const ActivePlan* one, const ActivePlan* other) {
+  if (one == nullptr || other == nullptr) return one == other;
+  return one->plan.recipe == other->plan.recipe && one->plan.kernel == other->plan.kernel &&
+         one->layout == other->layout;
+}
 
 std::shared_ptr<Pattern> PatternOf(Layout csr) {
   const int64_t rows = csr.rows, cols = csr.cols, nnz = csr.nnz;
@@ -197,7 +206,19 @@ bool RowDistribution::HasPlans(const Problem& problem,
                                const std::shared_ptr<const ActivePlan>& whole) const {
   const MutexLock lock(mutex_);
   const auto known = planned_.find(ClassOf(problem));
-  return known != planned_.end() && known->second.whole == whole;
+  return known != planned_.end() && AreAlike(known->second.whole.get(), whole.get());
+}
+
+bool RowDistribution::AsksForLayouts(const Problem& problem,
+                                     const std::shared_ptr<const ActivePlan>& whole,
+                                     const Pattern& of, std::chrono::steady_clock::time_point now) {
+  const MutexLock lock(mutex_);
+  const auto known = planned_.find(ClassOf(problem));
+  if (known == planned_.end() || known->second.with_layouts) return false;
+  std::optional<std::chrono::steady_clock::time_point>& asked = known->second.asked;
+  if ((asked && now - *asked < kAskAgainAfter) || !WouldBuild(problem, whole, of)) return false;
+  asked = now;
+  return true;
 }
 
 absl::StatusOr<std::shared_ptr<LazyLayout>> RowDistribution::LayoutOf(
@@ -243,22 +264,25 @@ absl::Status RowDistribution::AddPlans(const Problem& problem,
   {
     const MutexLock lock(mutex_);
     const auto known = planned_.find(ClassOf(problem));
-    const bool is_planned = known != planned_.end() && known->second.whole == whole;
+    const bool is_planned =
+        known != planned_.end() && AreAlike(known->second.whole.get(), whole.get());
     if (is_planned && (known->second.with_layouts || !with_layouts)) return absl::OkStatus();
   }
   Plan plan;
   plan.problem_class = ClassOf(problem);
   plan.problem_class.transposed = false;
   plan.reason = "as of the whole matrix";
-  const bool takes_layout = with_layouts && WouldBuild(problem, whole, of);
+  const bool would_build = WouldBuild(problem, whole, of);
+  bool lacks = false;  // a layout that may be there another time
   if (whole != nullptr && !problem.transposed) {
     plan.kernel = whole->plan.kernel;
     if (whole->layout != nullptr) plan.recipe = whole->plan.recipe;
   }
-  const auto add = [&](Pattern& pattern, Plan own, bool has_layout) -> absl::Status {
-    absl::StatusOr<std::shared_ptr<LazyLayout>> layout = nullptr;
-    if (has_layout) layout = LayoutOf(pattern, own.recipe, budget, stop);
+  const auto add = [&](Pattern& pattern, Plan own, bool builds) -> absl::Status {
+    absl::StatusOr<std::shared_ptr<LazyLayout>> layout = pattern.FindLayout(own.recipe);
+    if (*layout == nullptr && builds) layout = LayoutOf(pattern, own.recipe, budget, stop);
     if (absl::IsCancelled(layout.status())) return layout.status();
+    lacks |= !layout.ok();
     if (!layout.ok()) layout = nullptr;
     if (*layout == nullptr && own.recipe != kCsr) {
       own.recipe = kCsr;
@@ -269,7 +293,8 @@ absl::Status RowDistribution::AddPlans(const Problem& problem,
     return absl::OkStatus();
   };
   for (const Part& part : parts_) {
-    if (absl::Status s = add(*part.own, plan, takes_layout); !s.ok()) return s;
+    lacks |= would_build && !with_layouts && part.own->FindLayout(plan.recipe) == nullptr;
+    if (absl::Status s = add(*part.own, plan, with_layouts && would_build); !s.ok()) return s;
     if (part.fetched == nullptr) continue;
     Plan of_fetched = plan;
     const bool multiplies = problem.operation == Operation::kSpmm;
@@ -281,7 +306,10 @@ absl::Status RowDistribution::AddPlans(const Problem& problem,
     if (absl::Status s = add(*part.fetched, of_fetched, multiplies); !s.ok()) return s;
   }
   const MutexLock lock(mutex_);
-  planned_[ClassOf(problem)] = {whole, with_layouts};
+  Planned& planned = planned_[ClassOf(problem)];
+  if (!AreAlike(planned.whole.get(), whole.get())) planned.asked.reset();
+  planned.whole = whole;
+  planned.with_layouts = !lacks;
   return absl::OkStatus();
 }
 

@@ -2,9 +2,11 @@
 // the rows of the operand that it fetches.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -67,18 +69,23 @@ class RowDistribution {
   /// where they gave way.
   std::vector<Matrices> MatricesOf(const MatrixLease& matrix, Budget& budget);
 
-  /// The parts have plans for this problem, made after that of the whole matrix.
+  /// The parts have plans for this problem, made after that of the whole matrix, or one that says
+  /// the same.
   bool HasPlans(const Problem& problem, const std::shared_ptr<const ActivePlan>& whole) const;
   /// Gives them: the kernel of the whole matrix's, and `with_layouts` its layout, if that took no
-  /// more than some seconds to build, else plain CSR; what is fetched is multiplied from compressed
-  /// rows, so that rows that fetch nothing cost nothing. Errors: CANCELLED; without memory plain
-  /// CSR serves.
+  /// more than some seconds to build, else plain CSR, or the layout if it is there already; what is
+  /// fetched is multiplied from compressed rows, so that rows that fetch nothing cost nothing.
+  /// Errors: CANCELLED; without memory plain CSR serves.
   absl::Status AddPlans(const Problem& problem, const std::shared_ptr<const ActivePlan>& whole,
                         const Pattern& of, bool with_layouts, Budget& budget,
                         const std::atomic<bool>* stop);
   /// The parts would have a layout that AddPlans was not to build.
   static bool WouldBuild(const Problem& problem, const std::shared_ptr<const ActivePlan>& whole,
                          const Pattern& of);
+  /// The parts have plans that lack a layout which AddPlans would build, and it was not asked for
+  /// in the last minutes before `now`; from then on it was.
+  bool AsksForLayouts(const Problem& problem, const std::shared_ptr<const ActivePlan>& whole,
+                      const Pattern& of, std::chrono::steady_clock::time_point now);
 
  private:
   RowDistribution() = default;
@@ -93,10 +100,11 @@ class RowDistribution {
   mutable Mutex mutex_;
   std::vector<std::pair<std::weak_ptr<const Matrix>, std::vector<Matrices>>> matrices_
       ABSL_GUARDED_BY(mutex_);
-  /// What the plans of a class were made after, and whether with layouts.
+  /// What the plans of a class were made after, and whether they have all layouts that are theirs.
   struct Planned {
     std::shared_ptr<const ActivePlan> whole;
     bool with_layouts = false;
+    std::optional<std::chrono::steady_clock::time_point> asked = {};  ///< for layouts, last
   };
   std::map<ProblemClass, Planned> planned_ ABSL_GUARDED_BY(mutex_);
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -79,7 +80,8 @@ absl::StatusOr<std::shared_ptr<RowDistribution>> RowPhases::Derive::Work::Find(
   absl::StatusOr<std::shared_ptr<RowDistribution>> rows =
       FindOrBuildRows(*impl->derived, pattern, problem, plan, bounds, /*with_layouts=*/false,
                       impl->budget, stop, known);
-  if (!rows.ok() || !RowDistribution::WouldBuild(problem, plan, *pattern)) return rows;
+  const auto now = std::chrono::steady_clock::now();
+  if (!rows.ok() || !(*rows)->AsksForLayouts(problem, plan, *pattern, now)) return rows;
   // Layouts are built beside requests, where there is somebody for that.
   if (impl->on_new_rows && impl->on_new_rows(matrix, problem, bounds)) return rows;
   return FindOrBuildRows(*impl->derived, pattern, problem, plan, bounds, /*with_layouts=*/true,
@@ -151,6 +153,9 @@ absl::StatusOr<bool> RowPhases::AddStep(size_t i) {
 
 absl::StatusOr<MatrixLease> RowPhases::FindMatrix(const std::string& name) {
   if (const auto known = matrices_.find(name); known != matrices_.end()) return known->second;
+  if (const auto given = spec_.part.matrices.find(name); given != spec_.part.matrices.end()) {
+    return matrices_.emplace(name, given->second).first->second;
+  }
   absl::StatusOr<MatrixLease> found = impl_->catalog.Find(spec_.tenant, name);
   if (found.ok()) matrices_.emplace(name, *found);
   return found;
@@ -273,9 +278,21 @@ std::optional<RowPhases::Product> RowPhases::ProductOf(const ChainStep& step) co
 std::shared_ptr<const ActivePlan> RowPhases::PlanOf(const Product& product) const {
   const MatrixLease& matrix = product.matrix;
   const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(product.problem));
+  if (IsTrial(spec_.tenant)) return found.plan;
   if (found.due() && impl_->on_unknown_class) impl_->on_unknown_class(matrix, product.problem);
   if (found.plan != nullptr) matrix->CountUse(found.plan->plan);
   return found.plan;
+}
+
+bool RowPhases::HasPlans(const Product& product, const std::shared_ptr<const ActivePlan>& plan,
+                         RowDistribution& rows) const {
+  if (!rows.HasPlans(product.problem, plan)) return false;
+  const Pattern& pattern = *product.matrix->pattern();
+  const auto now = std::chrono::steady_clock::now();
+  const bool asks = impl_->on_new_rows && !IsTrial(spec_.tenant) &&
+                    rows.AsksForLayouts(product.problem, plan, pattern, now);
+  if (asks) impl_->on_new_rows(product.matrix, product.problem, rows.operand_bounds());
+  return true;
 }
 
 absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
@@ -317,7 +334,7 @@ absl::StatusOr<size_t> RowPhases::Next(const std::vector<StepEnd>& took) {
       const bool same = rows_ != nullptr && rows_of_ == of && rows_->operand_bounds() == bounds;
       rows_of_ = of;
       if (!same) rows_ = impl_->derived->FindRows(pattern, transposed, bounds);
-      if (rows_ == nullptr || !rows_->HasPlans(product->problem, plan)) {
+      if (rows_ == nullptr || !HasPlans(*product, plan, *rows_)) {
         derived_ = std::make_shared<Derived>();
         return size_t{1};
       }
@@ -493,7 +510,8 @@ absl::StatusOr<std::shared_ptr<Call>> RowPhases::BeginPart(size_t i,
 
 bool RowPhases::gathers() const {
   const ChainSpec::Result& result = spec_.results[0];
-  const bool sent = result.place.held.empty() && result.place.blocks == nullptr;
+  // Of a trial it stays where it is.
+  const bool sent = result.place.held.empty() && !IsTrial(spec_.tenant);
   return sent || values_[result.value].nonzeros != nullptr;
 }
 

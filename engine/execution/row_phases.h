@@ -99,6 +99,10 @@ class RowPhases {
   /// None: the step is a sum.
   std::optional<Product> ProductOf(const ChainStep& step) const;
   std::shared_ptr<const ActivePlan> PlanOf(const Product& product) const;
+  /// The parts have plans. Asks for layouts that they lack, as what was to build them may have been
+  /// dropped.
+  bool HasPlans(const Product& product, const std::shared_ptr<const ActivePlan>& plan,
+                RowDistribution& rows) const;
   /// All that is needed for all steps is known, and the GPUs read each other's memory.
   bool CanRunTogether();
   bool BeginTogether();

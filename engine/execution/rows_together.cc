@@ -74,7 +74,7 @@ bool RowPhases::BeginTogether() {
     std::shared_ptr<RowDistribution> rows =
         impl_->derived->FindRows(pattern, product->problem.transposed, values_[product->b].bounds);
     // A phase finds it out.
-    if (rows == nullptr || !rows->HasPlans(product->problem, PlanOf(*product))) return false;
+    if (rows == nullptr || !HasPlans(*product, PlanOf(*product), *rows)) return false;
     values_[spec_.operands.size() + i].bounds = rows->result_bounds();
     std::vector<RowDistribution::Matrices> matrices =
         rows->MatricesOf(product->matrix, impl_->budget);

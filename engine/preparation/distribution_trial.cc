@@ -9,6 +9,7 @@
 
 #include "engine/execution/dense_result.h"
 #include "engine/execution/derived_patterns.h"
+#include "engine/execution/executor_impl.h"
 #include "engine/execution/gpu_backend.h"
 #include "engine/execution/row_distribution.h"
 
@@ -17,6 +18,8 @@ namespace {
 
 constexpr int kWarmUp = 3;
 constexpr std::chrono::milliseconds kWarmUpTime{50};
+/// Whether the preparation is to stop.
+constexpr std::chrono::milliseconds kBetweenLooks{20};
 
 /// Waits for a request's end.
 class Waiter final : public ResultSink {
@@ -24,17 +27,28 @@ class Waiter final : public ResultSink {
   void OnBegin(CallBegin /*begin*/) override {}
   void OnArray(uint32_t /*index*/, uint64_t /*offset*/, Array /*part*/) override {}
   void OnBlock(ResultBlock /*block*/) override {}
-  void OnEnd(CallEnd end) override { ended_.set_value(std::move(end.status)); }
-  absl::Status Wait() { return ended_.get_future().get(); }
+  void OnEnd(CallEnd end) override { ended_.set_value(std::move(end)); }
+  /// Cancels the call if `stop` becomes true.
+  CallEnd Wait(Call& call, const std::atomic<bool>* stop) {
+    std::future<CallEnd> end = ended_.get_future();
+    while (end.wait_for(kBetweenLooks) != std::future_status::ready) {
+      if (stop->load()) {
+        call.Cancel();
+        break;
+      }
+    }
+    return end.get();
+  }
 
  private:
-  std::promise<absl::Status> ended_;
+  std::promise<CallEnd> ended_;
 };
 
 /// Elements of an operand, or of a block of one, in a GPU's memory.
 absl::StatusOr<std::shared_ptr<LazyArray>> NewOperand(const DenseShape& shape, GpuBackend& gpu,
                                                       Executor& executor, Budget& budget,
-                                                      const std::atomic<bool>* stop) {
+                                                      const std::atomic<bool>* stop,
+                                                      std::chrono::steady_clock::time_point until) {
   // The same elements over and over, as in other trials.
   constexpr int64_t kPeriod = 65'521;
   absl::StatusOr<Array> period =
@@ -57,33 +71,46 @@ absl::StatusOr<std::shared_ptr<LazyArray>> NewOperand(const DenseShape& shape, G
         absl::Status filled = gpu.Repeat(*period, written, lane);
         if (!filled.ok()) placed = std::move(filled);
       },
-      stop);
+      stop, until);
   if (!ran.ok()) return ran;
   if (!placed.ok()) return placed.status();
   return gpu.Hold(*std::move(placed), shape, budget.Source(MemoryUse::kPreparation));
 }
 
 /// Where nobody looks it up.
-std::shared_ptr<HeldDense> NewHeld(const MatrixLease& matrix, const DenseShape& shape) {
+std::shared_ptr<HeldDense> NewHeld(const DenseShape& shape) {
   auto held = std::make_shared<HeldDense>();
-  held->tenant = matrix->tenant();
+  held->tenant = kTrialTenant;
   held->name = "trial";
   held->shape = shape;
   return held;
 }
 
-/// One request; milliseconds.
-absl::StatusOr<double> RunOnce(const SpmmSpec& spec, Executor& executor,
-                               const std::atomic<bool>* stop) {
+/// One request on those GPUs; milliseconds.
+absl::StatusOr<double> RunOnce(SpmmSpec spec, const std::vector<DeviceId>& gpus, Executor& executor,
+                               const std::atomic<bool>* stop,
+                               std::chrono::steady_clock::time_point until) {
+  using Clock = std::chrono::steady_clock;
   if (stop->load()) return absl::CancelledError("the preparation was cancelled");
+  for (const DeviceId gpu : gpus) {
+    const absl::Status idle = executor.RunIdle(
+        gpu, [](Lane& /*lane*/) {}, stop, until);
+    if (!idle.ok()) return idle;
+  }
+  if (until != kNever) {
+    const std::chrono::nanoseconds left = until - Clock::now();
+    spec.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(1, left.count()));
+  }
   const auto waiter = std::make_shared<Waiter>();
-  absl::StatusOr<std::shared_ptr<Call>> call = executor.Begin(spec, waiter);
+  absl::StatusOr<std::shared_ptr<Call>> call = executor.Begin(std::move(spec), waiter);
   if (!call.ok()) return call.status();
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   (*call)->Submit();
-  if (absl::Status ended = waiter->Wait(); !ended.ok()) return ended;
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
+  const CallEnd end = waiter->Wait(**call, stop);
+  if (!end.status.ok()) return end.status;
+  const std::chrono::nanoseconds took =
+      Clock::now() - begin - std::chrono::nanoseconds(end.timings.queue_ns);
+  return std::max(std::chrono::duration<double, std::milli>(took).count(), 0.0);
 }
 
 /// The layouts of the parts are there before, as they are where the server serves for a while.
@@ -113,41 +140,44 @@ absl::StatusOr<TrialTimes> TryDistribution(const DistributionTrialSpec& spec, Ex
   GpuBackend* const first = executor.IdlestGpu();
   if (first == nullptr) return absl::UnavailableError("no GPU serves");
   absl::StatusOr<std::shared_ptr<LazyArray>> elements =
-      NewOperand(operand, *first, executor, budget, stop);
+      NewOperand(operand, *first, executor, budget, stop, spec.until);
   if (!elements.ok()) return elements.status();
 
   SpmmSpec whole;
-  whole.tenant = spec.matrix->tenant();
+  whole.tenant = kTrialTenant;
   whole.matrix = spec.matrix->name();
   whole.transpose = problem.transposed;
   whole.allow_tf32 = problem.allow_tf32;
   whole.part = {{{whole.matrix, spec.matrix}}, first->id()};
   whole.b.block = DenseBlock{0, 0, operand, *std::move(elements)};
-  const auto held = NewHeld(spec.matrix, operand);
+  const auto held = NewHeld(operand);
   const auto parts = static_cast<int64_t>(executor.gpus().size());
   held->blocks = in_rows ? BlocksOfRows(operand, spec.bounds) : ColumnBlocks(operand, parts);
   for (size_t i = 0; i < held->blocks.size(); ++i) {
     auto& gpu = const_cast<GpuBackend&>(executor.gpus()[i]);
-    elements = NewOperand(held->blocks[i].shape, gpu, executor, budget, stop);
+    elements = NewOperand(held->blocks[i].shape, gpu, executor, budget, stop, spec.until);
     if (!elements.ok()) return elements.status();
     held->blocks[i].elements = *std::move(elements);
   }
   held->elements = whole.b.block->elements;
   SpmmSpec distributed = whole;
-  distributed.part = {};
+  distributed.part.device.reset();
   distributed.b.block.reset();
   distributed.b.found = held;
 
+  std::vector<DeviceId> gpus;
+  for (const GpuBackend& gpu : executor.gpus()) gpus.push_back(gpu.id());
   const auto run_whole = [&]() -> absl::StatusOr<double> {
     whole.result.blocks =
         std::make_shared<BlockResults>(std::vector<DenseBlock>{{0, 0, result, nullptr}});
-    return RunOnce(whole, executor, stop);
+    return RunOnce(whole, {first->id()}, executor, stop, spec.until);
   };
   const auto run_distributed = [&]() -> absl::StatusOr<double> {
-    // Its blocks are those of the request's parts.
-    distributed.result.blocks = std::make_shared<BlockResults>(
-        in_rows ? std::vector<DenseBlock>() : ColumnBlocks(result, parts));
-    return RunOnce(distributed, executor, stop);
+    // In rows they are those of the request's parts.
+    if (!in_rows) {
+      distributed.result.blocks = std::make_shared<BlockResults>(ColumnBlocks(result, parts));
+    }
+    return RunOnce(distributed, gpus, executor, stop, spec.until);
   };
   // Copies of S, streams and memory are there after a few, and cards that rested run as fast as
   // ever after a while.

@@ -29,6 +29,13 @@ const Pattern::BuiltEntry* EntryOf(const std::vector<Pattern::BuiltEntry>& entri
   return found == entries.end() ? nullptr : &*found;
 }
 
+/// What a plan's reason says of it.
+std::string WhereBest(const std::optional<TriedDistribution>& tried) {
+  if (!tried || tried->best == Distribution::kWhole) return "";
+  return fmt::format("; operands had best lie in {} over {} GPUs, {}", Name(tried->best),
+                     tried->gpus, Compared(tried->whole_ms / tried->best_ms));
+}
+
 }  // namespace
 
 std::string Compared(double speedup) {
@@ -597,6 +604,12 @@ void PatternJob::Decide(ClassSearch& search) {
     }
   }
   plan.provisional = plan.recipe == kCsr && (search.short_of_memory || search.short_of_time);
+  if (search.only_asked) {
+    // How operands had best lie is not asked again.
+    const PlanTable::Found present = pattern_->plans().Find(plan.problem_class);
+    if (present.exact) plan.distribution = present.plan->plan.distribution;
+    plan.reason += WhereBest(plan.distribution);
+  }
   if (search.only_asked && plan.provisional) {
     notes_.push_back(fmt::format("{}: the plan stays, not all could be tried beside it",
                                  ToString(plan.problem_class)));
@@ -629,11 +642,12 @@ absl::Status PatternJob::TryDistributions(ClassSearch& search) {
                             : deadline_.Sentence();
       all_tried = all_tried && expected < kLeastSpeedup;
     } else {
-      DistributionTrialSpec spec{search.matrix, ProblemOf(c), estimate.distribution, {}, 0};
+      DistributionTrialSpec spec{search.matrix, ProblemOf(c), estimate.distribution, {}, 0, kNever};
       spec.bounds = ChosenBounds(ViewCsr(*csr_), c.transposed, choice->gpus);
       // Requests vary more than kernels: of short ones all the turns that there are at most.
       constexpr double kLeastBudgetMs = 100;
       spec.budget_ms = deadline_.LeftOf(std::max(search.share_ms, kLeastBudgetMs));
+      spec.until = deadline_.ForTrials();
       const absl::StatusOr<TrialTimes> times =
           TryDistribution(spec, modules_.executor, modules_.budget, &stop_);
       if (EndsJob(times.status())) return times.status();
@@ -667,11 +681,7 @@ absl::Status PatternJob::TryDistributions(ClassSearch& search) {
   }
   ActivePlan plan = *found.plan;
   plan.plan.distribution = tried;
-  if (tried.best != Distribution::kWhole) {
-    plan.plan.reason +=
-        fmt::format("; operands had best lie in {} over {} GPUs, {}", Name(tried.best), tried.gpus,
-                    Compared(tried.whole_ms / tried.best_ms));
-  }
+  plan.plan.reason += WhereBest(tried);
   pattern_->plans().Replace(std::make_shared<const ActivePlan>(std::move(plan)));
   return absl::OkStatus();
 }

@@ -30,6 +30,9 @@ constexpr int kNiceness = 10;
 /// Right operands of a pattern that kernels of SpGEMM are tried with.
 constexpr int64_t kMostPairs = 64;
 
+/// Divisions of a pattern's rows whose parts wait for layouts.
+constexpr size_t kMostRows = 64;
+
 /// Recipes and kernels that wait to be tried for a class because they were asked for.
 constexpr size_t kMostAsked = 64;
 
@@ -428,7 +431,8 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
       waiting->second.classes.merge(job.classes);
       waiting->second.again.merge(job.again);
       for (auto& [c, asked] : job.asked) waits[c].merge(asked);
-      waiting->second.rows.merge(job.rows);
+      // Of more it is asked again (RowDistribution::AsksForLayouts).
+      if (waiting->second.rows.size() < kMostRows) waiting->second.rows.merge(job.rows);
       Pairs& pairs = waiting->second.pairs;
       std::erase_if(pairs, [](const auto& pair) { return pair.second.expired(); });
       if (static_cast<int64_t>(pairs.size()) < kMostPairs) pairs.merge(job.pairs);

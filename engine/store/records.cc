@@ -252,7 +252,7 @@ absl::StatusOr<std::vector<WantedRecord>> LoadWanted(Database& database) {
 /// What is no number of whole integers is none.
 std::vector<int64_t> BoundsOf(std::span<const std::byte> blob) {
   std::vector<int64_t> bounds(blob.size() / sizeof(int64_t));
-  std::memcpy(bounds.data(), blob.data(), bounds.size() * sizeof(int64_t));
+  if (!bounds.empty()) std::memcpy(bounds.data(), blob.data(), bounds.size() * sizeof(int64_t));
   return bounds;
 }
 

@@ -3,18 +3,23 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "engine/catalog/catalog.h"
 #include "engine/execution/derived_patterns.h"
 #include "engine/execution/distributions.h"
+#include "engine/execution/gpu_backend.h"
+#include "engine/execution/part_exchange.h"
 #include "engine/preparation/distribution_trial.h"
 #include "engine/preparation/preparation.h"
 #include "kernels/formats/row_bounds.h"
@@ -442,9 +447,141 @@ TEST_P(SeveralCards, ChooseHowAnOperandLies) {
             "buffer 'x' is to be multiplied with 's', which is 500 x 500, but has 501 rows");
 }
 
+TEST_P(SeveralCards, LookAtNoNonzeroWhereATrialSaysWhatIsBest) {
+  const MatrixLease s = engine_->catalog().Find("t", "s").value();
+  const std::atomic<bool> stop = true;
+  const auto choose = [&] {
+    return ChooseDistribution(engine_->executor(), *s, false, kK, &stop, /*best_alone=*/true);
+  };
+  EXPECT_TRUE(absl::IsCancelled(choose().status()));
+  Plan plan;
+  plan.problem_class = ClassOf({.operation = Operation::kSpmm,
+                                .type = ElementType::kF32,
+                                .k = kK,
+                                .device = DeviceKind::kCuda});
+  plan.kernel = "cuda.csr.rows";
+  plan.distribution = TriedDistribution{Distribution::kRows, cards(), 2, 1};
+  s->pattern()->plans().Replace(std::make_shared<const ActivePlan>(ActivePlan{plan, nullptr}));
+  const auto known = choose();
+  ASSERT_TRUE(known.ok()) << known.status();
+  EXPECT_EQ(known->best, Distribution::kRows);
+}
+
+TEST_P(SeveralCards, SampleProductsOfColumnsBesideRows) {
+  const std::vector<double> values = test::RandomValues(pattern_.nnz(), 30);
+  const std::vector<float> a = Random<float>(31, kRows * kK), b = Random<float>(32, kRows * kK),
+                           held = {values.begin(), values.end()};
+  Hold("a", a, Distribution::kColumns);
+  ASSERT_TRUE(PutRows("b", kRows, kK, b).ok());
+  PutHeader header;
+  header.name = "values";
+  header.shape = {pattern_.nnz(), 1, 1, ElementType::kF32};
+  ASSERT_TRUE(Put(std::move(header), held).ok());
+  // By rows a request's own values are not taken.
+  SddmmSpec spec = Sddmm("a", "b");
+  spec.values = OperandSpec();
+  spec.values->held = "values";
+  const auto sink = std::make_shared<Result>();
+  const absl::Status ended = Compute(spec, sink);
+  ASSERT_TRUE(ended.ok()) << ended;
+  EXPECT_NE(sink->plan.find("columns over " + std::to_string(cards()) + " GPUs"), std::string::npos)
+      << sink->plan;
+  std::vector<double> expected(pattern_.nnz());
+  reference::Sddmm(pattern_.view(), Wide(held).data(), Wide(a).data(), kK, Wide(b).data(), kK, kK,
+                   expected.data());
+  ExpectNear(sink->Elements<float>(), expected);
+}
+
+TEST_P(SeveralCards, KeepLayoutsOfPartsAndAskForThoseThatTheyLack) {
+  const MatrixLease s = engine_->catalog().Find("t", "s").value();
+  const std::shared_ptr<Pattern>& pattern = s->pattern();
+  BuildContext context;
+  context.memory = &HeapMemory();
+  auto built = BuildLayout(*ParseRecipe("dcsr"), ViewCsr(**pattern->Csr()), context);
+  ASSERT_TRUE(built.ok()) << built.status();
+  pattern->AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0.1);
+  const Problem problem = {.operation = Operation::kSpmm,
+                           .type = ElementType::kF32,
+                           .k = kK,
+                           .device = DeviceKind::kCuda};
+  ActivePlan active;
+  active.plan.problem_class = ClassOf(problem);
+  active.plan.recipe = "dcsr";
+  active.plan.kernel = "cuda.dcsr.rows";
+  active.layout = pattern->FindLayout("dcsr");
+  const auto plan = std::make_shared<const ActivePlan>(active);
+  const auto find = [&](const std::shared_ptr<const ActivePlan>& of, bool with_layouts) {
+    return FindOrBuildRows(engine_->executor().derived(), pattern, problem, of,
+                           EvenBounds(kRows, cards()), with_layouts, engine_->budget(), nullptr)
+        .value();
+  };
+  const auto has_layouts = [&](const RowDistribution& rows) {
+    return std::ranges::all_of(rows.parts(), [&](const RowDistribution::Part& part) {
+      return part.own->plans().Find(ClassOf(problem)).plan->layout != nullptr;
+    });
+  };
+  const auto rows = find(plan, /*with_layouts=*/false);
+  EXPECT_FALSE(has_layouts(*rows));
+  // Whoever was asked may not have built them.
+  const auto now = std::chrono::steady_clock::now();
+  EXPECT_TRUE(rows->AsksForLayouts(problem, plan, *pattern, now));
+  EXPECT_FALSE(rows->AsksForLayouts(problem, plan, *pattern, now + std::chrono::minutes(1)));
+  EXPECT_TRUE(rows->AsksForLayouts(problem, plan, *pattern, now + std::chrono::minutes(10)));
+  find(plan, /*with_layouts=*/true);
+  EXPECT_TRUE(has_layouts(*rows));
+  EXPECT_FALSE(rows->AsksForLayouts(problem, plan, *pattern, now + std::chrono::hours(1)));
+  // One that says the same, and more.
+  active.plan.distribution = TriedDistribution{Distribution::kRows, cards(), 2, 1};
+  const auto same = std::make_shared<const ActivePlan>(active);
+  EXPECT_TRUE(rows->HasPlans(problem, same));
+  find(same, /*with_layouts=*/false);
+  EXPECT_TRUE(has_layouts(*rows));
+  // Another kernel on the same layout.
+  active.plan.kernel = "cuda.dcsr.other";
+  const auto other = std::make_shared<const ActivePlan>(active);
+  EXPECT_FALSE(rows->HasPlans(problem, other));
+  find(other, /*with_layouts=*/false);
+  EXPECT_TRUE(has_layouts(*rows)) << "they are there";
+}
+
+TEST(PartExchangeTest, LetsGoOfWhatIsShownOnceItIsStopped) {
+  PartExchange exchange(2);
+  const Token token([] {});
+  auto array = std::make_shared<const Array>();
+  const std::weak_ptr<const Array> shown = array;
+  PartExchange::Shown mine;
+  mine.value.array = std::move(array);
+  std::thread first([&] {
+    const auto met = exchange.Meet(0, std::move(mine), token);
+    EXPECT_TRUE(absl::IsCancelled(met.status())) << met.status();
+  });
+  exchange.Stop(absl::CancelledError("a part ended"));
+  first.join();
+  mine = {};  // if the first came afterwards
+  EXPECT_TRUE(shown.expired());
+  // Nor does the last go on alone.
+  EXPECT_TRUE(absl::IsCancelled(exchange.Meet(1, {}, token).status()));
+}
+
 TEST_P(SeveralCards, TryHowOperandsLie) {
   const MatrixLease s = engine_->catalog().Find("t", "s").value();
   const std::atomic<bool> stop = false;
+  Plan plan;
+  plan.problem_class = ClassOf({.operation = Operation::kSpmm,
+                                .type = ElementType::kF32,
+                                .k = kK,
+                                .device = DeviceKind::kCuda});
+  plan.kernel = "cuda.csr.rows";
+  s->pattern()->plans().Replace(std::make_shared<const ActivePlan>(ActivePlan{plan, nullptr}));
+  std::atomic<int> asked = 0;
+  engine_->executor().on_unknown_class = [&](const MatrixLease&, const Problem&) { ++asked; };
+  // Its name may be another matrix's before a trial begins.
+  const test::Pattern narrow = test::Uniform(1, kRows, 6, 13);
+  UploadHeader replacing = HeaderOf("s", narrow);
+  replacing.replace = true;
+  ASSERT_TRUE(Send(engine_->catalog(), replacing, narrow.row_offsets, narrow.column_indices,
+                   FloatsOf(narrow))
+                  .ok());
   for (const bool transposed : {false, true}) {
     for (const Distribution distribution : {Distribution::kColumns, Distribution::kRows}) {
       DistributionTrialSpec spec;
@@ -465,6 +602,11 @@ TEST_P(SeveralCards, TryHowOperandsLie) {
   }
   EXPECT_EQ(engine_->executor().in_flight(), 0);
   EXPECT_EQ(observer_.distributed(), 0) << "trials are nobody's requests";
+  EXPECT_EQ(asked, 0) << "parts of other widths are to have no trials of their own";
+  EXPECT_FALSE(s->pattern()->plans().uses().Of(plan).has_value());
+  for (const GpuBackend& gpu : engine_->executor().gpus()) {
+    EXPECT_FALSE(engine_->executor().tenant_seconds(gpu.id()).named().contains("t"));
+  }
   EXPECT_TRUE(engine_->dense().List("t", "").empty());
   const std::atomic<bool> stopped = true;
   DistributionTrialSpec spec;
@@ -474,6 +616,10 @@ TEST_P(SeveralCards, TryHowOperandsLie) {
   spec.problem.device = DeviceKind::kCuda;
   EXPECT_TRUE(absl::IsCancelled(
       TryDistribution(spec, engine_->executor(), engine_->budget(), &stopped).status()));
+  spec.distribution = Distribution::kColumns;
+  spec.until = std::chrono::steady_clock::now();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      TryDistribution(spec, engine_->executor(), engine_->budget(), &stop).status()));
 }
 
 /// With a preparation, and a directory.
@@ -517,6 +663,31 @@ TEST_P(PreparingCards, SayInThePlanWhatBecameOfEachDistribution) {
     EXPECT_FALSE(decision.reason.empty());
   }
   EXPECT_EQ(decided, 2);
+}
+
+TEST_P(PreparingCards, KeepWhatWasTriedWhenARecipeIsAskedFor) {
+  const auto sent = SendMatrix(engine_->catalog(), "s", pattern_);
+  ASSERT_TRUE(sent.ok()) << sent.status();
+  Pattern& pattern = *(*sent)->pattern();
+  ASSERT_TRUE(Prepared(pattern));
+  const auto plans = pattern.plans().List();
+  const auto present = std::ranges::find_if(plans, [](const auto& active) {
+    const ProblemClass& c = active->plan.problem_class;
+    return c.operation == Operation::kSpmm && c.device == DeviceKind::kCuda && !c.transposed;
+  });
+  ASSERT_NE(present, plans.end());
+  const ProblemClass c = (*present)->plan.problem_class;
+  ActivePlan tried = **present;
+  tried.plan.distribution = TriedDistribution{Distribution::kColumns, cards(), 2, 1};
+  pattern.plans().Replace(std::make_shared<const ActivePlan>(tried));
+  const auto asked = ParseAsked("dcsr", "");
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  const absl::Status requested = engine_->preparation().Request(*sent, {c}, false, *asked);
+  ASSERT_TRUE(requested.ok()) << requested;
+  ASSERT_TRUE(Prepared(pattern));
+  const auto now = pattern.plans().Find(c).plan;
+  EXPECT_NE(now->plan.reason, tried.plan.reason) << "nothing was tried";
+  EXPECT_EQ(now->plan.distribution, tried.plan.distribution);
 }
 
 TEST_P(PreparingCards, BuildLayoutsOfPartsBesideRequests) {

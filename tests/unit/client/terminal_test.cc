@@ -355,6 +355,25 @@ Explanation Explained() {
   return e;
 }
 
+TEST(Explanation, SaysWhetherSeveralGpusPay) {
+  Explanation e = Explained();
+  ExplainedOperation& o = e.operations[0];
+  ExplainedDistribution whole, columns;
+  whole.estimated_ms = 2;
+  columns.distribution = Distribution::kColumns;
+  columns.gpus = 2;
+  const auto says = [&](double distributed_ms, double spread_ms) {
+    columns.estimated_ms = distributed_ms;
+    o.distributions = {whole, columns};
+    o.spread_ms = spread_ms;
+    return ExplanationText("m", e, false);
+  };
+  const Width wide(1000);
+  EXPECT_THAT(says(1, 0.5), HasSubstr("ms on one: it pays\n"));
+  EXPECT_THAT(says(1, 5), HasSubstr("it does not pay; hold it distributed"));
+  EXPECT_THAT(says(3, 5), HasSubstr("it does not pay, and would not if it were held distributed"));
+}
+
 TEST(Explanation, SaysWhatWasMeasuredAndOfWhichK) {
   Explanation e = Explained();
   std::string text = ExplanationText("m", e, false);

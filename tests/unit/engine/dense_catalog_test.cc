@@ -99,6 +99,33 @@ TEST(DenseCatalog, NothingIsDurableInMemory) {
   EXPECT_TRUE(absl::IsFailedPrecondition(rooms.dense.BeginPut(header).status()));
 }
 
+TEST(DenseCatalog, StaysWholeWithoutRoomForItsBlocks) {
+  constexpr int64_t kMemory = 100'000;
+  DenseOptions options;
+  options.blocks = 2;
+  options.choose = [](const MatrixLease& /*matrix*/, const DenseShape& /*shape*/,
+                      Store::Stop /*stop*/) { return Distribution::kColumns; };
+  Rooms rooms("", kMemory, kMemory, options);
+  const auto s = SendMatrix(rooms.catalog, "s", test::Uniform(10, 10, 2, 1));
+  ASSERT_TRUE(s.ok()) << s.status();
+  for (const int64_t columns : {100, 1500}) {
+    PutHeader header = Header("b", 10, columns);
+    header.zeros = true;
+    header.distribution = Distribution::kAuto;
+    header.rows_of = *s;
+    auto put = rooms.dense.BeginPut(header);
+    ASSERT_TRUE(put.ok()) << put.status();
+    const auto held = (*put)->Finish();
+    ASSERT_TRUE(held.ok()) << held.status();
+    EXPECT_EQ((*held)->distribution(),
+              columns == 100 ? Distribution::kColumns : Distribution::kWhole);
+    EXPECT_EQ((*held)->elements->Get()->length, 10 * columns);
+    header.distribution = Distribution::kColumns;
+    header.rows_of = nullptr;
+    EXPECT_EQ(absl::IsResourceExhausted(rooms.dense.BeginPut(header).status()), columns == 1500);
+  }
+}
+
 TEST(DenseCatalog, NoRows) {
   Rooms rooms;
   auto held = Put(rooms.dense, Header("e", 0, 4), {});
