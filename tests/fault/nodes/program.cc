@@ -29,8 +29,10 @@ absl::Status Program::Start(const std::vector<std::string>& words, const std::st
 
 bool Program::Lives() {
   if (pid_ <= 0) return false;
-  if (waitpid(pid_, nullptr, WNOHANG) == 0) return true;
+  int status = 0;
+  if (waitpid(pid_, &status, WNOHANG) == 0) return true;
   pid_ = 0;
+  exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return false;
 }
 
