@@ -1,20 +1,18 @@
 // cluster stats, cluster top: what all nodes of a cluster did, and do now, side by side.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/output.h"
-#include "client/cli/progress_bar.h"
+#include "client/cli/pages.h"
 
 namespace sparsed::cli {
 namespace {
@@ -208,38 +206,18 @@ Report RatesOf(const std::vector<NodeLook>& before, const std::vector<NodeLook>&
   return report;
 }
 
-struct TopArguments {
-  double interval = 2;  ///< seconds
-  bool once = false;
-  int64_t count = 0;  ///< pages; 0: no end
-};
-
-absl::StatusOr<Report> ClusterTop(const Client& client, const TopArguments& arguments,
+absl::StatusOr<Report> ClusterTop(const Client& client, const PageArguments& arguments,
                                   const Invocation& invocation) {
   NodeClients nodes(client, invocation.options);
-  const std::chrono::duration<double> interval(arguments.interval);
   auto before = nodes.Look();
   if (!before.ok()) return before.status();
-  const bool terminal = isatty(STDOUT_FILENO) != 0;
-  for (int64_t pages = 0; arguments.count == 0 || pages < arguments.count; ++pages) {
-    std::this_thread::sleep_for(interval);
+  return ShowPages(arguments, invocation.output, [&]() -> absl::StatusOr<Page> {
     auto now = nodes.Look();
     if (!now.ok()) return now.status();
-    Report page = RatesOf(*before, *now);
-    if (arguments.once) return page;
-    std::string text = invocation.output == OutputFormat::kText
-                           ? (terminal     ? "\033[H\033[2J"
-                              : pages == 0 ? ""
-                                           : "\n") +
-                                 page.text
-                           : (invocation.output == OutputFormat::kYaml ? "---\n" : "") +
-                                 Formatted(page.json, invocation.output);
-    if (absl::Status written = WriteOut(text); !written.ok()) return written;
+    Report rates = RatesOf(*before, *now);
     before = std::move(now);
-  }
-  Report done;
-  done.written = true;
-  return done;
+    return Page{std::move(rates.json), [text = std::move(rates.text)](int) { return text; }};
+  });
 }
 
 }  // namespace
@@ -252,14 +230,8 @@ void AddClusterStats(CLI::App& cluster, Invocation& invocation) {
         };
       });
   CLI::App* top = cluster.add_subcommand("top", "What all nodes do now, side by side");
-  auto arguments = std::make_shared<TopArguments>();
-  top->add_option("-i,--interval", arguments->interval, "Seconds between two pages")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-  CLI::Option* once = top->add_flag("--once", arguments->once, "One page, of one interval");
-  top->add_option("-n,--count", arguments->count, "So many pages (default: until it is stopped)")
-      ->check(Between(1, 1'000'000'000))
-      ->excludes(once);
+  auto arguments = std::make_shared<PageArguments>();
+  AddPageOptions(*top, arguments);
   top->callback([&invocation, arguments] {
     invocation.run = [&invocation, arguments](const Client& client) {
       return ClusterTop(client, *arguments, invocation);

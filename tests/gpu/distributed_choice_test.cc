@@ -32,22 +32,6 @@ namespace {
 class SeveralCards : public SeveralDevices, public ::testing::WithParamInterface<int> {
  protected:
   int cards() const override { return GetParam(); }
-  HeldDenseLease Find(const std::string& name) { return engine_->dense().Find("t", name).value(); }
-  template <typename T = float>
-  std::vector<T> Whole(const std::string& name) {
-    return Elements<T>(Find(name)->elements->Get());
-  }
-  template <typename T>
-  absl::Status Put(PutHeader header, const std::vector<T>& data) {
-    header.tenant = "t";
-    header.zeros = data.empty();
-    auto put = engine_->dense().BeginPut(std::move(header));
-    if (!put.ok()) return put.status();
-    if (!data.empty()) {
-      if (absl::Status s = Feed(**put, 0, data); !s.ok()) return s;
-    }
-    return (*put)->Finish().status();
-  }
   template <typename T>
   absl::Status PutRows(const std::string& name, int64_t rows, int64_t k,
                        const std::vector<T>& data) {
@@ -66,22 +50,6 @@ class SeveralCards : public SeveralDevices, public ::testing::WithParamInterface
     if (!matrix.empty()) header.rows_of = engine_->catalog().Find("t", matrix).value();
     return Put<float>(std::move(header), {});
   }
-  template <typename Spec>
-  absl::Status Compute(Spec spec, const std::shared_ptr<Result>& sink) {
-    auto call = engine_->executor().Begin(std::move(spec), sink);
-    if (!call.ok()) return call.status();
-    (*call)->Submit();
-    return sink->Wait();
-  }
-  static SpmmSpec Spmm(const std::string& b, const std::string& c,
-                       const std::string& matrix = "s") {
-    SpmmSpec spec;
-    spec.tenant = "t";
-    spec.matrix = matrix;
-    spec.b.held = b;
-    spec.result.held = c;
-    return spec;
-  }
   static SddmmSpec Sddmm(const std::string& a, const std::string& b,
                          const std::string& matrix = "s") {
     SddmmSpec spec;
@@ -91,7 +59,6 @@ class SeveralCards : public SeveralDevices, public ::testing::WithParamInterface
     spec.b.held = b;
     return spec;
   }
-  std::string InRows() const { return "rows over " + std::to_string(cards()) + " GPUs"; }
   template <typename T>
   static std::vector<T> Random(uint64_t seed, int64_t count) {
     std::vector<T> values;

@@ -21,45 +21,20 @@ namespace {
 class BuffersInRows : public SeveralDevices, public ::testing::WithParamInterface<int> {
  protected:
   int cards() const override { return GetParam(); }
-  HeldDenseLease Find(const std::string& name) { return engine_->dense().Find("t", name).value(); }
-  std::vector<float> Whole(const std::string& name) {
-    return Elements<float>(Find(name)->elements->Get());
-  }
   absl::Status Put(const std::string& name, int64_t rows, int64_t k, const std::vector<float>& data,
                    Distribution distribution, const std::string& rows_of = "") {
-    PutHeader header{"t", name, {rows, k, k, ElementType::kF32}, /*zeros=*/data.empty()};
+    PutHeader header;
+    header.name = name;
+    header.shape = {rows, k, k, ElementType::kF32};
     header.distribution = distribution;
     if (!rows_of.empty()) header.rows_of = engine_->catalog().Find("t", rows_of).value();
-    auto put = engine_->dense().BeginPut(std::move(header));
-    if (!put.ok()) return put.status();
-    if (!data.empty()) {
-      if (absl::Status s = Feed(**put, 0, data); !s.ok()) return s;
-    }
-    return (*put)->Finish().status();
+    return SeveralDevices::Put(std::move(header), data);
   }
   int64_t Sum(int64_t (Device::*of)() const) const {
     int64_t sum = 0;
     for (const auto& gpu : engine_->gpus()) sum += (gpu.get()->*of)();
     return sum;
   }
-  template <typename Spec>
-  absl::Status Compute(Spec spec, const std::shared_ptr<Result>& sink) {
-    auto call = engine_->executor().Begin(std::move(spec), sink);
-    if (!call.ok()) return call.status();
-    EXPECT_TRUE((*call)->complete());
-    (*call)->Submit();
-    return sink->Wait();
-  }
-  static SpmmSpec Spmm(const std::string& b, const std::string& c,
-                       const std::string& matrix = "s") {
-    SpmmSpec spec;
-    spec.tenant = "t";
-    spec.matrix = matrix;
-    spec.b.held = b;
-    spec.result.held = c;
-    return spec;
-  }
-  std::string InRows() const { return "rows over " + std::to_string(cards()) + " GPUs"; }
   void ExpectInRows(const std::string& name) {
     ASSERT_EQ(Find(name)->distribution(), Distribution::kRows) << name;
     EXPECT_EQ(Find(name)->blocks.size(), static_cast<size_t>(cards()));

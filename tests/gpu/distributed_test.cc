@@ -18,30 +18,10 @@ namespace {
 
 class DistributedBuffers : public SeveralDevices {
  protected:
-  HeldDenseLease Find(const std::string& name) { return engine_->dense().Find("t", name).value(); }
-  std::vector<float> Whole(const std::string& name) {
-    return Elements<float>(Find(name)->elements->Get());
-  }
   int64_t BytesOut() const {
     int64_t bytes = 0;
     for (const auto& gpu : engine_->gpus()) bytes += gpu->bytes_out();
     return bytes;
-  }
-  template <typename Spec>
-  absl::Status Compute(Spec spec, const std::shared_ptr<Result>& sink) {
-    auto call = engine_->executor().Begin(std::move(spec), sink);
-    if (!call.ok()) return call.status();
-    EXPECT_TRUE((*call)->complete());
-    (*call)->Submit();
-    return sink->Wait();
-  }
-  static SpmmSpec Spmm(const std::string& b, const std::string& c) {
-    SpmmSpec spec;
-    spec.tenant = "t";
-    spec.matrix = "s";
-    spec.b.held = b;
-    spec.result.held = c;
-    return spec;
   }
   std::vector<double> Reference(const std::vector<float>& b, int64_t k, double alpha = 1,
                                 double beta = 0, const std::vector<float>& old = {},

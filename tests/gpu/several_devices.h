@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -38,14 +39,49 @@ class SeveralDevices : public ::testing::Test {
   }
 
   virtual int cards() const { return 2; }
+  HeldDenseLease Find(const std::string& name) { return engine_->dense().Find("t", name).value(); }
+  template <typename T = float>
+  std::vector<T> Whole(const std::string& name) {
+    return Elements<T>(Find(name)->elements->Get());
+  }
+  std::string InRows() const { return "rows over " + std::to_string(cards()) + " GPUs"; }
+  /// Zeros without `data`.
+  template <typename T>
+  absl::Status Put(PutHeader header, const std::vector<T>& data) {
+    header.tenant = "t";
+    header.zeros = data.empty();
+    auto put = engine_->dense().BeginPut(std::move(header));
+    if (!put.ok()) return put.status();
+    if (!data.empty()) {
+      if (absl::Status s = Feed(**put, 0, data); !s.ok()) return s;
+    }
+    return (*put)->Finish().status();
+  }
+  template <typename Spec>
+  absl::Status Compute(Spec spec, const std::shared_ptr<Result>& sink) {
+    auto call = engine_->executor().Begin(std::move(spec), sink);
+    if (!call.ok()) return call.status();
+    EXPECT_TRUE((*call)->complete());
+    (*call)->Submit();
+    return sink->Wait();
+  }
+  static SpmmSpec Spmm(const std::string& b, const std::string& c,
+                       const std::string& matrix = "s") {
+    SpmmSpec spec;
+    spec.tenant = "t";
+    spec.matrix = matrix;
+    spec.b.held = b;
+    spec.result.held = c;
+    return spec;
+  }
   void Hold(const std::string& name, const std::vector<float>& data,
             Distribution distribution = Distribution::kWhole, int64_t k = kK) {
-    PutHeader header{"t", name, {kRows, k, k, ElementType::kF32}, /*zeros=*/data.empty()};
+    PutHeader header;
+    header.name = name;
+    header.shape = {kRows, k, k, ElementType::kF32};
     header.distribution = distribution;
-    auto put = engine_->dense().BeginPut(std::move(header));
-    ASSERT_TRUE(put.ok()) << put.status();
-    ASSERT_TRUE(data.empty() || Feed(**put, 0, data).ok());
-    ASSERT_TRUE((*put)->Finish().ok());
+    const absl::Status put = Put(std::move(header), data);
+    ASSERT_TRUE(put.ok()) << put;
   }
   absl::StatusOr<std::shared_ptr<Call>> Begin(const std::string& b, const std::string& c,
                                               const std::shared_ptr<Result>& sink) {

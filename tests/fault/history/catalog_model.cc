@@ -178,31 +178,16 @@ bool CatalogModel::OnlyLooks(const Operation& operation) {
 }
 
 std::string ToString(const CatalogEvent& event, int64_t begin) {
-  const auto milliseconds = [&](int64_t time) { return static_cast<double>(time - begin) / 1e6; };
-  return fmt::format("{:9.3f} .. {:9.3f} ms  client {:2}  {} by {}: {}{}",
-                     milliseconds(event.invoked), milliseconds(event.returned), event.client,
-                     WhatWasAsked(event.operation), event.operation.way, WhatCame(event.operation),
-                     event.may_be_lost ? " (may be lost)" : "");
+  return EventText(event, begin, WhatWasAsked(event.operation), event.operation.way,
+                   WhatCame(event.operation));
 }
 
 std::string ToString(const State& state) {
   if (!state.now.present) return fmt::format("no matrix, versions to {} used", state.last_used);
-  return fmt::format(
-      "{} nonzeros a row, value {}, {} {}{}", state.now.degree, state.now.value,
-      state.now.version == 0 ? "a version not below" : "version",
-      state.now.version == 0 ? state.now.least : state.now.version,
-      state.stored == state.now ? "" : fmt::format(" (stored: value {})", state.stored.value));
+  return ToString(state.now) +
+         (state.stored == state.now ? "" : fmt::format(" (stored: value {})", state.stored.value));
 }
 
-std::string ToString(const CatalogCheck::Verdict& verdict) {
-  if (verdict.failing.empty()) return "";
-  std::string text = "One of these states:\n";
-  for (const State& state : verdict.before) text += "  " + ToString(state) + "\n";
-  text += "and then calls that no order explains:\n";
-  for (const CatalogEvent& event : verdict.failing) {
-    text += "  " + ToString(event, verdict.failing.front().invoked) + "\n";
-  }
-  return text;
-}
+std::string ToString(const CatalogCheck::Verdict& verdict) { return VerdictText(verdict); }
 
 }  // namespace sparsed::test

@@ -8,7 +8,6 @@ namespace sparsed::test {
 namespace {
 
 using State = NodesModel::State;
-using Content = NodesModel::Content;
 using Operation = NodesModel::Operation;
 using Call = NodesModel::Call;
 using Outcome = NodesModel::Outcome;
@@ -17,7 +16,7 @@ using States = std::vector<State>;
 /// `version` was seen to be that of the present content, or the content is impossible.
 bool Learn(State& state, int name, uint64_t version) {
   if (version == 0) return true;
-  Content& now = state.names[name];
+  MatrixContent& now = state.names[name];
   if (now.version != 0) return now.version == version;
   if (version < now.least) return false;
   now.version = now.least = version;
@@ -38,7 +37,7 @@ bool Put(State& state, int name, int degree, int64_t value, uint64_t version) {
 States AfterChange(State state, const Operation& operation) {
   const int name = operation.name, other = 1 - name;
   const bool there = state.names[name].present;
-  const Content was = state.names[name];
+  const MatrixContent was = state.names[name];
   switch (operation.call) {
     case Call::kUpload:
       if (there && !operation.replace) return {};
@@ -61,7 +60,7 @@ States AfterChange(State state, const Operation& operation) {
 }
 
 States AfterLook(State state, const Operation& operation) {
-  const Content& now = state.names[operation.name];
+  const MatrixContent& now = state.names[operation.name];
   if (!now.present) return {};
   const bool same = operation.degree == now.degree &&
                     (operation.call == Call::kInfo || operation.value == now.value);
@@ -155,36 +154,21 @@ std::array<uint64_t, 2> NodesModel::SeenVersions(const NodesHistory& history) {
 }
 
 std::string ToString(const NodesEvent& event, int64_t begin) {
-  const auto milliseconds = [&](int64_t time) { return static_cast<double>(time - begin) / 1e6; };
-  return fmt::format("{:9.3f} .. {:9.3f} ms  client {:2}  {} by {}: {}{}",
-                     milliseconds(event.invoked), milliseconds(event.returned), event.client,
-                     WhatWasAsked(event.operation), event.operation.node, WhatCame(event.operation),
-                     event.may_be_lost ? " (may be lost)" : "");
+  return EventText(event, begin, WhatWasAsked(event.operation), event.operation.node,
+                   WhatCame(event.operation));
 }
 
 std::string ToString(const State& state) {
   std::string text;
   for (int name = 0; name < 2; ++name) {
-    const Content& content = state.names[name];
+    const MatrixContent& content = state.names[name];
     text += fmt::format("{}{}: ", name == 0 ? "" : "; ", static_cast<char>('a' + name));
-    text += !content.present
-                ? fmt::format("none, versions to {} used", state.used[name])
-                : fmt::format("{} nonzeros a row, value {}, {} {}", content.degree, content.value,
-                              content.version == 0 ? "a version not below" : "version",
-                              content.version == 0 ? content.least : content.version);
+    text += content.present ? ToString(content)
+                            : fmt::format("none, versions to {} used", state.used[name]);
   }
   return text;
 }
 
-std::string ToString(const NodesCheck::Verdict& verdict) {
-  if (verdict.failing.empty()) return "";
-  std::string text = "One of these states:\n";
-  for (const State& state : verdict.before) text += "  " + ToString(state) + "\n";
-  text += "and then calls that no order explains:\n";
-  for (const NodesEvent& event : verdict.failing) {
-    text += "  " + ToString(event, verdict.failing.front().invoked) + "\n";
-  }
-  return text;
-}
+std::string ToString(const NodesCheck::Verdict& verdict) { return VerdictText(verdict); }
 
 }  // namespace sparsed::test

@@ -8,26 +8,14 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/fault/history/history_text.h"
 #include "tests/fault/history/linearizability.h"
 
 namespace sparsed::test {
 
 struct NodesModel {
-  /// `degree` nonzeros in each row, all of them `value`; every upload and update has a value of its
-  /// own.
-  struct Content {
-    bool present = false;
-    int degree = 0;
-    int64_t value = 0;
-    uint64_t version = 0;  ///< 0: nobody has seen it yet
-    uint64_t least = 0;    ///< it is not below
-
-    auto Key() const { return std::tie(present, degree, value, version, least); }
-    bool operator<(const Content& other) const { return Key() < other.Key(); }
-    bool operator==(const Content& other) const { return Key() == other.Key(); }
-  };
   struct State {
-    std::array<Content, 2> names;
+    std::array<MatrixContent, 2> names;
     std::array<uint64_t, 2> used{};  ///< no version up to this is given again
 
     auto Key() const { return std::tie(names, used); }
