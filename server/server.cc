@@ -325,7 +325,8 @@ class Server::Impl {
                               .look = [this] { return QueuesOf(*engine_); },
                               .changed = [this] { TellHealth(); }});
     }
-    gauges_ = std::make_unique<EngineGauges>(*engine_, telemetry_.metrics().tenant_labels());
+    gauges_ = std::make_unique<EngineGauges>(*engine_, telemetry_.metrics().tenant_labels(),
+                                             config_.wire_memory_bytes);
     context_ = std::make_unique<ServiceContext>(ServiceContext{
         config_,
         *engine_,

@@ -63,10 +63,11 @@ class NodeClients {
     look.time = steady_clock::now();
     look.stats = *std::move(stats);
     for (const RequestCount& count : look.stats.requests) {
+      if (count.status_call && count.code == "OK") continue;  // this look, for one
       look.requests += count.count;
       if (count.code != "OK") look.failed += count.count;
     }
-    for (const auto& [use, bytes] : look.stats.memory_bytes) look.memory += bytes;
+    look.memory = HostBytes(look.stats);
     return look;
   }
 

@@ -117,6 +117,9 @@ absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArgu
 absl::StatusOr<std::chrono::nanoseconds> ParseTimeout(std::string_view text);
 /// "10m" and so on; INVALID_ARGUMENT for anything else, and beyond 366 days.
 absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text);
+/// Of host memory in use, by what for; and their sum. Without what is kept, which is not in use.
+std::map<std::string, int64_t> UsesOf(const sparsed::Stats& stats);
+int64_t HostBytes(const sparsed::Stats& stats);
 /// An activity in the words of whoever asks why it takes so long.
 std::string WaitsFor(const std::string& activity);
 absl::StatusOr<Report> Stats(const Client& client);
@@ -134,6 +137,7 @@ absl::StatusOr<Report> Tenants(const Client& client);
 struct SlowArguments {
   bool all = false;  ///< tenants
   int limit = 20;
+  std::string operation;  ///< empty: all but status calls
 };
 absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments);
 absl::StatusOr<Report> Info(const Client& client);

@@ -19,32 +19,37 @@ std::string NameOf(const ExplainedOperation& operation) {
   return operation.k == 1 ? "SpMV" : fmt::format("SpMM K={}", operation.k);
 }
 
-double RooflineMs(const Explanation& e, const Movement& m, double bytes) {
-  return 1e3 * std::max(m.flops / e.flops_per_second, bytes / e.bytes_per_second);
-}
-
 std::string MiB(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }
 
 std::string Title(const ExplainedOperation& o) {
   return NameOf(o) + (o.stored.estimate ? " (estimate)" : "");
 }
 
-/// What the model says bounds it from above.
-std::string RoofOf(const Explanation& e, const ExplainedOperation& o) {
-  if (o.limit == "nothing" || o.limit == "cache") return o.limit == "cache" ? "cache" : "";
-  return o.stored.flops / e.flops_per_second > o.stored.moved_bytes / e.bytes_per_second
-             ? "arithmetic"
-             : "memory";
+/// What bounds it by the model: the bytes, where they come from and at which rate; 0: not known.
+struct Roof {
+  const char* name;
+  double bytes_per_second;
+  const Movement& stored;
+  const Movement& reordered;
+};
+Roof RoofOf(const Explanation& e, const ExplainedOperation& o) {
+  if (o.limit == "cache") return {"cache", e.cache_bytes_per_second, o.inner, o.inner_reordered};
+  return {"memory", e.bytes_per_second, o.stored, o.reordered};
+}
+
+double Milliseconds(const Explanation& e, const Roof& roof, double bytes) {
+  return 1e3 * std::max(roof.stored.flops / e.flops_per_second, bytes / roof.bytes_per_second);
 }
 
 /// What the plan's trial says of this problem; of a neighbouring K it says so.
 std::string MeasuredCell(const ExplainedOperation& o) {
   if (o.measured_ms > 0) return fmt::format("{:.4f}", o.measured_ms);
-  return o.trial_ms > 0 ? fmt::format("{:.4f} (K={})", o.trial_ms, o.trial_k) : "";
+  // SpMV is another product.
+  return o.trial_ms > 0 && o.k > 1 ? fmt::format("{:.4f} (K={})", o.trial_ms, o.trial_k) : "";
 }
 
 /// Of the plan's trial, beside the roof that it was under. `assumed`: the model has another cache.
-std::string MeasuredText(const ExplainedOperation& o, bool assumed) {
+std::string MeasuredText(const std::string& name, const ExplainedOperation& o, bool assumed) {
   if (o.measured.empty()) return "";
   if (o.measured_ms > 0) {
     const std::string share = RooflineShare(o.roofline_share, o.roof);
@@ -62,8 +67,8 @@ std::string MeasuredText(const ExplainedOperation& o, bool assumed) {
   if (o.trial_ms <= 0) return text + ", which was not timed";
   return text + fmt::format(
                     ", which took {:.4f} ms for K={}; K={} itself was not timed (sparsectl prepare "
-                    "--tune-for=spmm:{})",
-                    o.trial_ms, o.trial_k, o.k, o.k);
+                    "{} --tune-for=spmm:{})",
+                    o.trial_ms, o.trial_k, o.k, name, o.k);
 }
 
 std::string TablesText(const Explanation& e) {
@@ -73,32 +78,86 @@ std::string TablesText(const Explanation& e) {
                   "BEST GFLOP/s", "BEST ms", "MEASURED ms"},
                  {"BEST FLOP/BYTE", "BEST GFLOP/s", "FLOP/BYTE", "GFLOP/s"});
   for (const ExplainedOperation& o : e.operations) {
-    const Movement& m = o.stored;
+    const Roof roof = RoofOf(e, o);
+    const Movement& m = roof.stored;
     moved.Add({Title(o), MiB(m.footprint_bytes), MiB(m.moved_bytes), MiB(m.partition_bytes),
-               MiB(o.reordered.moved_bytes), MiB(o.reordered.partition_bytes)});
-    // Memory's rate says nothing of what the cache holds.
-    const auto by_memory = [&](double value, int digits) {
-      return o.limit == "cache" ? "" : fmt::format("{:.{}f}", value, digits);
-    };
-    roofline.Add({Title(o), RoofOf(e, o), fmt::format("{:.3f}", Intensity(m.flops, m.moved_bytes)),
-                  by_memory(RooflineGflops(e, m.flops, m.moved_bytes), 2),
-                  by_memory(RooflineMs(e, m, m.moved_bytes), 4),
+               MiB(roof.reordered.moved_bytes), MiB(roof.reordered.partition_bytes)});
+    if (m.flops <= 0 || roof.bytes_per_second <= 0) {
+      roofline.Add({Title(o), "", "", "", "", "", "", "", MeasuredCell(o)});
+      continue;
+    }
+    const double milliseconds = Milliseconds(e, roof, m.moved_bytes);
+    const double best = Milliseconds(e, roof, m.footprint_bytes);
+    const bool arithmetic = m.flops / e.flops_per_second > m.moved_bytes / roof.bytes_per_second;
+    roofline.Add({Title(o), arithmetic ? "arithmetic" : roof.name,
+                  fmt::format("{:.3f}", Intensity(m.flops, m.moved_bytes)),
+                  fmt::format("{:.2f}", 1e-6 * m.flops / milliseconds),
+                  fmt::format("{:.4f}", milliseconds),
                   fmt::format("{:.3f}", Intensity(m.flops, m.footprint_bytes)),
-                  by_memory(RooflineGflops(e, m.flops, m.footprint_bytes), 2),
-                  by_memory(RooflineMs(e, m, m.footprint_bytes), 4), MeasuredCell(o)});
+                  fmt::format("{:.2f}", 1e-6 * m.flops / best), fmt::format("{:.4f}", best),
+                  MeasuredCell(o)});
   }
-  return fmt::format("{}\n{}", moved.Text(), roofline.Text());
+  roofline.LeaveOutEmptyColumns();
+  const bool in_cache = std::ranges::any_of(
+      e.operations, [](const ExplainedOperation& o) { return o.limit == "cache"; });
+  std::string text = moved.Text();
+  text +=
+      Wrapped(fmt::format("  between {} and the cache{}; BY ROWS: row after row as they are "
+                          "stored, IN PARTS: parts "
+                          "of the rows that fit the cache one after another, REORDERED: likewise, "
+                          "in the order of {}",
+                          in_cache ? "memory, or the last level cache where it holds everything,"
+                                   : "memory",
+                          in_cache ? " before it" : "", e.reordered_by),
+              "  ");
+  text += fmt::format("\n{}", roofline.Text());
+  text += Wrapped(
+      "  what the ROOF, the rate of memory, of the cache or of arithmetic, allows for the bytes "
+      "that are moved BY ROWS, and at BEST, if each was moved once",
+      "  ");
+  return text;
 }
 
-std::string LimitText(const Explanation& e, const ExplainedOperation& o) {
+/// Of what the last level cache holds.
+std::string CacheLimitText(const std::string& name, const Explanation& e,
+                           const ExplainedOperation& o) {
+  const std::string held =
+      fmt::format("in cache: all {} MiB fit the last level cache, so that memory does not bound it",
+                  MiB(o.stored.footprint_bytes));
+  if (o.cache_limit.empty()) {
+    return held +
+           "; what does is not known while the device is not calibrated (`sparsectl calibrate`, or "
+           "the first quiet minutes of the server)";
+  }
+  const Roof roof = RoofOf(e, o);
+  const double milliseconds = Milliseconds(e, roof, o.inner.moved_bytes);
+  if (o.cache_limit == "arithmetic") {
+    return fmt::format(
+        "{}; arithmetic does: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: more "
+        "processors (--threads) or a GPU",
+        held, o.inner.flops, milliseconds, 1e-9 * e.flops_per_second);
+  }
+  if (o.cache_limit == "overhead") {
+    return fmt::format(
+        "{}, and neither do arithmetic and the cache, which need {:.4f} ms of the {:.4f} ms that "
+        "it "
+        "takes: the rest is reads that wait for each other, short rows, and threads that start and "
+        "wait: wider products (more columns at once), or have it tuned again if the machine was "
+        "busy (sparsectl prepare {} --retune)",
+        held, milliseconds, o.measured_ms, name);
+  }
+  return fmt::format(
+      "{}; the cache's own rate does: {} MiB go from it to the caches before it, of {} each, "
+      "{:.4f} "
+      "ms at {:.1f} GB/s: f16 or bf16 values, or more processors (--threads), whose caches add up",
+      held, MiB(o.inner.moved_bytes), Bytes(e.inner_cache_bytes), milliseconds,
+      1e-9 * e.cache_bytes_per_second);
+}
+
+std::string LimitText(const std::string& name, const Explanation& e, const ExplainedOperation& o) {
   const Movement& m = o.stored;
   if (o.limit == "nothing") return "there is nothing to multiply";
-  if (o.limit == "cache") {
-    return fmt::format(
-        "all {} MiB fit the last level cache: memory's roofline is no limit, and an order of rows "
-        "can only help the caches before it (--cache=)",
-        MiB(m.footprint_bytes));
-  }
+  if (o.limit == "cache") return CacheLimitText(name, e, o);
   if (o.limit == "arithmetic") {
     return fmt::format("arithmetic: {:.1f} operations a byte, the device has {:.1f}",
                        Intensity(m.flops, m.moved_bytes), e.flops_per_second / e.bytes_per_second);
@@ -117,15 +176,42 @@ std::string LimitText(const Explanation& e, const ExplainedOperation& o) {
 }
 
 std::string GainText(const Explanation& e, const ExplainedOperation& o) {
-  if (o.limit == "nothing" || o.limit == "cache") return "";
+  if (o.limit == "nothing") return "";
+  // No order helps what the cache's bytes do not bound.
+  if (o.limit == "cache" && o.cache_limit != "cache_bandwidth") return "";
   if (o.greatest_gain < kWorth) return "a reordering has nothing to gain";
   std::string text = fmt::format("a reordering gains {:.2f}x at most", o.greatest_gain);
   if (o.known_gain < kWorth) return text + ", and none is known that does";
-  const double best = std::min(o.reordered.moved_bytes, o.reordered.partition_bytes);
-  const bool by_order = best < std::min(o.stored.moved_bytes, o.stored.partition_bytes);
+  const Roof roof = RoofOf(e, o);
+  const double best = std::min(roof.reordered.moved_bytes, roof.reordered.partition_bytes);
+  const bool by_order = best < std::min(roof.stored.moved_bytes, roof.stored.partition_bytes);
   return text + fmt::format(", {:.2f}x by {}", o.known_gain,
                             by_order ? "rows in the order of " + e.reordered_by
                                      : std::string("parts of the rows as they are"));
+}
+
+/// Of the rates, how far they can be trusted.
+std::string RatesText(const Explanation& e) {
+  if (e.measured_while_busy) {
+    return "these rates were measured while the machine did other work: they, and what follows "
+           "from "
+           "them, may come out several times higher another time (`sparsectl calibrate` on a quiet "
+           "machine settles it)";
+  }
+  return e.calibrated
+             ? fmt::format("calibrated {}", Time(*e.calibrated))
+             : std::string("measured just now; not calibrated yet (`sparsectl calibrate`)");
+}
+
+/// Where the time of requests went.
+std::string RequestsText(const std::string& name, const RequestTimes& times) {
+  if (times.requests <= 0) return "";
+  const std::string transport =
+      times.transport.empty() ? "" : fmt::format(" (transport: {})", times.transport);
+  return Wrapped(fmt::format("on average a product with {} took {}{}", name, Text(times.mean),
+                             transport),
+                 "  ") +
+         Wrapped("  " + times.finding, "  ") + "\n";
 }
 
 /// "columns over 2 GPUs".
@@ -167,22 +253,22 @@ std::vector<std::string> DistributionTexts(const ExplainedOperation& o) {
 }  // namespace
 
 std::string ExplanationText(const std::string& name, const Explanation& e, bool assumed_cache) {
-  std::string text = Wrapped(
+  std::string text = RequestsText(name, e.requests);
+  text += Wrapped(
       fmt::format(
-          "{} on {}: memory {:.1f} GB/s, {:.0f} GFLOP/s, {}cache of {} in lines of {} bytes", name,
-          e.device, 1e-9 * e.bytes_per_second, 1e-9 * e.flops_per_second,
-          assumed_cache ? "assumed " : "", Bytes(e.cache_bytes), e.line_bytes),
+          "{} on {}: memory {:.1f} GB/s,{} {:.0f} GFLOP/s, {}cache of {} in lines of {} bytes",
+          name, e.device, 1e-9 * e.bytes_per_second,
+          e.cache_bytes_per_second > 0
+              ? fmt::format(" cache {:.1f} GB/s,", 1e-9 * e.cache_bytes_per_second)
+              : "",
+          1e-9 * e.flops_per_second, assumed_cache ? "assumed " : "", Bytes(e.cache_bytes),
+          e.line_bytes),
       "  ");
-  if (e.measured_while_busy) {
-    text += Wrapped(
-        "  others computed whenever memory's rate was measured: it may be higher, and what follows "
-        "from it another time differ (`sparsectl calibrate` on a quiet machine settles it)",
-        "  ");
-  }
+  text += Wrapped("  " + RatesText(e), "  ");
   text += fmt::format("\n{}\n", TablesText(e));
   for (const ExplainedOperation& o : e.operations) {
-    text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(e, o)), "  ");
-    for (const std::string& more : {GainText(e, o), MeasuredText(o, assumed_cache)}) {
+    text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(name, e, o)), "  ");
+    for (const std::string& more : {GainText(e, o), MeasuredText(name, o, assumed_cache)}) {
       if (!more.empty()) text += Wrapped("  " + more, "    ");
     }
     for (const std::string& more : DistributionTexts(o)) text += Wrapped("  " + more, "      ");

@@ -207,11 +207,16 @@ Json ToJson(const sparsed::Stats& stats) {
                                {"waiting", device.waiting},
                                {"memory_bytes", device.memory_bytes},
                                {"memory_limit_bytes", device.memory_limit_bytes},
+                               {"memory_peak_bytes", device.memory_peak_bytes},
+                               {"memory_kept_bytes", device.memory_kept_bytes},
+                               {"memory_reserved_bytes", device.memory_reserved_bytes},
                                {"tenant_seconds", device.tenant_seconds}});
   }
   for (const RequestCount& request : stats.requests) {
-    json["requests"].push_back(
-        {{"operation", request.operation}, {"code", request.code}, {"count", request.count}});
+    json["requests"].push_back({{"operation", request.operation},
+                                {"code", request.code},
+                                {"count", request.count},
+                                {"status_call", request.status_call}});
   }
   return json;
 }
@@ -257,6 +262,14 @@ Json ToJson(const std::string& name, const Explanation& e) {
                {"flops_per_second", e.flops_per_second},
                {"reordered_by", e.reordered_by},
                {"measured_while_busy", e.measured_while_busy},
+               {"calibrated_unix_ns", e.calibrated ? UnixNs(*e.calibrated) : 0},
+               {"inner_cache_bytes", e.inner_cache_bytes},
+               {"cache_bytes_per_second", e.cache_bytes_per_second},
+               {"requests",
+                {{"requests", e.requests.requests},
+                 {"mean_ns", ToJson(e.requests.mean)},
+                 {"transport", e.requests.transport},
+                 {"finding", e.requests.finding}}},
                {"operations", Json::array()}};
   for (const ExplainedOperation& o : e.operations) {
     Json distributions = Json::array();
@@ -287,7 +300,10 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"stored", ToJson(o.stored)},
          {"reordered", ToJson(o.reordered)},
          {"distributions", std::move(distributions)},
-         {"spread_ms", o.spread_ms}});
+         {"spread_ms", o.spread_ms},
+         {"cache_limit", o.cache_limit},
+         {"inner", ToJson(o.inner)},
+         {"inner_reordered", ToJson(o.inner_reordered)}});
   }
   return json;
 }

@@ -195,6 +195,15 @@ void Report::Failed(const absl::Status& status, std::string_view name) {
       {{"name", name}, {"code", absl::StatusCodeToString(status.code())}, {"message", message}});
 }
 
+void Table::LeaveOutEmptyColumns() {
+  for (size_t i = rows_.front().size(); i-- > 0;) {
+    const bool has_any = std::any_of(rows_.begin() + 1, rows_.end(),
+                                     [i](const auto& row) { return !row[i].empty(); });
+    if (has_any) continue;
+    for (auto& row : rows_) row.erase(row.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
 std::string Table::Text() const {
   const size_t columns = rows_.front().size();
   std::vector<std::vector<std::string>> rows = rows_;

@@ -37,6 +37,8 @@ class Table {
   }
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.size() == 1; }
+  /// Without the columns that no row has anything in.
+  void LeaveOutEmptyColumns();
   std::string Text() const;
 
  private:

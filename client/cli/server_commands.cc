@@ -10,6 +10,15 @@
 #include "client/cli/spy_picture.h"
 
 namespace sparsed::cli {
+namespace {
+
+/// Of the columns that are in no sum.
+constexpr std::string_view kBesideUse =
+    "  KEPT is free memory that the next request gets, given up when it is needed; SET ASIDE is "
+    "the "
+    "part of --host-memory for messages on their way in (--wire-memory): neither is in use";
+
+}  // namespace
 
 absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, bool json) {
   const absl::StatusOr<CsrMatrix> matrix = client.MatrixNamed(arguments.name).Download();
@@ -44,6 +53,18 @@ absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, 
   return report;
 }
 
+std::map<std::string, int64_t> UsesOf(const sparsed::Stats& stats) {
+  std::map<std::string, int64_t> uses = stats.memory_bytes;
+  uses.erase("kept");  // in no sum
+  return uses;
+}
+
+int64_t HostBytes(const sparsed::Stats& stats) {
+  int64_t sum = 0;
+  for (const auto& [use, bytes] : UsesOf(stats)) sum += bytes;
+  return sum;
+}
+
 std::string WaitsFor(const std::string& activity) {
   if (activity == "receiving") return "bytes of the client";
   if (activity == "working") return "worker slot, kernel or disk";
@@ -61,9 +82,21 @@ absl::StatusOr<Report> Stats(const Client& client) {
       "under way     {} requests, {} preparations (running and waiting)\n",
       stats->uptime_seconds, stats->device_busy_seconds, stats->matrices, stats->patterns,
       stats->dense_matrices, stats->requests_in_flight, stats->preparations_pending);
-  Table memory({"MEMORY", "BYTES"});
-  for (const auto& [use, bytes] : stats->memory_bytes) memory.Add({use, Bytes(bytes)});
-  if (!memory.empty()) report.text += fmt::format("\n{}", memory.Text());
+  Table devices({"DEVICE", "MEMORY IN USE", "OF", "MOST SO FAR", "KEPT", "SET ASIDE"});
+  for (const DeviceUse& device : stats->devices) {
+    devices.Add({device.name, Bytes(device.memory_bytes), Bytes(device.memory_limit_bytes),
+                 Bytes(device.memory_peak_bytes), Bytes(device.memory_kept_bytes),
+                 Bytes(device.memory_reserved_bytes)});
+  }
+  if (!devices.empty()) {
+    report.text += fmt::format("\n{}{}", devices.Text(), Wrapped(kBesideUse, "  "));
+  }
+  Table memory({"HOST MEMORY FOR", "BYTES"});
+  for (const auto& [use, bytes] : UsesOf(*stats)) memory.Add({use, Bytes(bytes)});
+  if (!memory.empty()) {
+    memory.Add({"all in use", Bytes(HostBytes(*stats))});
+    report.text += fmt::format("\n{}", memory.Text());
+  }
   Table in_flight({"IN FLIGHT", "WAITS FOR", "COUNT", "BYTES", "OLDEST"});
   for (const RequestsInFlight& requests : stats->in_flight) {
     in_flight.Add({requests.operation, WaitsFor(requests.activity), Count(requests.count),

@@ -45,32 +45,33 @@ Json ToJson(const SlowRequest& slow) {
   return json;
 }
 
-/// What it was about, and how: "cora K=64 transpose".
-std::string What(const SlowRequest& slow) {
-  std::string what = slow.subject;
-  if (slow.k > 0) what += fmt::format(" K={}", slow.k);
-  if (!slow.parameters.empty()) what += fmt::format(" {}", slow.parameters);
-  return what;
+/// "K=64 transpose".
+std::string Parameters(const SlowRequest& slow) {
+  std::string text = slow.k > 0 ? fmt::format("K={}", slow.k) : "";
+  if (!slow.parameters.empty()) text += (text.empty() ? "" : " ") + slow.parameters;
+  return text;
 }
 
 }  // namespace
 
 absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments) {
-  const auto slow = client.ListSlow(arguments.all, arguments.limit);
+  const auto slow = client.ListSlow(
+      {.all = arguments.all, .limit = arguments.limit, .operation = arguments.operation});
   if (!slow.ok()) return slow.status();
   Report report{{{"requests", Json::array()}}, ""};
-  Table table({"TOTAL", "OPERATION", "WHAT", "PLAN", "BY", "CODE", "ENDED", "TENANT", "REQUEST"},
-              {"BY", "TENANT", "PLAN", "ENDED"});
+  Table table({"TOTAL", "OPERATION", "NAME", "PARAMETERS", "PLAN", "TRANSPORT", "CODE", "ENDED",
+               "TENANT", "REQUEST"},
+              {"TRANSPORT", "TENANT", "PLAN", "ENDED"});
   std::string phases;
   for (const SlowRequest& request : *slow) {
     report.json["requests"].push_back(ToJson(request));
-    table.Add({Milliseconds(request.timings.total), request.operation, What(request), request.plan,
-               request.transport, request.code, Time(request.ended), request.tenant,
-               request.request_id});
+    table.Add({Milliseconds(request.timings.total), request.operation, request.subject,
+               Parameters(request), request.plan, request.transport, request.code,
+               Time(request.ended), request.tenant, request.request_id});
     phases += fmt::format("{}  {}{}{}\n", request.request_id, Text(request.timings),
                           request.plan.empty() ? "" : "; ", request.plan);
   }
-  report.text = table.empty() ? "no requests of the last hour\n"
+  report.text = table.empty() ? "no such requests in the last hour\n"
                               : fmt::format("{}\nwhere the time went\n{}", table.Text(), phases);
   return report;
 }
@@ -78,9 +79,12 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
 void AddSlow(CLI::App& app, Invocation& invocation) {
   CLI::App* slow = AddCommand(
       app, "slow", "The slowest requests of the last hour, with their parameters and phases",
-      {"slow", "slow --limit=5 --json"});
+      {"slow", "slow --limit=5 --json", "slow --op=explain"});
   auto arguments = std::make_shared<SlowArguments>();
   slow->add_flag("--all", arguments->all, "Of all tenants; for operators");
+  slow->add_option("--op", arguments->operation,
+                   "Of one operation: spmm, upload, explain, ...; without it those that only ask "
+                   "what the server knows (list, show, explain, ...) are left out");
   slow->add_option("--limit", arguments->limit, "How many at most, 1 to 100")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

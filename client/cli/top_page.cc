@@ -19,21 +19,11 @@ struct Requests {
   int64_t total = 0, failed = 0;
 };
 
-/// What `top` itself, other commands that look and the clients' libraries ask: no work of the
-/// server's, and on the status page neither.
-bool IsStatusCall(std::string_view operation) {
-  constexpr std::array<std::string_view, 12> kStatusCalls = {
-      "get",          "get_server_info",   "get_stats",   "list",
-      "list_buffers", "list_measurements", "list_models", "list_nodes",
-      "list_slow",    "list_tenants",      "watch",       "watch_requests"};
-  return std::ranges::find(kStatusCalls, operation) != kStatusCalls.end();
-}
-
 /// Without status calls that succeeded.
 std::map<std::string, Requests> ByOperation(const sparsed::Stats& stats) {
   std::map<std::string, Requests> by_operation;
   for (const RequestCount& count : stats.requests) {
-    if (IsStatusCall(count.operation) && count.code == "OK") continue;
+    if (count.status_call && count.code == "OK") continue;
     Requests& of = by_operation[count.operation];
     of.total += count.count;
     if (count.code != "OK") of.failed += count.count;
@@ -66,7 +56,7 @@ Json OperationsOf(const sparsed::Stats& before, const sparsed::Stats& now, doubl
   std::map<std::string, Requests> old = ByOperation(before);
   std::map<std::string, std::vector<RequestsInFlight>> in_flight;
   for (const RequestsInFlight& requests : now.in_flight) {
-    if (IsStatusCall(requests.operation)) continue;
+    if (requests.status_call) continue;
     in_flight[requests.operation].push_back(requests);
   }
   std::map<std::string, Requests> operations = ByOperation(now);
@@ -108,7 +98,10 @@ Json DevicesOf(const sparsed::Stats& before, const sparsed::Stats& now, double s
                     {"busy", Rate(device.busy_seconds, old, seconds)},
                     {"waiting", device.waiting},
                     {"memory_bytes", device.memory_bytes},
-                    {"memory_limit_bytes", device.memory_limit_bytes}});
+                    {"memory_limit_bytes", device.memory_limit_bytes},
+                    {"memory_peak_bytes", device.memory_peak_bytes},
+                    {"memory_kept_bytes", device.memory_kept_bytes},
+                    {"memory_reserved_bytes", device.memory_reserved_bytes}});
   }
   return json;
 }
@@ -205,7 +198,7 @@ Json TopJson(const ServerInfo& server, const Look* before, const Look& now) {
           {"operations", OperationsOf(old.stats, now.stats, seconds)},
           {"devices", DevicesOf(old.stats, now.stats, seconds)},
           {"tenants", TenantsOf(old, now, seconds)},
-          {"memory_bytes", now.stats.memory_bytes}};
+          {"memory_bytes", UsesOf(now.stats)}};
 }
 
 std::string TopText(const Json& page, int lines) {
@@ -219,11 +212,13 @@ std::string TopText(const Json& page, int lines) {
       Count(page["requests_in_flight"]), Count(page["preparations_pending"]),
       page["seconds"].get<double>());
 
-  Table devices({"DEVICE", "BUSY SLOTS", "WAITING", "MEMORY", "OF"});
+  Table devices({"DEVICE", "BUSY SLOTS", "WAITING", "MEMORY IN USE", "OF", "KEPT", "SET ASIDE"},
+                {"KEPT", "SET ASIDE"});
   for (const Json& device : page["devices"]) {
     devices.Add({device["name"], fmt::format("{:.2f}", device["busy"].get<double>()),
                  Count(device["waiting"]), Bytes(device["memory_bytes"]),
-                 Bytes(device["memory_limit_bytes"])});
+                 Bytes(device["memory_limit_bytes"]), Bytes(device["memory_kept_bytes"]),
+                 Bytes(device["memory_reserved_bytes"])});
   }
 
   Table operations(

@@ -91,16 +91,17 @@ Call<std::vector<TenantInfo>> ListTenants(const std::shared_ptr<Connection>& con
       });
 }
 
-Call<std::vector<SlowRequest>> ListSlow(const std::shared_ptr<Connection>& connection, bool all,
-                                        int limit, const CallOptions& options) {
+Call<std::vector<SlowRequest>> ListSlow(const std::shared_ptr<Connection>& connection,
+                                        const SlowOptions& slow, const CallOptions& options) {
   v1::ListSlowRequest request;
-  request.set_all(all);
-  request.set_limit(limit);
+  request.set_all(slow.all);
+  request.set_limit(slow.limit);
+  request.set_operation(slow.operation);
   return LaunchUnary<v1::ListSlowReply, std::vector<SlowRequest>>(
       connection, "/sparsed.v1.Admin/ListSlow", options, true, request,
       [](const v1::ListSlowReply& reply) {
         std::vector<SlowRequest> requests;
-        for (const v1::SlowRequest& slow : reply.requests()) requests.push_back(FromProto(slow));
+        for (const v1::SlowRequest& one : reply.requests()) requests.push_back(FromProto(one));
         return requests;
       });
 }

@@ -184,13 +184,13 @@ Call<std::vector<TenantInfo>> Client::ListTenantsAsync(bool all, const CallOptio
   return client::ListTenants(connection_, all, options);
 }
 
-absl::StatusOr<std::vector<SlowRequest>> Client::ListSlow(bool all, int limit,
+absl::StatusOr<std::vector<SlowRequest>> Client::ListSlow(const SlowOptions& slow,
                                                           const CallOptions& options) const {
-  return ListSlowAsync(all, limit, options).Wait();
+  return ListSlowAsync(slow, options).Wait();
 }
-Call<std::vector<SlowRequest>> Client::ListSlowAsync(bool all, int limit,
+Call<std::vector<SlowRequest>> Client::ListSlowAsync(const SlowOptions& slow,
                                                      const CallOptions& options) const {
-  return client::ListSlow(connection_, all, limit, options);
+  return client::ListSlow(connection_, slow, options);
 }
 
 absl::Status Client::WatchRequests(bool all, RequestsCallback on_requests,

@@ -9,11 +9,12 @@
 
 namespace sparsed {
 inline namespace client {
-namespace {
 
 std::chrono::system_clock::time_point FromUnixNs(int64_t ns) {
   return std::chrono::system_clock::time_point(std::chrono::nanoseconds(ns));
 }
+
+namespace {
 
 MatrixState FromProto(v1::MatrixState state) {
   switch (state) {
@@ -319,11 +320,12 @@ Stats FromProto(const v1::Stats& proto) {
               .in_flight = {},
               .devices = {}};
   for (const v1::RequestCount& count : proto.requests()) {
-    stats.requests.push_back({count.operation(), count.code(), count.count()});
+    stats.requests.push_back({count.operation(), count.code(), count.count(), count.status_call()});
   }
   for (const v1::RequestsInFlight& requests : proto.in_flight()) {
     stats.in_flight.push_back({requests.operation(), requests.activity(), requests.count(),
-                               requests.bytes(), requests.oldest_seconds()});
+                               requests.bytes(), requests.oldest_seconds(),
+                               requests.status_call()});
   }
   for (const v1::DeviceUse& device : proto.devices()) {
     stats.devices.push_back({device.name(),
@@ -331,7 +333,10 @@ Stats FromProto(const v1::Stats& proto) {
                              device.waiting(),
                              device.memory_bytes(),
                              device.memory_limit_bytes(),
-                             {device.tenant_seconds().begin(), device.tenant_seconds().end()}});
+                             {device.tenant_seconds().begin(), device.tenant_seconds().end()},
+                             device.memory_peak_bytes(),
+                             device.memory_kept_bytes(),
+                             device.memory_reserved_bytes()});
   }
   return stats;
 }

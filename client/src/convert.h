@@ -1,6 +1,7 @@
 // Between the wire's messages and the library's types.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -40,6 +41,8 @@ absl::Status FromProto(const v1::Status& proto);
 inline constexpr char kRequestIdPayload[] = "sparsed.request_id";
 /// A failure with the id, if there is one.
 absl::Status WithRequestId(absl::Status status, std::string_view id);
+/// Nanoseconds since the epoch.
+std::chrono::system_clock::time_point FromUnixNs(int64_t ns);
 Timings FromProto(const v1::Timings& timings);
 Measurement FromProto(const v1::Measurement& measurement);
 PatternMeasurements FromProto(const v1::PatternMeasurements& pattern);

@@ -32,7 +32,16 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                              .flops_per_second = reply.flops_per_second(),
                              .operations = {},
                              .reordered_by = reply.reordered_by(),
-                             .measured_while_busy = reply.measured_while_busy()};
+                             .measured_while_busy = reply.measured_while_busy(),
+                             .inner_cache_bytes = reply.inner_cache_bytes(),
+                             .cache_bytes_per_second = reply.cache_bytes_per_second(),
+                             .requests = {.requests = reply.requests().requests(),
+                                          .mean = sparsed::FromProto(reply.requests().mean()),
+                                          .transport = reply.requests().transport(),
+                                          .finding = reply.requests().finding()}};
+  if (reply.calibrated_unix_ns() > 0) {
+    explanation.calibrated = sparsed::FromUnixNs(reply.calibrated_unix_ns());
+  }
   for (const v1::ExplainedOperation& operation : reply.operations()) {
     std::vector<ExplainedDistribution> distributions;
     for (const v1::ExplainedDistribution& distribution : operation.distributions()) {
@@ -61,7 +70,10 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                                       .trial_k = operation.trial_k(),
                                       .trial_ms = operation.trial_ms(),
                                       .distributions = std::move(distributions),
-                                      .spread_ms = operation.spread_ms()});
+                                      .spread_ms = operation.spread_ms(),
+                                      .cache_limit = operation.cache_limit(),
+                                      .inner = FromProto(operation.inner()),
+                                      .inner_reordered = FromProto(operation.inner_reordered())});
   }
   return explanation;
 }

@@ -72,6 +72,12 @@ int64_t LastLevelCacheBytes() {
   return bytes > 0 ? bytes : kUsual;
 }
 
+int64_t InnerCacheBytes() {
+  constexpr int64_t kUsual = int64_t{1} << 20;
+  static const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 ? bytes : kUsual;
+}
+
 MemoryRate::MemoryRate(int threads) : threads_(threads) {
   std::vector<std::byte> from(kBytes, std::byte{1}), to(kBytes, std::byte{2});
   Measure(from, to);

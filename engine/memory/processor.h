@@ -23,6 +23,8 @@ double ProcessorSeconds(clockid_t clock);
 
 /// Of the last level cache; what is usual where the machine does not say.
 int64_t LastLevelCacheBytes();
+/// Likewise of the cache before it, which each processor has for itself.
+int64_t InnerCacheBytes();
 
 /// One try at copying.
 struct CopyTry {

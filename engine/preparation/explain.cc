@@ -26,6 +26,8 @@ constexpr int kSchedulers = 4;
 constexpr double kMisses = 1.2;
 /// The longest row keeps the others waiting.
 constexpr double kImbalance = 2;
+/// What takes so many times longer than operations and bytes need waits for something else.
+constexpr double kOverhead = 3;
 
 /// Operations a second that the threads of a worker slot do in registers, which stays what it is as
 /// long as the process runs. Thread-safe.
@@ -86,6 +88,13 @@ double MeasuredFlops(const Backend& backend, ElementType type) {
                                    : constants.f32_flops_per_second;
 }
 
+void DescribeCalibration(const Backend& backend, Explanation& e) {
+  const std::optional<Calibration> calibration = backend.calibration();
+  if (!calibration) return;
+  e.calibrated_unix_ns = calibration->measured_unix_ns;
+  e.cache_bytes_per_second = calibration->constants.cache_bytes_per_second;
+}
+
 absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Executor& executor,
                                            ElementType type, const std::atomic<bool>* stop) {
   Explanation e;
@@ -105,6 +114,8 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.workers = gpu.info().multiprocessors * kSchedulers;
     const double measured = MeasuredFlops(*found, type);
     e.roofline = {gpu.bytes_per_second(), measured > 0 ? measured : GpuFlops(gpu.info(), type)};
+    e.inner_cache_bytes = static_cast<int64_t>(gpu.info().shared_bytes_per_block);
+    DescribeCalibration(*found, e);
   } else {
     e.device = "cpu";
     e.cache_bytes = LastLevelCacheBytes();
@@ -125,9 +136,13 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
           [&](Lane& /*lane*/) { e.roofline.flops_per_second = flops.Measure(type, e.workers); },
           stop);
       if (!measured.ok()) return measured;
+      e.measured_while_busy = e.measured_while_busy || flops.Known(type, e.workers) == 0;
     }
+    e.inner_cache_bytes = InnerCacheBytes();
+    DescribeCalibration(executor.backend({}), e);
   }
   if (options.cache_bytes > 0) e.cache_bytes = options.cache_bytes;
+  e.inner_cache_bytes = std::min(e.inner_cache_bytes, e.cache_bytes);
   return e;
 }
 
@@ -142,16 +157,36 @@ Limit LimitOf(const ExplainedOperation& o, const Explanation& e) {
                                                                    : Limit::kBandwidth;
 }
 
+/// What the gains of another schedule are, of bytes at that rate.
+void JudgeGains(const Roofline& roofline, const Movement& stored, const Movement& reordered,
+                ExplainedOperation& o) {
+  const double now = roofline.Seconds(stored.flops, stored.moved_bytes);
+  const double known = std::min({stored.moved_bytes, stored.partition_bytes, reordered.moved_bytes,
+                                 reordered.partition_bytes});
+  o.greatest_gain = now / roofline.Seconds(stored.flops, stored.footprint_bytes);
+  o.known_gain = now / roofline.Seconds(stored.flops, known);
+}
+
+/// Of a product in cache, whose inner movements are known.
+void JudgeInCache(const Explanation& e, ExplainedOperation& o) {
+  if (e.cache_bytes_per_second <= 0) return;
+  const Roofline cache = {e.cache_bytes_per_second, e.roofline.flops_per_second};
+  JudgeGains(cache, o.inner, o.inner_reordered, o);
+  const double seconds = cache.Seconds(o.inner.flops, o.inner.moved_bytes);
+  if (1e-3 * o.measured_ms > kOverhead * seconds) {
+    o.cache_limit = CacheLimit::kOverhead;
+    return;
+  }
+  const bool arithmetic = o.inner.flops / o.inner.moved_bytes > cache.critical_intensity();
+  o.cache_limit = arithmetic ? CacheLimit::kArithmetic : CacheLimit::kBandwidth;
+}
+
 void Judge(const Explanation& e, ExplainedOperation& o) {
   const Movement& stored = o.stored;
   o.imbalance = std::max(1.0, stored.largest_row * e.workers);
   o.limit = LimitOf(o, e);
-  if (stored.flops == 0) return;
-  const double now = e.roofline.Seconds(stored.flops, stored.moved_bytes);
-  const double known = std::min({stored.moved_bytes, stored.partition_bytes,
-                                 o.reordered.moved_bytes, o.reordered.partition_bytes});
-  o.greatest_gain = now / e.roofline.Seconds(stored.flops, stored.footprint_bytes);
-  o.known_gain = now / e.roofline.Seconds(stored.flops, known);
+  if (stored.flops == 0 || o.limit == Limit::kCache) return;
+  JudgeGains(e.roofline, stored, o.reordered, o);
 }
 
 /// What the plan that serves it took in its trials. `judge`: where that is below the roofline, too.
@@ -202,6 +237,20 @@ std::string_view Name(Limit limit) {
   return "";
 }
 
+std::string_view Name(CacheLimit limit) {
+  switch (limit) {
+    case CacheLimit::kUnknown:
+      return "";
+    case CacheLimit::kBandwidth:
+      return "cache_bandwidth";
+    case CacheLimit::kArithmetic:
+      return "arithmetic";
+    case CacheLimit::kOverhead:
+      return "overhead";
+  }
+  return "";
+}
+
 absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& options,
                                     Executor& executor, const BuildContext& context) {
   absl::StatusOr<Explanation> explanation =
@@ -220,11 +269,11 @@ absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& 
   if (options.k != 1) problems.emplace_back(Operation::kSpmm, options.k);
   if (stored.rows == stored.cols) problems.emplace_back(Operation::kSpgemm, 0);
   for (const auto& [operation, k] : problems) {
-    const MovementSpec spec = {.operation = operation,
-                               .k = k,
-                               .value_bytes = static_cast<int64_t>(SizeOf(matrix.type())),
-                               .cache_bytes = explanation->cache_bytes,
-                               .line_bytes = explanation->line_bytes};
+    MovementSpec spec = {.operation = operation,
+                         .k = k,
+                         .value_bytes = static_cast<int64_t>(SizeOf(matrix.type())),
+                         .cache_bytes = explanation->cache_bytes,
+                         .line_bytes = explanation->line_bytes};
     ExplainedOperation o;
     o.operation = operation;
     o.k = k;
@@ -236,6 +285,16 @@ absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& 
     o.reordered = *modelled;
     FindMeasured(matrix, device, executor, /*judge=*/options.cache_bytes == 0, o);
     Judge(*explanation, o);
+    if (o.limit == Limit::kCache) {
+      spec.cache_bytes = explanation->inner_cache_bytes;
+      modelled = ModelMovement(stored, spec, context);
+      if (!modelled.ok()) return modelled.status();
+      o.inner = *modelled;
+      modelled = ModelMovement(reordered, spec, context);
+      if (!modelled.ok()) return modelled.status();
+      o.inner_reordered = *modelled;
+      JudgeInCache(*explanation, o);
+    }
     if (operation == Operation::kSpmm && device == DeviceKind::kCuda) {
       absl::StatusOr<DistributionChoice> choice =
           ChooseDistribution(executor, matrix, /*transposed=*/false, k, context.stop);

@@ -35,14 +35,28 @@ enum class Limit : uint8_t {
 /// "nothing", "cache", "arithmetic", "imbalance", "cache_misses", "bandwidth".
 std::string_view Name(Limit limit);
 
+/// What holds a product back that the last level cache holds.
+enum class CacheLimit : uint8_t {
+  kUnknown,     ///< or it is not in cache
+  kBandwidth,   ///< bytes from the last level cache to those before it
+  kArithmetic,  ///< operations
+  kOverhead,    ///< it was timed, and took far longer than either
+};
+/// "", "cache_bandwidth", "arithmetic", "overhead".
+std::string_view Name(CacheLimit limit);
+
 struct ExplainedOperation {
   Operation operation = Operation::kSpmm;
   int64_t k = 0;       ///< 1: SpMV; 0: SpGEMM with itself
   Movement stored;     ///< rows as they are stored
   Movement reordered;  ///< rows breadth first
   Limit limit = Limit::kNothing;
+  /// In cache: what limits it there, and bytes between the last level cache and those before it.
+  CacheLimit cache_limit = CacheLimit::kUnknown;
+  Movement inner, inner_reordered;
   /// Times that the longer of the roofline's two times would shrink: at the most, if all was moved
-  /// once; and by the best schedule known, of consecutive parts or row by row, in either order.
+  /// once; and by the best schedule known, of consecutive parts or row by row, in either order. In
+  /// cache, of the inner bytes at that cache's rate; 1 if it is not known.
   double greatest_gain = 1, known_gain = 1;
   double imbalance = 1;    ///< the longest row over a worker's fair share, at least 1
   double measured_ms = 0;  ///< the fastest trial of just this problem; 0: none
@@ -63,18 +77,21 @@ struct Explanation {
   int64_t line_bytes = 0;
   int workers = 1;  ///< threads, or warp schedulers: who computes rows at the same time
   Roofline roofline;
-  /// Others computed whenever the memory's rate was measured: it may be higher.
+  /// Others computed whenever a rate was measured: it may be higher.
   bool measured_while_busy = false;
+  int64_t calibrated_unix_ns = 0;              ///< 0: the rates are of a short measurement
+  int64_t inner_cache_bytes = 0;               ///< of one of the caches before the last level
+  double cache_bytes_per_second = 0;           ///< read from the last level cache; 0: not known
   std::vector<ExplainedOperation> operations;  ///< SpMV, SpMM and, of a square matrix, SpGEMM
 };
 
 /// The order that Explanation compares with.
 inline constexpr std::string_view kComparedOrder = "breadth_first";
 
-/// A few passes over the nonzeros: above MovementSpec::max_steps products are sampled, the same
-/// ones for both orders. Scratch from `context`: the transposed pattern, and some 24 bytes for each
-/// row and column. Errors: FAILED_PRECONDITION (no such device), RESOURCE_EXHAUSTED, CANCELLED,
-/// DATA_LOSS.
+/// A few passes over the nonzeros, and of products in cache a few more: above
+/// MovementSpec::max_steps products are sampled, the same ones for both orders. Scratch from
+/// `context`: the transposed pattern, and some 24 bytes for each row and column. Errors:
+/// FAILED_PRECONDITION (no such device), RESOURCE_EXHAUSTED, CANCELLED, DATA_LOSS.
 absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& options,
                                     Executor& executor, const BuildContext& context);
 

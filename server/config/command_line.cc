@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -502,6 +503,30 @@ std::string Annotated(const Config& config, const CLI::App& app, const Problems&
 }
 
 }  // namespace
+
+const std::map<std::string, std::string>& UnitsOfSettings() {
+  static const std::map<std::string, std::string> units = [] {
+    Flags flags;
+    CLI::App app;
+    DefineFlags(app, flags);
+    std::map<std::string, std::string> found;
+    for (const CLI::Option* const option : app.get_options()) {
+      if (option->get_lnames().empty()) continue;
+      std::string key = option->get_lnames().front();
+      std::ranges::replace(key, '-', '_');
+      // What its validator is called: the longer name first.
+      for (const auto& [type, unit] :
+           {std::pair("MICROSECONDS", "microseconds"), std::pair("SECONDS", "seconds"),
+            std::pair("TIME", "seconds"), std::pair("SIZE", "bytes")}) {
+        if (option->get_type_name().find(type) == std::string::npos) continue;
+        found.emplace(key, unit);
+        break;
+      }
+    }
+    return found;
+  }();
+  return units;
+}
 
 int Refuse(std::ostream& err, const std::vector<std::string>& sentences) {
   for (const std::string& sentence : sentences) err << "sparsed: " << sentence << "\n";

@@ -1,6 +1,7 @@
 // The command line of `sparsed`.
 #pragma once
 
+#include <map>
 #include <ostream>
 #include <string>
 #include <variant>
@@ -28,6 +29,10 @@ struct Settings {
 /// (kExitWrongUse, said on `err`).
 std::variant<Settings, int> ParseCommandLine(int argc, const char* const* argv, std::ostream& out,
                                              std::ostream& err);
+
+/// Of each setting that is a size or a time, by its key in a file: "bytes", "seconds" or
+/// "microseconds".
+const std::map<std::string, std::string>& UnitsOfSettings();
 
 /// Says each of `problems` on `err`. Returns kExitWrongUse.
 int Refuse(std::ostream& err, const std::vector<std::string>& problems);

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "engine/execution/backend.h"
+#include "server/config/command_line.h"
 #include "server/page/sources.h"
 #include "server/page/table.h"
 #include "server/rpc/sentence.h"
@@ -19,14 +20,21 @@ using nlohmann::json;
 /// In flight, at most.
 constexpr size_t kMostInFlight = 50;
 
+/// What is in use, and what may be; its uses sum up to `used`.
 template <typename Budget>
 json MemoryOf(const Budget& budget) {
   json uses = json::object();
+  int64_t used = 0;
   for (int use = 0; use < engine::kMemoryUses; ++use) {
     const auto memory_use = static_cast<engine::MemoryUse>(use);
-    uses[std::string(engine::Name(memory_use))] = budget.used(memory_use);
+    const int64_t bytes = budget.used(memory_use);
+    uses[std::string(engine::Name(memory_use))] = bytes;
+    used += bytes;
   }
-  return {{"limit", budget.limit()}, {"peak", budget.peak()}, {"uses", std::move(uses)}};
+  return {{"used", used},
+          {"limit", budget.limit()},
+          {"peak", std::max(budget.peak(), used)},
+          {"uses", std::move(uses)}};
 }
 
 json ConstantsOf(const engine::DeviceFacts& device) {
@@ -41,8 +49,8 @@ json ConstantsOf(const engine::DeviceFacts& device) {
 json DevicesOf(engine::Engine& engine, const Config& config, bool all) {
   json devices = json::array();
   for (const engine::DeviceFacts& facts : engine.devices()) {
-    if (!facts.found) continue;
     json device = {{"name", facts.name},
+                   {"found", facts.found},
                    {"description", facts.description},
                    {"threads", facts.threads},
                    {"unavailable", facts.unavailable}};
@@ -60,12 +68,8 @@ json DevicesOf(engine::Engine& engine, const Config& config, bool all) {
           facts.calibration ? static_cast<double>(facts.calibration->measured_unix_ns) * 1e-9 : 0;
       device["memory"] = cpu ? MemoryOf(engine.budget()) : MemoryOf((*gpu)->budget());
       if (cpu) {
-        // All of --host-memory, of which messages on their way in have a part for themselves.
-        device["memory"]["limit"] = config.host_memory_bytes;
-        if (config.wire_memory_bytes > 0) {
-          device["memory"]["uses"]["wire"] = config.wire_memory_bytes;
-        }
-        device["memory"]["uses"]["kept"] = engine.budget().kept();
+        device["memory"]["kept"] = engine.budget().kept();
+        device["memory"]["reserved"] = config.wire_memory_bytes;
       }
       device["evictions"] =
           cpu ? engine.budget().evictions()->evictions() : (*gpu)->residency().evictions();
@@ -113,10 +117,9 @@ json RequestJson(const EndedRequest& request, const Viewer& viewer) {
           {"parameters", record.parameters},
           {"k", record.k},
           {"plan", record.plan},
-          {"bytes_in", record.stream_bytes_in + record.held_bytes_in + record.shared_bytes_in +
-                           record.gpu_bytes_in},
-          {"bytes_out", record.stream_bytes_out + record.held_bytes_out + record.shared_bytes_out +
-                            record.gpu_bytes_out},
+          {"bytes_in", BytesIn(record)},
+          {"bytes_out", BytesOut(record)},
+          {"transport", TransportOf(record)},
           {"code", absl::StatusCodeToString(record.status.code())},
           {"message", viewer.all ? std::string(record.status.message())
                                  : ForClients(std::string(record.status.message()))},
@@ -392,7 +395,7 @@ Answer ConfigurationAnswer(PageTables& tables, const HttpRequest& request) {
   if (!request.viewer.all) {
     return absl::PermissionDeniedError("the server's configuration is an operator's to see");
   }
-  return json{{"yaml", ToYaml(tables.sources.config)}};
+  return json{{"yaml", ToYaml(tables.sources.config)}, {"units", UnitsOfSettings()}};
 }
 
 }  // namespace sparsed::server

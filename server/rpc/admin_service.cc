@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
@@ -115,9 +116,18 @@ class AdminService final : public Service {
                                                            "the list of all tenants' requests");
             if (!allowed.ok()) return allowed;
           }
+          std::optional<Op> op;
+          if (!request.operation().empty()) {
+            op = ParseOp(request.operation());
+            if (!op) {
+              return absl::InvalidArgumentError(fmt::format(
+                  "operation '{}' is none; spmm, sddmm, spgemm, chain, upload, explain, ...",
+                  request.operation()));
+            }
+          }
           const int limit = request.limit() > 0 ? request.limit() : kListedSlow;
           for (const EndedRequest& slow :
-               service_.telemetry.slow().List(request.all() ? nullptr : &caller.tenant)) {
+               service_.telemetry.slow().List(request.all() ? nullptr : &caller.tenant, op)) {
             if (reply.requests_size() == limit) break;
             *reply.add_requests() = ToSlowRequest(slow);
           }
@@ -287,6 +297,7 @@ class AdminService final : public Service {
       count.set_operation(requests.op);
       count.set_code(requests.code);
       count.set_count(requests.count);
+      count.set_status_call(requests.status_call);
     }
     engine::Engine& engine = service_.engine;
     stats.set_matrices(static_cast<int64_t>(engine.catalog().All().size()));
@@ -298,9 +309,6 @@ class AdminService final : public Service {
           engine.budget().used(memory_use);
     }
     (*stats.mutable_memory_bytes())["kept"] = engine.budget().kept();
-    if (const int64_t wire = service_.config.wire_memory_bytes; wire > 0) {
-      (*stats.mutable_memory_bytes())["wire"] = wire;
-    }
     stats.set_requests_in_flight(engine.executor().in_flight());
     stats.set_preparations_pending(engine.preparation().pending());
     const auto now = std::chrono::steady_clock::now();
@@ -311,13 +319,13 @@ class AdminService final : public Service {
       message.set_count(in_flight.count);
       message.set_bytes(in_flight.bytes);
       message.set_oldest_seconds(std::chrono::duration<double>(now - in_flight.oldest).count());
+      message.set_status_call(IsStatusCall(what.first));
     }
     stats.set_uptime_seconds(std::chrono::duration<double>(now - service_.started_steady).count());
     AddDevice(DeviceId{}, "cpu", engine.budget(), stats);
-    // Messages on their way in have a part of --host-memory for themselves.
     v1::DeviceUse& cpu = *stats.mutable_devices(stats.devices_size() - 1);
-    cpu.set_memory_bytes(cpu.memory_bytes() + service_.config.wire_memory_bytes);
-    cpu.set_memory_limit_bytes(cpu.memory_limit_bytes() + service_.config.wire_memory_bytes);
+    cpu.set_memory_kept_bytes(engine.budget().kept());
+    cpu.set_memory_reserved_bytes(service_.config.wire_memory_bytes);
     for (const auto& gpu : engine.gpus()) {
       AddDevice(gpu->id(), gpu->name(), gpu->budget(), stats);
     }
@@ -336,6 +344,7 @@ class AdminService final : public Service {
     use.set_waiting(executor.queue_depth(id));
     use.set_memory_bytes(budget.used());
     use.set_memory_limit_bytes(budget.limit());
+    use.set_memory_peak_bytes(std::max(budget.peak(), use.memory_bytes()));
     const engine::TenantSeconds seconds = executor.tenant_seconds(id);
     for (const auto& [tenant, of_tenant] : seconds.named()) {
       (*use.mutable_tenant_seconds())[tenant] = of_tenant.seconds;

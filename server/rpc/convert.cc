@@ -245,10 +245,8 @@ v1::SlowRequest ToSlowRequest(const EndedRequest& request) {
   message.set_k(record.k);
   message.set_parameters(ForClients(record.parameters));
   message.set_transport(std::string(TransportOf(record)));
-  message.set_bytes_in(record.stream_bytes_in + record.held_bytes_in + record.shared_bytes_in +
-                       record.gpu_bytes_in);
-  message.set_bytes_out(record.stream_bytes_out + record.held_bytes_out + record.shared_bytes_out +
-                        record.gpu_bytes_out);
+  message.set_bytes_in(BytesIn(record));
+  message.set_bytes_out(BytesOut(record));
   message.set_trace_id(record.trace.trace_id);
   return message;
 }

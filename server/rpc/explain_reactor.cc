@@ -11,6 +11,7 @@
 #include "server/rpc/reactors.h"
 #include "server/rpc/routes.h"
 #include "server/rpc/unary.h"
+#include "server/telemetry/telemetry.h"
 
 namespace sparsed::server {
 namespace {
@@ -72,6 +73,24 @@ void Fill(const engine::DistributionChoice& choice, v1::ExplainedOperation& mess
   }
 }
 
+void Fill(const TimeSpent& time, std::string_view matrix, v1::RequestTimes& message) {
+  const auto mean_ns = [&time](double seconds) {
+    return static_cast<uint64_t>(1e9 * seconds / time.requests);
+  };
+  message.set_requests(time.requests);
+  v1::Timings& mean = *message.mutable_mean();
+  mean.set_queue_ns(mean_ns(time[Phase::kQueue]));
+  mean.set_receive_ns(mean_ns(time[Phase::kReceive]));
+  mean.set_setup_ns(mean_ns(time[Phase::kSetup]));
+  mean.set_to_device_ns(mean_ns(time[Phase::kToDevice]));
+  mean.set_kernel_ns(mean_ns(time[Phase::kKernel]));
+  mean.set_from_device_ns(mean_ns(time[Phase::kFromDevice]));
+  mean.set_send_ns(mean_ns(time[Phase::kSend]));
+  mean.set_total_ns(mean_ns(time.seconds));
+  message.set_transport(std::string(TransportOf(time)));
+  message.set_finding(Finding(time, matrix));
+}
+
 void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
   reply.set_device(explanation.device);
   reply.set_cache_bytes(explanation.cache_bytes);
@@ -81,6 +100,9 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
   reply.set_flops_per_second(explanation.roofline.flops_per_second);
   reply.set_reordered_by(std::string(engine::kComparedOrder));
   reply.set_measured_while_busy(explanation.measured_while_busy);
+  reply.set_calibrated_unix_ns(explanation.calibrated_unix_ns);
+  reply.set_inner_cache_bytes(explanation.inner_cache_bytes);
+  reply.set_cache_bytes_per_second(explanation.cache_bytes_per_second);
   for (const engine::ExplainedOperation& operation : explanation.operations) {
     v1::ExplainedOperation& message = *reply.add_operations();
     message.set_operation(operation.operation == Operation::kSpgemm ? v1::ProblemClass::SPGEMM
@@ -99,6 +121,11 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
     message.set_plan_k(operation.plan_k);
     message.set_trial_k(operation.trial_k);
     message.set_trial_ms(operation.trial_ms);
+    message.set_cache_limit(std::string(engine::Name(operation.cache_limit)));
+    if (operation.limit == engine::Limit::kCache) {
+      Fill(operation.inner, *message.mutable_inner());
+      Fill(operation.inner_reordered, *message.mutable_inner_reordered());
+    }
     if (operation.distributions) Fill(*operation.distributions, message);
   }
 }
@@ -149,6 +176,10 @@ class ExplainReactor final : public UnaryReactor {
     if (draining_) return absl::UnavailableError("the server is shutting down");
     if (!explanation.ok()) return explanation.status();
     Fill(*explanation, reply_);
+    // Who uses another's matrix is not told what others do with it.
+    if (matrix.tenant() != tenant()) return absl::OkStatus();
+    const MatrixUse use = service().telemetry.live().UseOf(matrix.tenant(), matrix.name());
+    if (use.time.requests > 0) Fill(use.time, matrix.name(), *reply_.mutable_requests());
     return absl::OkStatus();
   }
 

@@ -181,7 +181,9 @@ void AddUses(Families& families, const Budget& budget, const std::string& device
   }
 }
 
-void AddMemory(Families& families, engine::Engine& engine, TenantLabels& labels) {
+/// `reserved_bytes`: of --host-memory, but not the engine's.
+void AddMemory(Families& families, engine::Engine& engine, TenantLabels& labels,
+               int64_t reserved_bytes) {
   // What was deleted is gone, not free soon.
   for (const auto& gpu : engine.gpus()) gpu->residency().Sweep();
   families.Begin(MetricType::Gauge, "sparsed_memory_bytes",
@@ -209,6 +211,10 @@ void AddMemory(Families& families, engine::Engine& engine, TenantLabels& labels)
   for (const auto& gpu : engine.gpus()) {
     families.Add({{"device", gpu->name()}}, static_cast<double>(gpu->budget().limit()));
   }
+  families.Single(MetricType::Gauge, "sparsed_memory_reserved_bytes",
+                  "Of --host-memory, set aside for messages on their way in, whether there are any "
+                  "or not: neither in use nor in the limit",
+                  static_cast<double>(reserved_bytes), {{"device", kCpu}});
   families.Begin(MetricType::Gauge, "sparsed_memory_peak_bytes",
                  "Most memory in use since the start");
   families.Add({{"device", kCpu}}, static_cast<double>(engine.budget().peak()));
@@ -316,7 +322,7 @@ std::vector<MetricFamily> EngineGauges::Collect() const {
                    {"compiler", __VERSION__},
                    {"cuda", std::string(cuda::ThisBuild().version)}});
   AddDevices(families, engine_);
-  AddMemory(families, engine_, labels_);
+  AddMemory(families, engine_, labels_, reserved_bytes_);
   AddMatrices(families, engine_);
   families.Single(MetricType::Gauge, "sparsed_patterns", "Patterns held",
                   static_cast<double>(engine_.catalog().patterns()));

@@ -37,26 +37,6 @@ std::pair<std::string_view, std::string_view> OwnerAndName(const StageRecord& re
 
 }  // namespace
 
-bool IsStatusCall(Op op) {
-  switch (op) {
-    case Op::kGet:
-    case Op::kList:
-    case Op::kWatch:
-    case Op::kListMeasurements:
-    case Op::kListBuffers:
-    case Op::kGetServerInfo:
-    case Op::kGetStats:
-    case Op::kListTenants:
-    case Op::kListSlow:
-    case Op::kWatchRequests:
-    case Op::kListModels:
-    case Op::kListNodes:
-      return true;
-    default:
-      return false;
-  }
-}
-
 std::string_view LiveOpName(int live_op) {
   return live_op == kLiveOps - 1 ? "other" : Name(static_cast<Op>(live_op));
 }
@@ -71,6 +51,7 @@ void LiveRequests::OfMatrix::Pass(Clock::time_point now) {
   const double times = std::floor(since.count() / kLatencyHalfLife);
   if (times < 1) return;
   latencies.Scale(static_cast<float>(std::exp2(-times)));
+  time.Scale(std::exp2(-times));
   halved = now;
 }
 
@@ -96,8 +77,8 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
   if (found != by_name.end()) {
     by_use.splice(by_use.begin(), by_use, found->second);
   } else {
-    by_use.emplace_front(name,
-                         OfMatrix{.per_second = 0, .latencies = {}, .used = now, .halved = now});
+    by_use.emplace_front(
+        name, OfMatrix{.per_second = 0, .latencies = {}, .time = {}, .used = now, .halved = now});
     by_name.emplace(by_use.front().first, by_use.begin());
     ++matrices_;
   }
@@ -106,6 +87,7 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
   // So that a steady rate comes out as what it is.
   use.per_second += std::log(2) / kRateHalfLife;
   use.latencies.Add(Seconds(record.total_ns));
+  use.time.Add(record);
   if (matrices_ > kMatrices) ForgetMatrixLocked();
 }
 
@@ -180,9 +162,15 @@ MatrixUse LiveRequests::UseOf(std::string_view tenant, std::string_view matrix,
     const auto found = owner->second.by_name.find(matrix);
     if (found != owner->second.by_name.end()) use = found->second->second;
   }
-  if (!use.has_value() || now - use->used > kForgotten) return {};
+  if (!use.has_value()) return {};
+  MatrixUse of;
+  of.time = use->time;
+  if (now - use->used > kForgotten) return of;
   use->Pass(now);
-  return {use->per_second, use->latencies.Quantile(0.5), use->latencies.Quantile(0.99)};
+  of.per_second = use->per_second;
+  of.p50 = use->latencies.Quantile(0.5);
+  of.p99 = use->latencies.Quantile(0.99);
+  return of;
 }
 
 std::vector<EndedRequest> LiveRequests::Recent(std::string_view tenant) const {

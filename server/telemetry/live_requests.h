@@ -18,11 +18,9 @@
 #include "server/telemetry/latencies.h"
 #include "server/telemetry/slow_requests.h"
 #include "server/telemetry/stage_record.h"
+#include "server/telemetry/time_spent.h"
 
 namespace sparsed::server {
-
-/// Whether it only looks at what the server knows, as `sparsectl` and dashboards do all the time.
-bool IsStatusCall(Op op);
 
 /// What is counted apart: the four that compute, and the rest.
 inline constexpr int kLiveOps = 5;
@@ -40,6 +38,8 @@ struct LivePoint {
 struct MatrixUse {
   double per_second = 0;
   double p50 = 0, p99 = 0;  ///< seconds; 0: not used lately
+  /// Since the start; those of the minutes before the last one weigh most.
+  TimeSpent time{};
 };
 
 /// Each tenant's apart, so that nobody's requests push another's out. Of more tenants than there
@@ -79,8 +79,9 @@ class LiveRequests {
   struct OfMatrix {
     double per_second = 0;
     Latencies<float> latencies;
+    TimeSpent time;
     Clock::time_point used;            ///< the last time, and when per_second was true
-    Clock::time_point halved;          ///< when latencies lost weight
+    Clock::time_point halved;          ///< when latencies and time lost weight
     void Pass(Clock::time_point now);  ///< what time does to them
   };
   struct OfTenant {

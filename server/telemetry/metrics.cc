@@ -39,13 +39,18 @@ Family<prometheus::Gauge>& GaugeFamily(Registry& registry, const char* name, con
 Family<Histogram>& HistogramFamily(Registry& registry, const char* name, const char* help) {
   return BuildHistogram().Name(name).Help(help).Register(registry);
 }
+/// Of a series by operation.
+prometheus::Labels LabelsOf(Op op) {
+  return {{"op", std::string(Name(op))}, {"kind", std::string(KindOf(op))}};
+}
 double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 }  // namespace
 
 Metrics::Metrics()
-    : requests_(CounterFamily(registry_, "sparsed_requests_total",
-                              "Requests that ended, by operation, tenant and google.rpc code")),
+    : requests_(CounterFamily(
+          registry_, "sparsed_requests_total",
+          "Requests that ended, by operation and its kind, tenant and google.rpc code")),
       errors_(CounterFamily(registry_, "sparsed_request_errors_total",
                             "Requests that failed, by whose doing it was: the caller's, for want "
                             "of room or time, or the server's")),
@@ -142,22 +147,20 @@ Metrics::Metrics()
 }
 
 prometheus::Gauge& Metrics::InFlight(Op op) {
-  return in_flight_[static_cast<size_t>(op)].Get([&] {
-    return &in_flight_family_.Add({{"op", std::string(Name(op))}});
-  });
+  return in_flight_[static_cast<size_t>(op)].Get(
+      [&] { return &in_flight_family_.Add(LabelsOf(op)); });
 }
 
 prometheus::Histogram& Metrics::RequestSeconds(Op op) {
-  return request_seconds_[static_cast<size_t>(op)].Get([&] {
-    return &request_seconds_family_.Add({{"op", std::string(Name(op))}}, kRequestBuckets);
-  });
+  return request_seconds_[static_cast<size_t>(op)].Get(
+      [&] { return &request_seconds_family_.Add(LabelsOf(op), kRequestBuckets); });
 }
 
 prometheus::Histogram& Metrics::PhaseSeconds(Op op, size_t phase) {
   return phase_seconds_[static_cast<size_t>(op)][phase].Get([&] {
-    const std::string name(Name(static_cast<Phase>(phase)));
-    return &phase_seconds_family_.Add({{"op", std::string(Name(op))}, {"phase", name}},
-                                      kRequestBuckets);
+    prometheus::Labels labels = LabelsOf(op);
+    labels.emplace("phase", Name(static_cast<Phase>(phase)));
+    return &phase_seconds_family_.Add(labels, kRequestBuckets);
   });
 }
 
@@ -165,12 +168,14 @@ void Metrics::End(const StageRecord& record) {
   InFlight(record.op).Decrement();
   requests_
       .Add({{"op", std::string(Name(record.op))},
+            {"kind", std::string(KindOf(record.op))},
             {"tenant", tenant_labels_.Of(record.tenant)},
             {"code", absl::StatusCodeToString(record.status.code())}})
       .Increment();
   if (const ErrorCause cause = CauseOf(record.status.code()); cause != ErrorCause::kNone) {
     errors_
         .Add({{"op", std::string(Name(record.op))},
+              {"kind", std::string(KindOf(record.op))},
               {"tenant", tenant_labels_.Of(record.tenant)},
               {"cause", std::string(Name(cause))}})
         .Increment();
@@ -386,7 +391,10 @@ std::vector<RequestCount> Metrics::RequestCounts() const {
   }
   std::vector<RequestCount> result;
   result.reserve(counts.size());
-  for (const auto& [key, count] : counts) result.push_back({key.first, key.second, count});
+  for (const auto& [key, count] : counts) {
+    const std::optional<Op> op = ParseOp(key.first);
+    result.push_back({key.first, key.second, count, op && IsStatusCall(*op)});
+  }
   return result;
 }
 

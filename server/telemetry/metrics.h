@@ -28,6 +28,7 @@ namespace sparsed::server {
 struct RequestCount {
   std::string op, code;
   int64_t count = 0;
+  bool status_call = false;  ///< IsStatusCall(op)
 };
 
 /// Thread-safe.

@@ -10,13 +10,9 @@ namespace sparsed::server {
 bool SlowRequests::Counts(Op op) {
   switch (op) {
     case Op::kWatch:
-    case Op::kGetServerInfo:
-    case Op::kGetStats:
-    case Op::kListTenants:
-    case Op::kListSlow:
-    case Op::kSaveSnapshot:
     case Op::kWatchRequests:
-    case Op::kListModels:
+    case Op::kSaveSnapshot:
+    case Op::kCalibrate:
       return false;
     default:
       return true;
@@ -33,16 +29,17 @@ void SlowRequests::Add(const StageRecord& record, Clock::time_point now) {
   }
   OfTenant& tenant = found->second;
   tenant.last = now;
-  const auto total = [](const Kept& kept) { return kept.request.record.total_ns; };
-  if (tenant.kept.size() >= kMostOfTenant) {
-    std::erase_if(tenant.kept, [now](const Kept& kept) { return now - kept.at > kKept; });
+  std::vector<Kept>& kept = IsStatusCall(record.op) ? tenant.status_calls : tenant.work;
+  const auto total = [](const Kept& one) { return one.request.record.total_ns; };
+  if (kept.size() >= kMostOfTenant) {
+    std::erase_if(kept, [now](const Kept& one) { return now - one.at > kKept; });
   }
-  if (tenant.kept.size() >= kMostOfTenant) {
-    const auto fastest = std::ranges::min_element(tenant.kept, {}, total);
+  if (kept.size() >= kMostOfTenant) {
+    const auto fastest = std::ranges::min_element(kept, {}, total);
     if (total(*fastest) >= record.total_ns) return;
-    tenant.kept.erase(fastest);
+    kept.erase(fastest);
   }
-  tenant.kept.push_back({now, {std::chrono::system_clock::now(), record}});
+  kept.push_back({now, {std::chrono::system_clock::now(), record}});
 }
 
 void SlowRequests::ForgetOneLocked() {
@@ -50,7 +47,7 @@ void SlowRequests::ForgetOneLocked() {
       std::ranges::min_element(tenants_, {}, [](const auto& entry) { return entry.second.last; }));
 }
 
-std::vector<EndedRequest> SlowRequests::List(const std::string* tenant,
+std::vector<EndedRequest> SlowRequests::List(const std::string* tenant, std::optional<Op> op,
                                              Clock::time_point now) const {
   const auto slower = [](const EndedRequest& a, const EndedRequest& b) {
     return a.record.total_ns > b.record.total_ns;
@@ -61,8 +58,9 @@ std::vector<EndedRequest> SlowRequests::List(const std::string* tenant,
     for (const auto& [name, of] : tenants_) {
       if (tenant != nullptr && name != *tenant) continue;
       of_each.emplace_back();
-      for (const Kept& kept : of.kept) {
-        if (now - kept.at <= kKept) of_each.back().push_back(kept.request);
+      for (const Kept& kept : op&& IsStatusCall(*op) ? of.status_calls : of.work) {
+        if (now - kept.at > kKept || (op && kept.request.record.op != *op)) continue;
+        of_each.back().push_back(kept.request);
       }
     }
   }

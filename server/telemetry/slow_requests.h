@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,20 +25,20 @@ struct EndedRequest {
 class SlowRequests {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr size_t kMostOfTenant = 32;
+  static constexpr size_t kMostOfTenant = 32;  ///< and as many status calls
   /// Of more, those whose last request is longest ago are forgotten.
   static constexpr size_t kMostTenants = 64;
   static constexpr size_t kMostListed = 100;
   static constexpr std::chrono::hours kKept{1};
 
-  /// Whether a request of that kind belongs among them: one that waits for events, or asks the
-  /// server for its own state, does not.
+  /// Whether a request of that kind belongs among them: one that waits for events, or takes long by
+  /// what it is, does not.
   static bool Counts(Op op);
 
   void Add(const StageRecord& record, Clock::time_point now = Clock::now());
   /// The slowest first, at most kMostListed; `tenant` null: of all, each with its share of the
-  /// list.
-  std::vector<EndedRequest> List(const std::string* tenant,
+  /// list. Of `op` alone; without one, of all that are no status calls.
+  std::vector<EndedRequest> List(const std::string* tenant, std::optional<Op> op = std::nullopt,
                                  Clock::time_point now = Clock::now()) const;
 
  private:
@@ -46,7 +47,8 @@ class SlowRequests {
     EndedRequest request;
   };
   struct OfTenant {
-    std::vector<Kept> kept;
+    /// Status calls apart, so that who looks at what was slow does not push it out.
+    std::vector<Kept> work, status_calls;
     Clock::time_point last;
   };
   void ForgetOneLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,56 +1,89 @@
 #include "server/telemetry/stage_record.h"
 
-namespace sparsed::server {
+#include <algorithm>
 
-std::string_view Name(Op op) {
-  constexpr std::array<std::string_view, kOps> kNames = {
-      "spmm",
-      "sddmm",
-      "spgemm",
-      "chain",
-      "upload",
-      "update_values",
-      "download",
-      "get",
-      "list",
-      "watch",
-      "list_measurements",
-      "delete",
-      "put_buffer",
-      "get_buffer",
-      "delete_buffer",
-      "list_buffers",
-      "renew_buffer",
-      "get_server_info",
-      "get_stats",
-      "explain",
-      "prepare",
-      "share",
-      "list_tenants",
-      "rename",
-      "copy",
-      "list_slow",
-      "save_snapshot",
-      "watch_requests",
-      "list_models",
-      "put_model",
-      "activate_model",
-      "rollback_model",
-      "remove_model",
-      "calibrate",
-      "list_nodes",
-      "drain_node",
-      "forget_node",
-      "copy_here",
-      "fetch",
-  };
-  return kNames[static_cast<size_t>(op)];
+namespace sparsed::server {
+namespace {
+
+constexpr std::array<std::string_view, kOps> kNames = {
+    "spmm",
+    "sddmm",
+    "spgemm",
+    "chain",
+    "upload",
+    "update_values",
+    "download",
+    "get",
+    "list",
+    "watch",
+    "list_measurements",
+    "delete",
+    "put_buffer",
+    "get_buffer",
+    "delete_buffer",
+    "list_buffers",
+    "renew_buffer",
+    "get_server_info",
+    "get_stats",
+    "explain",
+    "prepare",
+    "share",
+    "list_tenants",
+    "rename",
+    "copy",
+    "list_slow",
+    "save_snapshot",
+    "watch_requests",
+    "list_models",
+    "put_model",
+    "activate_model",
+    "rollback_model",
+    "remove_model",
+    "calibrate",
+    "list_nodes",
+    "drain_node",
+    "forget_node",
+    "copy_here",
+    "fetch",
+};
+
+}  // namespace
+
+std::string_view Name(Op op) { return kNames[static_cast<size_t>(op)]; }
+
+std::optional<Op> ParseOp(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Op>(found - kNames.begin());
 }
 
+bool IsStatusCall(Op op) {
+  switch (op) {
+    case Op::kGet:
+    case Op::kList:
+    case Op::kWatch:
+    case Op::kListMeasurements:
+    case Op::kListBuffers:
+    case Op::kGetServerInfo:
+    case Op::kGetStats:
+    case Op::kExplain:
+    case Op::kListTenants:
+    case Op::kListSlow:
+    case Op::kWatchRequests:
+    case Op::kListModels:
+    case Op::kListNodes:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string_view KindOf(Op op) { return IsStatusCall(op) ? "status" : "work"; }
+
 std::string_view Name(Phase phase) {
-  constexpr std::array<std::string_view, kPhases> kNames = {
+  constexpr std::array<std::string_view, kPhases> kPhaseNames = {
       "queue", "receive", "setup", "to_device", "kernel", "from_device", "send"};
-  return kNames[static_cast<size_t>(phase)];
+  return kPhaseNames[static_cast<size_t>(phase)];
 }
 
 ErrorCause CauseOf(absl::StatusCode code) {
@@ -71,8 +104,18 @@ ErrorCause CauseOf(absl::StatusCode code) {
 }
 
 std::string_view Name(ErrorCause cause) {
-  constexpr std::array<std::string_view, 4> kNames = {"", "caller", "capacity", "server"};
-  return kNames[static_cast<size_t>(cause)];
+  constexpr std::array<std::string_view, 4> kCauses = {"", "caller", "capacity", "server"};
+  return kCauses[static_cast<size_t>(cause)];
+}
+
+uint64_t BytesIn(const StageRecord& record) {
+  return record.stream_bytes_in + record.held_bytes_in + record.shared_bytes_in +
+         record.gpu_bytes_in;
+}
+
+uint64_t BytesOut(const StageRecord& record) {
+  return record.stream_bytes_out + record.held_bytes_out + record.shared_bytes_out +
+         record.gpu_bytes_out;
 }
 
 std::string_view TransportOf(const StageRecord& record) {

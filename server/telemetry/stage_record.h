@@ -58,6 +58,13 @@ enum class Op : uint8_t {
 inline constexpr int kOps = 39;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
+/// None of that name: nothing.
+std::optional<Op> ParseOp(std::string_view name);
+/// Whether it only asks what the server knows, as `sparsectl` and dashboards do all the time. The
+/// one list of these: what shows requests and their times shows them apart, or not at all.
+bool IsStatusCall(Op op);
+/// "status" of these, "work" of all others: the metrics' label `kind`.
+std::string_view KindOf(Op op);
 
 enum class Phase : uint8_t { kQueue, kReceive, kSetup, kToDevice, kKernel, kFromDevice, kSend };
 inline constexpr int kPhases = 7;
@@ -107,9 +114,14 @@ ErrorCause CauseOf(absl::StatusCode code);
 /// "caller", "capacity", "server": the metrics' label `cause`; "" of none.
 std::string_view Name(ErrorCause cause);
 
-/// How most of its bytes came and went: "ring", "shared_device", "shared_host", "stream" or "held";
-/// empty: it had none.
+inline constexpr int kTransports = 5;
+inline constexpr std::array<std::string_view, kTransports> kTransportNames = {
+    "ring", "shared_device", "shared_host", "stream", "held"};
+/// How most of its bytes came and went, one of these; empty: it had none.
 std::string_view TransportOf(const StageRecord& record);
+/// Bytes of arrays, by whatever way.
+uint64_t BytesIn(const StageRecord& record);
+uint64_t BytesOut(const StageRecord& record);
 
 /// Nanoseconds since `begin`.
 inline uint64_t NanosecondsSince(StageRecord::Clock::time_point begin) {

@@ -227,7 +227,8 @@ void Telemetry::LogEnd(const StageRecord& record) {
 }
 
 void Telemetry::LogSlow(const StageRecord& record) {
-  if (slow_ns_ == 0 || record.total_ns < slow_ns_ || !SlowRequests::Counts(record.op)) return;
+  if (slow_ns_ == 0 || record.total_ns < slow_ns_) return;
+  if (IsStatusCall(record.op) || !SlowRequests::Counts(record.op)) return;
   const std::optional<int64_t> admitted = slow_limit_.Admit();
   if (admitted.has_value()) LogRequest(LogLevel::kWarn, "slow request", record, *admitted);
 }

@@ -266,12 +266,12 @@ TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
   EXPECT_NE(head.find("200 OK"), std::string::npos) << head;
   EXPECT_NE(head.find("text/plain; version=0.0.4"), std::string::npos) << head;
   for (const char* sample : {
-           "sparsed_requests_total{code=\"OK\",op=\"spmm\",tenant=\"default\"} 1",
-           "sparsed_request_seconds_count{op=\"spmm\"} 1",
-           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"queue\"} 1",
-           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"receive\"} 1",
-           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"kernel\"} 1",
-           "sparsed_request_phase_seconds_count{op=\"spmm\",phase=\"send\"} 1",
+           "sparsed_requests_total{code=\"OK\",kind=\"work\",op=\"spmm\",tenant=\"default\"} 1",
+           "sparsed_request_seconds_count{kind=\"work\",op=\"spmm\"} 1",
+           "sparsed_request_phase_seconds_count{kind=\"work\",op=\"spmm\",phase=\"queue\"} 1",
+           "sparsed_request_phase_seconds_count{kind=\"work\",op=\"spmm\",phase=\"receive\"} 1",
+           "sparsed_request_phase_seconds_count{kind=\"work\",op=\"spmm\",phase=\"kernel\"} 1",
+           "sparsed_request_phase_seconds_count{kind=\"work\",op=\"spmm\",phase=\"send\"} 1",
            "sparsed_kernel_seconds_count{device=\"cpu\",kernel=\"",
            "sparsed_kernel_flops_total{device=\"cpu\",kernel=\"",
            "sparsed_kernel_floor_seconds_total{device=\"cpu\",kernel=\"",
@@ -279,7 +279,7 @@ TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
            "sparsed_tenant_device_seconds_total{device=\"cpu\",tenant=\"default\"} ",
            "sparsed_transfer_bytes_total{direction=\"in\",path=\"stream\"} ",
            "sparsed_transfer_bytes_total{direction=\"out\",path=\"held\"} ",
-           "sparsed_requests_in_flight{op=\"spmm\"} 0",
+           "sparsed_requests_in_flight{kind=\"work\",op=\"spmm\"} 0",
            "sparsed_queue_depth{device=\"cpu\"} 0",
            "sparsed_preparation_seconds_count{stage=\"features\"} ",
            "sparsed_preparations{state=\"ready\"} 1",
@@ -287,6 +287,7 @@ TEST(HttpPort, EveryFamilyHasDataAfterTraffic) {
            "sparsed_layout_bytes{kind=\"csr\",tier=\"host\"} ",
            "sparsed_memory_bytes{device=\"cpu\",use=\"matrices\"} ",
            "sparsed_memory_limit_bytes{device=\"cpu\"} ",
+           "sparsed_memory_reserved_bytes{device=\"cpu\"} ",
            "sparsed_evictions_total{device=\"cpu\"} 0",
            "sparsed_memory_evictable_bytes{device=\"cpu\"} ",
            "sparsed_disk_read_bytes_total{read=\"again\"} 0",
@@ -312,8 +313,9 @@ TEST(HttpPort, SeriesAppearWhenTheyAreFirstCounted) {
   ExpectGood(server);
   // An upload has no kernel, and on the CPU nothing is copied to a device.
   const std::string page = server.Page("/metrics");
-  EXPECT_NE(page.find(R"(sparsed_request_phase_seconds_count{op="upload",phase="receive"})"),
-            std::string::npos);
+  EXPECT_NE(
+      page.find(R"(sparsed_request_phase_seconds_count{kind="work",op="upload",phase="receive"})"),
+      std::string::npos);
   EXPECT_EQ(page.find(R"(op="upload",phase="kernel")"), std::string::npos);
   EXPECT_EQ(page.find(R"(phase="to_device")"), std::string::npos);
 }

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
+#include "engine/execution/backend.h"
 #include "tests/rpc/test_server.h"
 
 namespace sparsed::test {
@@ -110,6 +112,69 @@ TEST(Explain, NamesOtherLimits) {
   EXPECT_EQ(reply.operations(0).limit(), reply.workers() > 2 ? "imbalance" : "bandwidth");
 }
 
+/// What the last level cache holds is limited by something else, which a calibration tells.
+TEST(Explain, SaysWhatLimitsWhatIsInCache) {
+  TestServer server;
+  MustUpload(server, "band", Band(20000, 8));
+  const auto of_band = [&](v1::ExplainReply& reply, int64_t cache_bytes = 1 << 30) {
+    const grpc::Status status = Explain(server, RequestOf("band", 64, cache_bytes), &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply.operations(1);
+  };
+  const auto calibrate = [&](double cache_bytes_per_second, double flops_per_second) {
+    engine::Calibration calibration;
+    calibration.measured_unix_ns = 7;
+    calibration.constants.cache_bytes_per_second = cache_bytes_per_second;
+    calibration.constants.f32_flops_per_second = flops_per_second;
+    server.engine().executor().backend({}).Use(calibration);
+  };
+  v1::ExplainReply reply;
+  v1::ExplainedOperation band = of_band(reply);
+  ASSERT_EQ(band.limit(), "cache");
+  EXPECT_EQ(reply.calibrated_unix_ns(), 0);
+  EXPECT_GT(reply.inner_cache_bytes(), 0);
+  EXPECT_EQ(band.cache_limit(), "") << "not known before a calibration";
+  EXPECT_EQ(band.greatest_gain(), 1);
+  EXPECT_GE(band.inner().moved_bytes(), 0.99 * band.stored().footprint_bytes());
+  EXPECT_EQ(band.inner().flops(), band.stored().flops());
+
+  calibrate(/*cache_bytes_per_second=*/1e9, /*flops_per_second=*/1e15);
+  band = of_band(reply);
+  EXPECT_EQ(reply.calibrated_unix_ns(), 7);
+  EXPECT_EQ(reply.cache_bytes_per_second(), 1e9);
+  EXPECT_EQ(band.cache_limit(), "cache_bandwidth");
+  EXPECT_DOUBLE_EQ(band.greatest_gain(),
+                   band.inner().moved_bytes() / band.inner().footprint_bytes());
+
+  calibrate(/*cache_bytes_per_second=*/1e15, /*flops_per_second=*/1e9);
+  band = of_band(reply);
+  EXPECT_EQ(band.cache_limit(), "arithmetic");
+  EXPECT_EQ(band.greatest_gain(), 1);
+
+  band = of_band(reply, 64 << 10);
+  EXPECT_NE(band.limit(), "cache");
+  EXPECT_EQ(band.cache_limit(), "");
+  EXPECT_FALSE(band.has_inner());
+}
+
+TEST(Explain, SaysWhereTheTimeOfRequestsWent) {
+  TestServer server;
+  MustUpload(server, "unused", Band(100, 2));
+  MakeGood(server);
+  ExpectGood(server);
+  ExpectGood(server);
+  v1::ExplainReply reply;
+  ASSERT_TRUE(Explain(server, RequestOf("good", 8, 0), &reply).ok());
+  ASSERT_TRUE(reply.has_requests());
+  EXPECT_NEAR(reply.requests().requests(), 2, 0.1);
+  EXPECT_GT(reply.requests().mean().total_ns(), 0);
+  EXPECT_LE(reply.requests().mean().kernel_ns(), reply.requests().mean().total_ns());
+  EXPECT_EQ(reply.requests().transport(), "stream");
+  EXPECT_THAT(reply.requests().finding(), HasSubstr("%, is "));
+  ASSERT_TRUE(Explain(server, RequestOf("unused", 8, 0), &reply).ok());
+  EXPECT_FALSE(reply.has_requests());
+}
+
 TEST(Explain, LeavesOutWhatAMatrixCannotDo) {
   TestServer server;
   MustUpload(server, "wide", Uniform(30, 500, 3, 1));
@@ -141,6 +206,13 @@ TEST(Explain, SaysWhichPlanServesAndWhatItTook) {
   EXPECT_EQ(measured.trial_k(), 64);
   EXPECT_EQ(measured.plan_k(), 64);
   EXPECT_EQ(measured.roof(), "cache");
+  // Far above what any device could do in it.
+  engine::Calibration calibration;
+  calibration.constants.cache_bytes_per_second = 1e16;
+  calibration.constants.f32_flops_per_second = 1e17;
+  server.engine().executor().backend({}).Use(calibration);
+  ASSERT_TRUE(Explain(server, RequestOf("band", 64, 0), &reply).ok());
+  EXPECT_EQ(reply.operations(1).cache_limit(), "overhead");
   EXPECT_GT(measured.roofline_share(), 0);
   // A K between two signatures is served by the nearest one's plan.
   ASSERT_TRUE(Explain(server, RequestOf("band", 100, 0), &reply).ok());

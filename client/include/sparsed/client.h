@@ -555,11 +555,10 @@ class Client {
   Call<std::vector<TenantInfo>> ListTenantsAsync(bool all = false,
                                                  const CallOptions& options = {}) const;
 
-  /// The slowest requests of the last hour of the caller's tenant, the slowest first; of `all`
-  /// tenants for operators. At most `limit`, 1 to 100.
-  absl::StatusOr<std::vector<SlowRequest>> ListSlow(bool all = false, int limit = 20,
+  /// The slowest requests of the last hour of the caller's tenant, the slowest first.
+  absl::StatusOr<std::vector<SlowRequest>> ListSlow(const SlowOptions& slow = {},
                                                     const CallOptions& options = {}) const;
-  Call<std::vector<SlowRequest>> ListSlowAsync(bool all = false, int limit = 20,
+  Call<std::vector<SlowRequest>> ListSlowAsync(const SlowOptions& slow = {},
                                                const CallOptions& options = {}) const;
 
   /// Requests of the caller's tenant as they end, of `all` tenants for operators, until the call is

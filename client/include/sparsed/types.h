@@ -352,6 +352,31 @@ struct ExplainedOperation {
   std::vector<ExplainedDistribution> distributions{};
   /// To spread an operand that lies on one of them, and to bring the result together there.
   double spread_ms = 0;
+  /// Where limit is "cache", what holds it back instead: "cache_bandwidth", "arithmetic",
+  /// "overhead" (starting threads, reads that wait for each other); empty: not known.
+  std::string cache_limit{};
+  /// Then what moves between the last level cache and those before it; gains are of these.
+  Movement inner{}, inner_reordered{};
+};
+
+/// Where a request's time went, on the server. Phases that did not happen are 0.
+struct Timings {
+  std::chrono::nanoseconds queue{};
+  std::chrono::nanoseconds receive{};
+  std::chrono::nanoseconds to_device{};
+  std::chrono::nanoseconds kernel{};
+  std::chrono::nanoseconds from_device{};
+  std::chrono::nanoseconds send{};
+  std::chrono::nanoseconds total{};
+  std::chrono::nanoseconds setup{};  ///< disk, memory, libraries, attempts that failed
+};
+
+/// Where the time of the products with a matrix goes; those of the last minutes weigh most.
+struct RequestTimes {
+  double requests = 0;    ///< how many, weighed so; 0: there was none
+  Timings mean;           ///< of one of them
+  std::string transport;  ///< how most of their bytes came and went, as SlowRequest's
+  std::string finding;    ///< what most of it is, and what helps: sentences
 };
 
 struct Explanation {
@@ -363,8 +388,12 @@ struct Explanation {
   double flops_per_second = 0;  ///< that it computes
   std::vector<ExplainedOperation> operations;
   std::string reordered_by;  ///< a pipeline step
-  /// Others computed whenever bytes_per_second was measured: memory may be faster than it says.
+  /// Others computed whenever the rates were measured: the device may be faster than they say.
   bool measured_while_busy = false;
+  std::optional<std::chrono::system_clock::time_point> calibrated{};  ///< none: a short measurement
+  int64_t inner_cache_bytes = 0;      ///< of one of the caches before the last level; 0: not known
+  double cache_bytes_per_second = 0;  ///< that it reads from its last level cache; 0: not known
+  RequestTimes requests{};            ///< none of another tenant's matrix
 };
 
 /// One step of a preparation.
@@ -394,18 +423,6 @@ struct DenseInfo {
   std::chrono::nanoseconds idle{0};
   Distribution distribution = Distribution::kWhole;
   int parts = 0;  ///< GPUs that it is distributed over; 0: it is whole
-};
-
-/// Where a request's time went, on the server. Phases that did not happen are 0.
-struct Timings {
-  std::chrono::nanoseconds queue{};
-  std::chrono::nanoseconds receive{};
-  std::chrono::nanoseconds to_device{};
-  std::chrono::nanoseconds kernel{};
-  std::chrono::nanoseconds from_device{};
-  std::chrono::nanoseconds send{};
-  std::chrono::nanoseconds total{};
-  std::chrono::nanoseconds setup{};  ///< disk, memory, libraries, attempts that failed
 };
 
 /// What a step of a chain did.
@@ -510,6 +527,7 @@ struct RequestCount {
   std::string operation;
   std::string code;
   int64_t count = 0;
+  bool status_call = false;  ///< it only asks what the server knows
 };
 
 /// Streamed requests that are not at their end.
@@ -519,6 +537,7 @@ struct RequestsInFlight {
   int64_t count = 0;
   int64_t bytes = 0;  ///< that arrived, or that have yet to leave
   double oldest_seconds = 0;
+  bool status_call = false;  ///< as RequestCount's
 };
 
 /// What a tenant has of something that is limited.
@@ -562,11 +581,21 @@ struct ModelFile {
 /// What a device does, and for whom.
 struct DeviceUse {
   std::string name;
-  double busy_seconds = 0;  ///< of its worker slots in kernels
-  int64_t waiting = 0;      ///< requests, for a worker slot
-  int64_t memory_bytes = 0;
-  int64_t memory_limit_bytes = 0;
+  double busy_seconds = 0;                       ///< of its worker slots in kernels
+  int64_t waiting = 0;                           ///< requests, for a worker slot
+  int64_t memory_bytes = 0;                      ///< in use
+  int64_t memory_limit_bytes = 0;                ///< that may be
   std::map<std::string, double> tenant_seconds;  ///< of busy_seconds
+  int64_t memory_peak_bytes = 0;                 ///< the most in use since the start
+  int64_t memory_kept_bytes = 0;      ///< free, kept for the next request for some seconds
+  int64_t memory_reserved_bytes = 0;  ///< of --host-memory: set aside for messages on their way in
+};
+
+struct SlowOptions {
+  bool all = false;  ///< of all tenants: for operators
+  int limit = 20;    ///< 1 to 100
+  /// Of this alone; empty: of all but those that only ask what the server knows.
+  std::string operation{};
 };
 
 /// A request that took long.

@@ -397,10 +397,66 @@ TEST(Explanation, SaysWhatWasMeasuredAndOfWhichK) {
       << ExplanationText("m", Explained(), false);
 }
 
+TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
+  Explanation e = Explained();
+  ExplainedOperation& o = e.operations[0];
+  o.limit = "cache";
+  o.inner = o.stored;
+  o.inner_reordered = o.reordered;
+  const Width wide(1000);
+  std::string text = ExplanationText("m", e, false);
+  EXPECT_THAT(text, HasSubstr("in cache: all 953.67 MiB fit the last level cache, so that memory "
+                              "does not bound it; what does is not known while the device is not "
+                              "calibrated (`sparsectl calibrate`"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("a reordering")));
+  // Nothing is known of the roof: its columns are gone.
+  EXPECT_THAT(text, testing::Not(HasSubstr("BEST ms")));
+  EXPECT_THAT(text, HasSubstr("MEASURED ms"));
+  e.cache_bytes_per_second = 1e11;
+  e.inner_cache_bytes = 2 << 20;
+  o.cache_limit = "cache_bandwidth";
+  text = ExplanationText("m", e, false);
+  EXPECT_THAT(text, HasSubstr("the cache's own rate does: 3814.70 MiB go from it to the caches "
+                              "before it, of 2.0 MiB each, 40.0000 ms at 100.0 GB/s"));
+  EXPECT_THAT(text, HasSubstr("a reordering gains 4.00x at most, 2.70x by rows in the order of"));
+  EXPECT_THAT(text, HasSubstr("BEST ms"));
+  o.cache_limit = "arithmetic";
+  e.flops_per_second = 1e9;
+  EXPECT_THAT(ExplanationText("m", e, false),
+              HasSubstr("arithmetic does: 1e+09 operations take 1000.0000 ms at 1 GFLOP/s"));
+  o.cache_limit = "overhead";
+  o.measured_ms = 9000;
+  EXPECT_THAT(ExplanationText("m", e, false),
+              HasSubstr("which need 1000.0000 ms of the 9000.0000 ms that it takes"));
+}
+
+TEST(Explanation, BeginsWithWhereTheTimeOfRequestsWent) {
+  Explanation e = Explained();
+  EXPECT_THAT(ExplanationText("m", e, false), testing::StartsWith("m on cpu: "));
+  e.requests.requests = 3.5;
+  e.requests.mean.total = std::chrono::milliseconds(300);
+  e.requests.mean.send = std::chrono::milliseconds(210);
+  e.requests.transport = "stream";
+  e.requests.finding = "Most of it, 70 %, is operands.";
+  const Width wide(1000);
+  EXPECT_THAT(ExplanationText("m", e, false),
+              testing::StartsWith("on average a product with m took 300.000 ms: send 210.000 "
+                                  "(transport: stream)\n  Most of it, 70 %, is operands.\n\n"
+                                  "m on cpu: "));
+  EXPECT_EQ(ToJson("m", e)["requests"]["mean_ns"]["send"], 210000000);
+}
+
+TEST(Explanation, AnotherProductsTimeIsNotSpMVs) {
+  Explanation e = Explained();
+  e.operations[0].k = 1;
+  EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("5.5000 (K=128)")));
+}
+
 TEST(Explanation, SaysThatTheRateIsOfABusyMachine) {
   Explanation e = Explained();
-  const std::string warning = "others computed whenever memory's rate was measured";
+  const std::string warning = "these rates were measured while the machine did other work";
   EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr(warning)));
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("measured just now; not calibrated yet"));
   EXPECT_EQ(ToJson("m", e)["measured_while_busy"], false);
   e.measured_while_busy = true;
   EXPECT_THAT(ExplanationText("m", e, false), HasSubstr(warning));
@@ -414,6 +470,7 @@ TEST(TopText, LeavesOutStatusCallsThatSucceed) {
     of.operation = operation;
     of.code = code;
     of.count = count;
+    of.status_call = of.operation != "spmm";
   };
   counted("get_stats", "OK", 100);
   counted("list_tenants", "OK", 100);
@@ -421,6 +478,7 @@ TEST(TopText, LeavesOutStatusCallsThatSucceed) {
   counted("get", "NOT_FOUND", 2);
   counted("spmm", "OK", 5);
   look.stats.in_flight.emplace_back().operation = "watch";
+  look.stats.in_flight.back().status_call = true;
   const Json page = TopJson({}, &look, look);
   ASSERT_EQ(page["operations"].size(), 2u) << page["operations"];
   EXPECT_EQ(page["operations"][0]["operation"], "get");

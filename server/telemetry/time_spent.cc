@@ -1,0 +1,115 @@
+#include "server/telemetry/time_spent.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace sparsed::server {
+namespace {
+
+/// Phases that have one cause and one remedy, as docs/operators-guide.md lists them.
+enum class Part : uint8_t { kWire, kQueue, kSetup, kCopies, kKernel, kRest };
+constexpr size_t kParts = 6;
+
+/// A part that is worth a word beside the largest.
+constexpr double kWorth = 0.2;
+
+std::string_view NameOf(Part part) {
+  constexpr std::array<std::string_view, kParts> kNames = {
+      "operands and results on their way (receive, send)",
+      "waiting for a worker slot (queue)",
+      "the disk, memory or a first use (setup)",
+      "copies to and from the GPU (to_device, from_device)",
+      "the multiplication (kernel)",
+      "between the phases"};
+  return kNames[static_cast<size_t>(part)];
+}
+
+std::string Remedy(Part part, std::string_view transport, std::string_view matrix) {
+  switch (part) {
+    case Part::kWire:
+      if (transport == "stream") {
+        return fmt::format(
+            "Keep them on the server (sparsectl buffers put X X.npy; sparsectl spmm {} "
+            "--operand=@X "
+            "--keep-as=Y), or share memory or attach on the same machine",
+            matrix);
+      }
+      return fmt::format(
+          "Keep them on the server (sparsectl buffers put X X.npy; sparsectl spmm {} --operand=@X "
+          "--keep-as=Y): results that the caller takes late count, too",
+          matrix);
+    case Part::kQueue:
+      return "The device is busy: wider products instead of many narrow ones, more worker slots "
+             "for small requests on a CPU, or another server";
+    case Part::kSetup:
+      return "After a start it goes away; if it stays, matrices are read from the disk again and "
+             "again: raise --host-memory";
+    case Part::kCopies:
+      return "Keep operands and results on the server (sparsectl buffers), or in memory that the "
+             "caller shares with it";
+    case Part::kKernel:
+      return fmt::format("What limits it: sparsectl explain {}; what was tried: sparsectl show {}",
+                         matrix, matrix);
+    case Part::kRest:
+      return "On a busy machine the server's threads wait for processors";
+  }
+  return "";
+}
+
+}  // namespace
+
+void TimeSpent::Add(const StageRecord& record) {
+  requests += 1;
+  seconds += 1e-9 * static_cast<double>(record.total_ns);
+  for (size_t phase = 0; phase < kPhases; ++phase) {
+    phases[phase] += 1e-9 * static_cast<double>(record.phase_ns[phase]);
+  }
+  const auto transport = std::ranges::find(kTransportNames, TransportOf(record));
+  if (transport == kTransportNames.end()) return;
+  bytes[static_cast<size_t>(transport - kTransportNames.begin())] +=
+      static_cast<double>(BytesIn(record) + BytesOut(record));
+}
+
+void TimeSpent::Scale(double factor) {
+  requests *= factor;
+  seconds *= factor;
+  for (double& phase : phases) phase *= factor;
+  for (double& some : bytes) some *= factor;
+}
+
+std::string_view TransportOf(const TimeSpent& time) {
+  const auto most = std::ranges::max_element(time.bytes);
+  return *most > 0 ? kTransportNames[static_cast<size_t>(most - time.bytes.begin())] : "";
+}
+
+std::string Finding(const TimeSpent& time, std::string_view matrix) {
+  if (time.requests <= 0 || time.seconds <= 0) return "";
+  std::array<std::pair<double, Part>, kParts> parts = {
+      {{time[Phase::kReceive] + time[Phase::kSend], Part::kWire},
+       {time[Phase::kQueue], Part::kQueue},
+       {time[Phase::kSetup], Part::kSetup},
+       {time[Phase::kToDevice] + time[Phase::kFromDevice], Part::kCopies},
+       {time[Phase::kKernel], Part::kKernel},
+       {0, Part::kRest}}};
+  double sum = 0;
+  for (const auto& [seconds, part] : parts) sum += seconds;
+  // Phases that overlap are more than the whole.
+  const double whole = std::max(sum, time.seconds);
+  parts.back().first = whole - sum;
+  std::ranges::stable_sort(parts, std::greater<>(), &std::pair<double, Part>::first);
+  const auto percent = [whole](double seconds) { return 100 * seconds / whole; };
+  const auto& [most, what] = parts[0];
+  std::string text =
+      fmt::format("{}, {:.0f} %, is {}.", most > 0.5 * whole ? "Most of it" : "The largest part",
+                  percent(most), NameOf(what));
+  text += fmt::format(" {}.", Remedy(what, TransportOf(time), matrix));
+  const auto& [second, next] = parts[1];
+  if (second >= kWorth * whole) {
+    text += fmt::format(" Next, {:.0f} %, is {}.", percent(second), NameOf(next));
+  }
+  return text;
+}
+
+}  // namespace sparsed::server

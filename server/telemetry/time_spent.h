@@ -1,0 +1,32 @@
+// Where the time of many requests went, and what helps: the answer to "why is it slow?".
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "server/telemetry/stage_record.h"
+
+namespace sparsed::server {
+
+/// Sums over requests, each with a weight. Not thread-safe.
+struct TimeSpent {
+  double requests = 0;
+  double seconds = 0;                          ///< from their start to their last byte
+  std::array<double, kPhases> phases = {};     ///< seconds; phases may overlap
+  std::array<double, kTransports> bytes = {};  ///< of arrays in and out, by the request's transport
+
+  void Add(const StageRecord& record);
+  void Scale(double factor);
+
+  double operator[](Phase phase) const { return phases[static_cast<size_t>(phase)]; }
+};
+
+/// How most of the bytes came and went, as TransportOf says it of one request.
+std::string_view TransportOf(const TimeSpent& time);
+
+/// Sentences on `matrix`'s products: what most of their time is, how much of it, and what helps;
+/// "" where there were none.
+std::string Finding(const TimeSpent& time, std::string_view matrix);
+
+}  // namespace sparsed::server

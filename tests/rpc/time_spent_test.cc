@@ -1,0 +1,85 @@
+// Where the time of requests went, in sentences.
+#include "server/telemetry/time_spent.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <utility>
+
+namespace sparsed::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr uint64_t kMillisecond = 1'000'000;
+
+StageRecord Product(uint64_t total_ms, std::initializer_list<std::pair<Phase, uint64_t>> phases,
+                    uint64_t stream_bytes = 1000) {
+  StageRecord record;
+  record.total_ns = total_ms * kMillisecond;
+  for (const auto& [phase, milliseconds] : phases) record[phase] = milliseconds * kMillisecond;
+  record.stream_bytes_in = stream_bytes;
+  return record;
+}
+
+std::string FindingOf(const StageRecord& record) {
+  TimeSpent time;
+  time.Add(record);
+  return Finding(time, "graph");
+}
+
+TEST(TimeSpent, NamesWhatMostOfItIsAndWhatHelps) {
+  const std::string wire =
+      FindingOf(Product(300, {{Phase::kReceive, 100}, {Phase::kSend, 110}, {Phase::kKernel, 80}}));
+  EXPECT_THAT(wire, StartsWith("Most of it, 70 %, is operands and results on their way"));
+  EXPECT_THAT(wire, HasSubstr("sparsectl spmm graph --operand=@X --keep-as=Y"));
+  EXPECT_THAT(wire, HasSubstr("Next, 27 %, is the multiplication (kernel)."));
+  const std::string kernel = FindingOf(Product(100, {{Phase::kKernel, 95}, {Phase::kSend, 5}}));
+  EXPECT_THAT(kernel, StartsWith("Most of it, 95 %, is the multiplication (kernel). What limits "
+                                 "it: sparsectl explain graph"));
+  EXPECT_THAT(kernel, Not(HasSubstr("Next")));
+  EXPECT_THAT(FindingOf(Product(100, {{Phase::kQueue, 80}})),
+              HasSubstr("waiting for a worker slot"));
+  EXPECT_THAT(FindingOf(Product(100, {{Phase::kSetup, 80}})), HasSubstr("raise --host-memory"));
+  EXPECT_THAT(FindingOf(Product(100, {{Phase::kToDevice, 40}, {Phase::kFromDevice, 41}})),
+              StartsWith("Most of it, 81 %, is copies to and from the GPU"));
+  EXPECT_THAT(FindingOf(Product(100, {{Phase::kKernel, 10}})),
+              StartsWith("Most of it, 90 %, is between the phases"));
+  EXPECT_THAT(
+      FindingOf(Product(100, {{Phase::kKernel, 40}, {Phase::kQueue, 35}, {Phase::kSend, 25}})),
+      StartsWith("The largest part, 40 %, is the multiplication"));
+}
+
+TEST(TimeSpent, PhasesThatOverlapAreNoMoreThanAll) {
+  EXPECT_THAT(FindingOf(Product(100, {{Phase::kReceive, 150}, {Phase::kKernel, 50}})),
+              StartsWith("Most of it, 75 %, is operands"));
+}
+
+TEST(TimeSpent, OfNothingSaysNothing) {
+  EXPECT_EQ(Finding({}, "graph"), "");
+  EXPECT_EQ(FindingOf(Product(0, {})), "");
+}
+
+TEST(TimeSpent, RequestsAddUpAndLoseWeight) {
+  TimeSpent time;
+  time.Add(Product(100, {{Phase::kKernel, 90}}, 5000));
+  time.Scale(0.5);
+  StageRecord held = Product(10, {{Phase::kKernel, 5}}, 0);
+  held.held_bytes_in = 2000;
+  held.held_bytes_out = 400;
+  time.Add(held);
+  EXPECT_DOUBLE_EQ(time.requests, 1.5);
+  EXPECT_DOUBLE_EQ(time.seconds, 0.06);
+  EXPECT_DOUBLE_EQ(time[Phase::kKernel], 0.05);
+  EXPECT_EQ(TransportOf(time), "stream");
+  time.Scale(0.5);
+  time.Add(held);
+  EXPECT_EQ(TransportOf(time), "held");
+  EXPECT_EQ(TransportOf(TimeSpent()), "");
+}
+
+}  // namespace
+}  // namespace sparsed::server
