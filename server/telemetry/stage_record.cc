@@ -43,6 +43,7 @@ std::string_view Name(Op op) {
       "forget_node",
       "copy_here",
       "fetch",
+      "make_sharded",
   };
   return kNames[static_cast<size_t>(op)];
 }
