@@ -1,5 +1,6 @@
 // Sparse matrices on the server.
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "client/c/arguments.h"
@@ -28,7 +29,17 @@ UploadOptions UploadOptionsOf(const sparsed_upload_options* given, Arguments& in
     upload.progress = [call = options.progress, context = options.progress_context](
                           int64_t sent, int64_t total) { call(context, sent, total); };
   }
+  // Zero is what C's initialisers leave.
+  if (options.shards != 0) upload.shards = options.shards;
   return upload;
+}
+
+std::span<const int32_t> PartitionOf(const sparsed_upload_options* given, int64_t rows) {
+  Arguments in;
+  const sparsed_upload_options options =
+      in.Options(given, sparsed_upload_options SPARSED_UPLOAD_OPTIONS_INIT, "upload");
+  if (options.partition == nullptr) return {};
+  return {options.partition, static_cast<size_t>(rows)};
 }
 
 PrepareOptions PrepareOptionsOf(const sparsed_prepare_options* given, Arguments& in) {
@@ -61,6 +72,7 @@ sparsed_error* sparsed_upload(sparsed_client* client, const char* name, const sp
     const sparsed::CsrView view = sparsed::c::ToView(csr, in, how.values_are_ones);
     const sparsed::CallOptions call_options = in.Call(options);
     if (!in.ok()) return in.status();
+    how.partition = sparsed::c::PartitionOf(upload, view.rows);
     return sparsed::c::FinishOrHandOut(
         client->client().UploadAsync(as, view, how, call_options), call,
         [local = client->local, matrix](const sparsed::Matrix& uploaded) {

@@ -94,6 +94,14 @@ Json ToJson(const MatrixInfo& info) {
                {"layouts", Json::array()},
                {"measurements", Json::array()},
                {"decisions", Json::array()}};
+  for (const ShardInfo& shard : info.shards) {
+    json["shards"].push_back({{"matrix", shard.matrix},
+                              {"rows", shard.rows},
+                              {"cols", shard.cols},
+                              {"nnz", shard.nnz},
+                              {"nodes", shard.nodes}});
+    if (shard.row_numbers.empty()) json["shards"].back()["first_row"] = shard.first_row;
+  }
   for (const MatrixShare& share : info.shares) {
     json["shares"].push_back({{"with", share.with}, {"write", share.write}});
   }

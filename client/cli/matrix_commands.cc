@@ -84,7 +84,27 @@ std::string DecisionsText(const MatrixInfo& info) {
   return recipes.empty() ? "" : fmt::format("\nTransform pipelines\n{}", recipes.Text());
 }
 
+/// A matrix in shards is made of them: layouts, plans and state are theirs.
+std::string ShardsText(const MatrixInfo& info) {
+  std::string text =
+      fmt::format("{}\nsize         {}\nversion      {}, {}\ncreated      {}\nowner        {}\n",
+                  info.name, Summary(info), info.version, info.durable ? "durable" : "not durable",
+                  Time(info.created), info.owner);
+  for (const MatrixShare& share : info.shares) {
+    text += fmt::format("shared with  {}{}\n", share.with == "*" ? "all" : share.with,
+                        share.write ? ", who may write" : "");
+  }
+  Table shards({"SHARD", "ROWS", "COLUMNS NAMED", "NONZEROS", "NODES", "MATRIX"});
+  for (const ShardInfo& shard : info.shards) {
+    shards.Add({fmt::format("{}", &shard - info.shards.data()), Count(shard.rows),
+                Count(shard.cols), Count(shard.nnz),
+                fmt::format("{}", fmt::join(shard.nodes, ", ")), shard.matrix});
+  }
+  return text + fmt::format("\nShards\n{}", shards.Text());
+}
+
 std::string DetailsText(const MatrixInfo& info) {
+  if (!info.shards.empty()) return ShardsText(info);
   std::string text = fmt::format(
       "{}\n"
       "size         {}\n"
@@ -148,13 +168,17 @@ absl::StatusOr<std::vector<ProblemClass>> ParseClasses(const std::vector<std::st
 }
 
 std::string Summary(const MatrixInfo& info) {
-  return fmt::format("{} x {}, {} nonzeros, {}", Count(info.rows), Count(info.cols),
-                     Count(info.nnz), Name(info.type));
+  return fmt::format("{} x {}, {} nonzeros, {}{}", Count(info.rows), Count(info.cols),
+                     Count(info.nnz), Name(info.type),
+                     info.shards.empty() ? "" : fmt::format(", in {} shards", info.shards.size()));
 }
 
 absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& name) {
   const absl::StatusOr<MatrixInfo> info = client.MatrixNamed(name).Info();
   if (!info.ok()) return info.status();
+  if (!info->shards.empty()) {
+    return Report{ToJson(*info), fmt::format("{}: its shards are ready\n", name)};
+  }
   return Report{ToJson(*info), fmt::format("{} is {} after {:.3f} s{}{}\n", name, Name(info->state),
                                            info->preparation_seconds,
                                            info->detail.empty() ? "" : ": ", info->detail) +

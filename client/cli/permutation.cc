@@ -12,29 +12,53 @@
 
 namespace sparsed::cli {
 
-absl::StatusOr<std::vector<int32_t>> ReadPermutation(const std::string& path, int64_t rows) {
+namespace {
+
+/// A number of [0, bound) on each line, one for each row. `what` it is; `fits(number)`: what is
+/// wrong with one more, empty: nothing.
+template <typename Fits>
+absl::StatusOr<std::vector<int32_t>> ReadNumbers(const std::string& path, int64_t rows,
+                                                 int64_t bound, const char* what,
+                                                 const Fits& fits) {
   absl::StatusOr<LineReader> file = LineReader::Open(path);
   if (!file.ok()) return file.status();
-  std::vector<int32_t> order;
-  std::vector<bool> seen(static_cast<size_t>(rows));
+  std::vector<int32_t> numbers;
   while (const std::optional<std::string_view> line = file->Next()) {
-    int64_t row = 0;
+    int64_t number = 0;
     const char* const end = line->data() + line->size();
-    const auto [parsed, error] = std::from_chars(line->data(), end, row);
-    if (error != std::errc() || parsed != end || row < 0 || row >= rows) {
+    const auto [parsed, error] = std::from_chars(line->data(), end, number);
+    if (error != std::errc() || parsed != end || number < 0 || number >= bound) {
       return file->Error(
-          fmt::format("expected a row in [0, {}), found \"{}\"", rows, line->substr(0, 40)));
+          fmt::format("expected a {} in [0, {}), found \"{}\"", what, bound, line->substr(0, 40)));
     }
-    if (seen[row]) return file->Error(fmt::format("row {} comes twice", row));
-    seen[row] = true;
-    order.push_back(static_cast<int32_t>(row));
+    if (const std::string wrong = fits(number); !wrong.empty()) return file->Error(wrong);
+    numbers.push_back(static_cast<int32_t>(number));
   }
   if (!file->status().ok()) return file->status();
-  if (static_cast<int64_t>(order.size()) != rows) {
+  if (static_cast<int64_t>(numbers.size()) != rows) {
     return absl::InvalidArgumentError(
-        fmt::format("{} has {} rows, the matrix {}", path, order.size(), rows));
+        fmt::format("{} has {} rows, the matrix {}", path, numbers.size(), rows));
   }
-  return order;
+  return numbers;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int32_t>> ReadPermutation(const std::string& path, int64_t rows) {
+  std::vector<bool> seen(static_cast<size_t>(rows));
+  return ReadNumbers(path, rows, rows, "row", [&seen](int64_t row) -> std::string {
+    if (seen[row]) return fmt::format("row {} comes twice", row);
+    seen[row] = true;
+    return {};
+  });
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadPartition(const std::string& path, int64_t rows,
+                                                   int parts) {
+  int64_t left = rows;
+  return ReadNumbers(path, rows, parts, "shard", [&](int64_t /*part*/) -> std::string {
+    return left-- > 0 ? "" : fmt::format("expected {} lines, one for each row", rows);
+  });
 }
 
 absl::StatusOr<CsrMatrix> PermuteSymmetrically(const CsrMatrix& matrix,

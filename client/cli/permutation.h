@@ -1,4 +1,4 @@
-// Orders of rows and columns, as sparsed_reorder writes them.
+// Orders of rows and columns, as sparsed_reorder writes them, and partitions of rows.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,11 @@ namespace sparsed::cli {
 /// row that becomes row r, both from 0. INVALID_ARGUMENT with file and line if it is not each of
 /// [0, rows) once.
 absl::StatusOr<std::vector<int32_t>> ReadPermutation(const std::string& path, int64_t rows);
+
+/// Which of [0, parts) each row belongs to: a text file, plain or .gz, with a line for each row, as
+/// METIS's gpmetis writes it. INVALID_ARGUMENT with file and line if it is none.
+absl::StatusOr<std::vector<int32_t>> ReadPartition(const std::string& path, int64_t rows,
+                                                   int parts);
 
 /// P * S * P^T: row and column r are row and column order[r] of `matrix`. INVALID_ARGUMENT if it is
 /// not square.

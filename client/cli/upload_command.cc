@@ -24,6 +24,8 @@ struct UploadArguments {
   bool replace = false;
   std::string time_to_live;  ///< "7d"; empty: it stays
   std::string permutation;   ///< a file with an order of rows and columns; empty: as they are
+  int shards = 1;
+  std::string partition;  ///< a file with the shard of each row; empty: parts of as many nonzeros
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
   ReadOptions read;
 };
@@ -50,6 +52,14 @@ absl::StatusOr<Report> UploadOne(const Client& client, const UploadArguments& ar
     file->matrix = *std::move(permuted);
   }
   options.values_are_ones = file->ones;
+  options.shards = arguments.shards;
+  std::vector<int32_t> partition;
+  if (!arguments.partition.empty()) {
+    auto read = ReadPartition(arguments.partition, file->matrix.rows, arguments.shards);
+    if (!read.ok()) return read.status();
+    partition = *std::move(read);
+    options.partition = partition;
+  }
 
   const std::string name = NameFor(arguments, path);
   ProgressBar bar;
@@ -210,6 +220,18 @@ void AddUpload(CLI::App& app, Invocation& invocation) {
       "--permutation", up->permutation,
       "An order of rows and columns, as sparsed_reorder writes it: requests speak of "
       "the matrix in that order");
+  CLI::Option* const shards =
+      upload
+          ->add_option("--shards", up->shards,
+                       "Cut its rows into so many parts, which different nodes of a cluster keep, "
+                       "where no node has room for all (1 to 1024)")
+          ->check(CLI::Range(1, 1024))
+          ->capture_default_str();
+  upload
+      ->add_option("--partition", up->partition,
+                   "A file with the shard of each row, from 0, a line each, as METIS's gpmetis "
+                   "writes it (default: parts with as many nonzeros each)")
+      ->needs(shards);
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
   upload
       ->add_option("--time-to-live", up->time_to_live,

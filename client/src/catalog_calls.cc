@@ -122,11 +122,12 @@ Call<void> Prepare(const std::shared_ptr<Connection>& connection, const std::str
 }
 
 Call<void> Watch(const std::shared_ptr<Connection>& connection, const std::string& name,
-                 bool follow, ProgressCallback progress, const CallOptions& options) {
+                 bool follow, ProgressCallback progress, const CallOptions& options,
+                 InShards<void> in_shards) {
   auto state = std::make_shared<CallState<void>>();
   auto call =
       std::make_shared<WatchCall>(*connection, options, name, follow, std::move(progress), state);
-  return Launch<void>(connection, call, std::move(state));
+  return Launch<void>(connection, call, std::move(state), std::move(in_shards));
 }
 
 Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
@@ -177,8 +178,10 @@ Call<std::vector<PatternMeasurements>> ListMeasurements(
 
 Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& connection,
                                            const std::string& name, const MatrixShare& share,
-                                           bool revoke, const CallOptions& options) {
+                                           bool revoke, const CallOptions& options, bool name_alone,
+                                           InShards<std::vector<MatrixShare>> in_shards) {
   v1::ShareRequest request;
+  request.set_name_alone(name_alone);
   request.set_name(name);
   request.mutable_share()->set_with(share.with);
   request.mutable_share()->set_write(share.write);
@@ -186,7 +189,7 @@ Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& co
   // A share that is put twice is the same; one that was revoked is not there any more.
   return LaunchUnary<v1::ShareReply, std::vector<MatrixShare>>(
       connection, "/sparsed.v1.Catalog/Share", options, !revoke, request,
-      [](const v1::ShareReply& reply) { return FromProto(reply.shares()); });
+      [](const v1::ShareReply& reply) { return FromProto(reply.shares()); }, std::move(in_shards));
 }
 
 Call<MatrixInfo> RenameMatrix(const std::shared_ptr<Connection>& connection,

@@ -6,23 +6,26 @@
 #include <vector>
 
 #include "client/src/connection.h"
+#include "client/src/remote_call.h"
 #include "sparsed/client.h"
 
 namespace sparsed {
 inline namespace client {
 
 /// `handle` is what the call brings.
-Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const Matrix& handle,
-                    const CsrView& matrix, const UploadOptions& upload, const CallOptions& options);
+Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const std::string& name,
+                    const Matrix& handle, const CsrView& matrix, const UploadOptions& upload,
+                    const CallOptions& options);
 Call<uint64_t> UpdateValues(const std::shared_ptr<Connection>& connection, const std::string& name,
                             const ConstValues& values, const UpdateOptions& update,
                             const CallOptions& options);
 Call<CsrMatrix> Download(const std::shared_ptr<Connection>& connection, const std::string& name,
-                         const CallOptions& options);
+                         const CallOptions& options, InShards<CsrMatrix> in_shards = {});
 Call<void> Prepare(const std::shared_ptr<Connection>& connection, const std::string& name,
                    const PrepareOptions& prepare, const CallOptions& options);
 Call<void> Watch(const std::shared_ptr<Connection>& connection, const std::string& name,
-                 bool follow, ProgressCallback progress, const CallOptions& options);
+                 bool follow, ProgressCallback progress, const CallOptions& options,
+                 InShards<void> in_shards = {});
 Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const std::string& name,
                            const CallOptions& options);
 Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
@@ -34,7 +37,9 @@ Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& co
                                            const CallOptions& options);
 Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& connection,
                                            const std::string& name, const MatrixShare& share,
-                                           bool revoke, const CallOptions& options);
+                                           bool revoke, const CallOptions& options,
+                                           bool name_alone = false,
+                                           InShards<std::vector<MatrixShare>> in_shards = {});
 Call<std::vector<PatternMeasurements>> ListMeasurements(
     const std::shared_ptr<Connection>& connection, const std::string& name,
     const MeasurementsOptions& which, const CallOptions& options);

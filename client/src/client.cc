@@ -14,6 +14,7 @@
 #include "client/src/dense_transfer.h"
 #include "client/src/model_calls.h"
 #include "client/src/nodes.h"
+#include "client/src/sharded.h"
 #include "client/src/shared_memory.h"
 
 namespace sparsed {
@@ -38,7 +39,11 @@ absl::StatusOr<Matrix> Client::Upload(const std::string& name, const CsrView& ma
 }
 Call<Matrix> Client::UploadAsync(const std::string& name, const CsrView& matrix,
                                  const UploadOptions& upload, const CallOptions& options) const {
-  return client::Upload(RouteOf(connection_, name), MatrixNamed(name), matrix, upload, options);
+  if (upload.shards != 1 || !upload.partition.empty()) {
+    return UploadSharded(connection_, MatrixNamed(name), matrix, upload, options);
+  }
+  return client::Upload(RouteOf(connection_, name), name, MatrixNamed(name), matrix, upload,
+                        options);
 }
 
 absl::StatusOr<SharedMatrix> Client::AllocateShared(int64_t rows, int64_t cols,

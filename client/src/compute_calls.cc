@@ -192,7 +192,8 @@ class RequestBuilder {
 template <typename Build>
 Call<ComputeResult> LaunchDense(const std::shared_ptr<Connection>& connection,
                                 ComputeStream& (Connection::*stream)(), const Build& build,
-                                const CallOptions& options) {
+                                const CallOptions& options,
+                                InShards<ComputeResult> in_shards = {}) {
   absl::StatusOr<DenseRequest> request = build(RequestBuilder(connection->shared_memory().get()));
   if (!request.ok()) return Refused<ComputeResult>(request.status());
   std::optional<DenseRequest> streamed;
@@ -210,7 +211,7 @@ Call<ComputeResult> LaunchDense(const std::shared_ptr<Connection>& connection,
       if (const auto waited = weak.lock()) waited->Await(end);
     });
   }
-  return Launch<ComputeResult>(connection, call, std::move(state));
+  return Launch<ComputeResult>(connection, call, std::move(state), std::move(in_shards));
 }
 
 /// Without an `accumulate`, what the destination holds.
@@ -225,7 +226,8 @@ Operand AccumulateOf(const SpmmOptions& spmm, const Destination& c) {
 
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
-                         const CallOptions& options, const std::string& queue) {
+                         const CallOptions& options, const std::string& queue,
+                         InShards<ComputeResult> in_shards) {
   const auto build = [&](RequestBuilder builder) {
     v1::SpmmStart start;
     start.set_matrix(matrix);
@@ -246,13 +248,13 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
     }
     return builder.Take<v1::SpmmRequest>(std::move(start), wire::RingMessage::kSpmm);
   };
-  return LaunchDense(connection, &Connection::spmm, build, options);
+  return LaunchDense(connection, &Connection::spmm, build, options, std::move(in_shards));
 }
 
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                           const Operand& a, const Operand& b, const Destination& values,
                           const SddmmOptions& sddmm, const CallOptions& options,
-                          const std::string& queue) {
+                          const std::string& queue, InShards<ComputeResult> in_shards) {
   const auto build = [&](RequestBuilder builder) {
     v1::SddmmStart start;
     start.set_matrix(matrix);
@@ -266,7 +268,7 @@ Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const s
     *start.mutable_result() = builder.Into(values, "values");
     return builder.Take<v1::SddmmRequest>(std::move(start), wire::RingMessage::kSddmm);
   };
-  return LaunchDense(connection, &Connection::sddmm, build, options);
+  return LaunchDense(connection, &Connection::sddmm, build, options, std::move(in_shards));
 }
 
 /// Makes the request of a chain.

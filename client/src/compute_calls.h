@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/src/connection.h"
+#include "client/src/remote_call.h"
 #include "sparsed/chain.h"
 #include "sparsed/client.h"
 
@@ -15,11 +16,12 @@ inline namespace client {
 /// queue is sent once.
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
-                         const CallOptions& options, const std::string& queue = "");
+                         const CallOptions& options, const std::string& queue = "",
+                         InShards<ComputeResult> in_shards = {});
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                           const Operand& a, const Operand& b, const Destination& values,
                           const SddmmOptions& sddmm, const CallOptions& options,
-                          const std::string& queue = "");
+                          const std::string& queue = "", InShards<ComputeResult> in_shards = {});
 Call<ComputeResult> Run(const std::shared_ptr<Connection>& connection, const Chain& chain,
                         const CallOptions& options);
 /// Streams the result to `on_block`.

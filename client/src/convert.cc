@@ -210,7 +210,18 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                   .idle = std::chrono::nanoseconds(proto.idle_ns()),
                   .shares = FromProto(proto.shares()),
                   .nodes = {proto.nodes().begin(), proto.nodes().end()},
-                  .copies_missing = proto.copies_missing()};
+                  .copies_missing = proto.copies_missing(),
+                  .shards = {}};
+  for (const v1::Shard& shard : proto.shards()) {
+    info.shards.push_back({.matrix = shard.matrix(),
+                           .columns = shard.columns(),
+                           .row_numbers = shard.row_numbers(),
+                           .first_row = shard.first_row(),
+                           .rows = shard.rows(),
+                           .cols = shard.cols(),
+                           .nnz = shard.nnz(),
+                           .nodes = {shard.nodes().begin(), shard.nodes().end()}});
+  }
   for (const v1::LayoutInfo& layout : proto.layouts()) {
     info.layouts.push_back(
         {layout.kind(), layout.recipe(), layout.bytes(), layout.build_seconds()});

@@ -125,11 +125,11 @@ template <typename Reply, typename T>
 Call<T> LaunchUnary(const std::shared_ptr<Connection>& connection, const std::string& method,
                     const CallOptions& options, bool safe_to_repeat,
                     const google::protobuf::MessageLite& request,
-                    std::function<T(const Reply&)> convert) {
+                    std::function<T(const Reply&)> convert, InShards<T> in_shards = {}) {
   auto state = std::make_shared<CallState<T>>();
   auto call = std::make_shared<UnaryCall<Reply, T>>(*connection, method, options, safe_to_repeat,
                                                     request, std::move(convert), state);
-  return Launch<T>(connection, call, std::move(state));
+  return Launch<T>(connection, call, std::move(state), std::move(in_shards));
 }
 
 /// A list that comes in pages.

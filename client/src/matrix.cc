@@ -5,6 +5,7 @@
 #include "client/src/connection.h"
 #include "client/src/nodes.h"
 #include "client/src/row_blocks.h"
+#include "client/src/sharded.h"
 #include "sparsed/client.h"
 
 namespace sparsed {
@@ -34,8 +35,7 @@ absl::Status Matrix::WaitReady(ProgressCallback progress, const CallOptions& opt
   return WaitReadyAsync(std::move(progress), options).Wait();
 }
 Call<void> Matrix::WaitReadyAsync(ProgressCallback progress, const CallOptions& options) const {
-  return client::Watch(RouteOf(connection_, name_), name_, /*follow=*/false, std::move(progress),
-                       options);
+  return WaitReadyOrSharded(connection_, name_, std::move(progress), options);
 }
 
 absl::Status Matrix::Watch(ProgressCallback progress, const CallOptions& options) const {
@@ -59,7 +59,7 @@ absl::StatusOr<CsrMatrix> Matrix::Download(const CallOptions& options) const {
   return DownloadAsync(options).Wait();
 }
 Call<CsrMatrix> Matrix::DownloadAsync(const CallOptions& options) const {
-  return client::Download(RouteOf(connection_, name_), name_, options);
+  return DownloadOrSharded(connection_, name_, options);
 }
 
 absl::Status Matrix::Delete(const CallOptions& options) const {
@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<MatrixShare>> Matrix::Share(const MatrixShare& share,
 }
 Call<std::vector<MatrixShare>> Matrix::ShareAsync(const MatrixShare& share,
                                                   const CallOptions& options) const {
-  return client::ShareMatrix(RouteOf(connection_, name_), name_, share, /*revoke=*/false, options);
+  return ShareOrSharded(connection_, name_, share, /*revoke=*/false, options);
 }
 absl::StatusOr<std::vector<MatrixShare>> Matrix::Unshare(const std::string& with,
                                                          const CallOptions& options) const {
@@ -105,8 +105,7 @@ absl::StatusOr<std::vector<MatrixShare>> Matrix::Unshare(const std::string& with
 }
 Call<std::vector<MatrixShare>> Matrix::UnshareAsync(const std::string& with,
                                                     const CallOptions& options) const {
-  return client::ShareMatrix(RouteOf(connection_, name_), name_, {.with = with}, /*revoke=*/true,
-                             options);
+  return ShareOrSharded(connection_, name_, {.with = with}, /*revoke=*/true, options);
 }
 
 absl::StatusOr<ComputeResult> Matrix::Spmm(const Operand& b, const Destination& c,
@@ -116,7 +115,7 @@ absl::StatusOr<ComputeResult> Matrix::Spmm(const Operand& b, const Destination& 
 }
 Call<ComputeResult> Matrix::SpmmAsync(const Operand& b, const Destination& c,
                                       const SpmmOptions& spmm, const CallOptions& options) const {
-  return client::Spmm(RouteOf(connection_, name_), name_, b, c, spmm, options);
+  return SpmmOrSharded(connection_, name_, b, c, spmm, options);
 }
 
 absl::StatusOr<ComputeResult> Matrix::Sddmm(const Operand& a, const Operand& b,
@@ -127,7 +126,7 @@ absl::StatusOr<ComputeResult> Matrix::Sddmm(const Operand& a, const Operand& b,
 Call<ComputeResult> Matrix::SddmmAsync(const Operand& a, const Operand& b,
                                        const Destination& values, const SddmmOptions& sddmm,
                                        const CallOptions& options) const {
-  return client::Sddmm(RouteOf(connection_, name_), name_, a, b, values, sddmm, options);
+  return SddmmOrSharded(connection_, name_, a, b, values, sddmm, options);
 }
 
 absl::StatusOr<SpgemmResult> Matrix::Spgemm(const Matrix& right, RowBlockCallback on_block,

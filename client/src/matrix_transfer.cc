@@ -221,8 +221,8 @@ class DownloadCall final : public Exchange {
 
 }  // namespace
 
-Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const Matrix& handle,
-                    const CsrView& matrix, const UploadOptions& upload,
+Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const std::string& name,
+                    const Matrix& handle, const CsrView& matrix, const UploadOptions& upload,
                     const CallOptions& options) {
   const auto nnz = static_cast<int64_t>(matrix.column_indices.size());
   const auto offsets = std::visit(
@@ -236,7 +236,7 @@ Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const Matrix&
         fmt::format("values has {} elements, column_indices {}", Length(matrix.values), nnz)));
   }
   v1::UploadHeader header;
-  header.set_name(handle.name());
+  header.set_name(name);
   header.set_rows(matrix.rows);
   header.set_cols(matrix.cols);
   header.set_nnz(nnz);
@@ -279,10 +279,10 @@ Call<uint64_t> UpdateValues(const std::shared_ptr<Connection>& connection, const
 }
 
 Call<CsrMatrix> Download(const std::shared_ptr<Connection>& connection, const std::string& name,
-                         const CallOptions& options) {
+                         const CallOptions& options, InShards<CsrMatrix> in_shards) {
   auto state = std::make_shared<CallState<CsrMatrix>>();
   auto call = std::make_shared<DownloadCall>(*connection, options, name, state);
-  return Launch<CsrMatrix>(connection, call, std::move(state));
+  return Launch<CsrMatrix>(connection, call, std::move(state), std::move(in_shards));
 }
 
 }  // namespace client

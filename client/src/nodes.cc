@@ -89,6 +89,11 @@ bool Nodes::several() const {
   return addresses_.size() > 1;
 }
 
+bool Nodes::in_cluster() const {
+  const MutexLock lock(mutex_);
+  return !addresses_.empty();
+}
+
 std::optional<std::vector<std::string>> Nodes::Follow(const absl::Status& status) {
   const auto payload = status.GetPayload(kRedirectUrl);
   v1::Redirect redirect;
@@ -118,6 +123,23 @@ Connection& Nodes::Of(const std::string& matrix) {
   if (route == routes_.end()) return home_;
   Connection* const connection = FindLocked(route->second);
   return connection == nullptr ? home_ : *connection;
+}
+
+std::shared_ptr<ShardedMatrix> Nodes::FindSharded(const std::string& matrix) const {
+  const MutexLock lock(mutex_);
+  const auto found = sharded_.find(matrix);
+  return found == sharded_.end() ? nullptr : found->second;
+}
+
+void Nodes::LearnSharded(const std::string& matrix, std::shared_ptr<ShardedMatrix> sharded) {
+  const MutexLock lock(mutex_);
+  if (sharded_.size() >= kMostRoutes) sharded_.clear();
+  sharded_[matrix] = std::move(sharded);
+}
+
+void Nodes::ForgetSharded(const std::string& matrix) {
+  const MutexLock lock(mutex_);
+  sharded_.erase(matrix);
 }
 
 void Nodes::Forget(const Connection& lost) {

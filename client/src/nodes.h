@@ -20,6 +20,7 @@ namespace sparsed {
 inline namespace client {
 
 class Connection;
+class ShardedMatrix;
 
 /// Of the connection that the client was made with, its home; connections to other nodes are made
 /// when they are first needed, and stay as long as home does. Thread-safe.
@@ -37,6 +38,8 @@ class Nodes {
   void Learn(const std::vector<std::string>& addresses);
   /// Whether there is more than one to ask.
   bool several() const;
+  /// Whether the server is a node of a cluster.
+  bool in_cluster() const;
   /// The addresses that a redirect names; further calls for its matrix go to the first. None: the
   /// status is no redirect.
   std::optional<std::vector<std::string>> Follow(const absl::Status& status);
@@ -44,6 +47,10 @@ class Nodes {
   Connection& Of(const std::string& matrix);
   /// That node does not answer: calls go to home, or to whom that redirects to.
   void Forget(const Connection& lost);
+  /// What is known of a matrix in shards; null: nothing.
+  std::shared_ptr<ShardedMatrix> FindSharded(const std::string& matrix) const;
+  void LearnSharded(const std::string& matrix, std::shared_ptr<ShardedMatrix> sharded);
+  void ForgetSharded(const std::string& matrix);
   /// The address to ask after that one, in turn.
   std::string After(const std::string& address) const;
   /// Calls `connected` with the first that answers, or why the last did not: at once, or on a
@@ -66,6 +73,7 @@ class Nodes {
   std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::string> routes_ ABSL_GUARDED_BY(mutex_);  ///< of matrices
+  std::unordered_map<std::string, std::shared_ptr<ShardedMatrix>> sharded_ ABSL_GUARDED_BY(mutex_);
   std::list<Opening> openings_ ABSL_GUARDED_BY(mutex_);
   /// Who waits for a connection to one of these.
   std::map<std::vector<std::string>, std::vector<Connected>> waiting_ ABSL_GUARDED_BY(mutex_);

@@ -261,7 +261,9 @@ void RemoteCall::DeliverOnce() {
     self.swap(self_);
     status = final_;
   }
-  if (self) Deliver(std::move(status));
+  if (!self) return;
+  if (instead_ && IsInShards(status)) return instead_(status);
+  Deliver(std::move(status));
 }
 
 }  // namespace client

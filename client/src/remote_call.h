@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "base/mutex.h"
 #include "client/src/connection.h"
+#include "client/src/shard_work.h"
 #include "sparsed/call.h"
 #include "sparsed/client.h"
 
@@ -29,6 +30,11 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   void Start();
   /// Ends the call soon, with `reason` unless it was faster. No further attempts.
   void Cancel(absl::Status reason);
+  /// If the call ends because its matrix is in shards, `instead` goes on, with the call's status,
+  /// and nothing is delivered. Set before Start().
+  void InsteadInShards(std::function<void(const absl::Status&)> instead) {
+    instead_ = std::move(instead);
+  }
 
  protected:
   enum class Repeat {
@@ -93,6 +99,7 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   }
   void DeliverOnce();
 
+  std::function<void(const absl::Status&)> instead_;
   std::atomic<Connection*> connection_;  ///< changes between attempts
   const std::chrono::system_clock::time_point deadline_;
 
@@ -114,17 +121,45 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   absl::Status final_ ABSL_GUARDED_BY(mutex_);
 };
 
+/// What goes on in the place of a call whose matrix is in shards. Without `work`: nothing does.
+template <typename T>
+struct InShards {
+  std::shared_ptr<ShardWork> work;
+  /// With the status that the call ended with.
+  std::function<Result<T>(ShardWork&, const absl::Status&)> run;
+};
+
+/// Runs it on a thread of its own.
+template <typename T>
+void Start(const InShards<T>& in_shards, const std::shared_ptr<CallState<T>>& state,
+           const absl::Status& status) {
+  in_shards.work->Start(
+      [run = in_shards.run, state, status](ShardWork& work) {
+        Result<T> result = run(work, status);
+        return std::function<void()>(
+            [state, result = std::move(result)]() mutable { state->Complete(std::move(result)); });
+      },
+      [state](absl::Status failed) { state->Complete(std::move(failed)); });
+}
+
 /// Starts `call`, which completes `state`.
 template <typename T>
 Call<T> Launch(std::shared_ptr<Connection> connection, const std::shared_ptr<RemoteCall>& call,
-               std::shared_ptr<CallState<T>> state) {
+               std::shared_ptr<CallState<T>> state, InShards<T> in_shards = {}) {
+  const std::shared_ptr<ShardWork> work = in_shards.work;
+  if (work != nullptr) {
+    call->InsteadInShards([in_shards = std::move(in_shards), state](const absl::Status& status) {
+      client::Start(in_shards, state, status);
+    });
+  }
   call->Start();
-  return Call<T>(std::move(state),
-                 [connection = std::move(connection), weak = std::weak_ptr<RemoteCall>(call)] {
-                   if (const auto call = weak.lock()) {
-                     call->Cancel(absl::CancelledError("the caller cancelled the call"));
-                   }
-                 });
+  return Call<T>(std::move(state), [connection = std::move(connection),
+                                    weak = std::weak_ptr<RemoteCall>(call), work] {
+    if (work != nullptr) work->Cancel();
+    if (const auto call = weak.lock()) {
+      call->Cancel(absl::CancelledError("the caller cancelled the call"));
+    }
+  });
 }
 
 /// A call that failed before it began.

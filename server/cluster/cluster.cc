@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/cluster/placement.h"
+#include "server/cluster/shards.h"
 #include "server/log/log.h"
 #include "sparsed/v1/types.pb.h"
 
@@ -277,6 +278,7 @@ absl::Status Cluster::Load() {
   for (const Directory::Entry& entry : contents->entries) TakeLocked({entry, false});
   // What was written here since is newer.
   for (auto& [key, record] : before.matrices) {
+    RetireLocked(record);
     if (record.revision > contents->revision) known_.matrices[key] = std::move(record);
   }
   next_revision_ = contents->revision + 1;
@@ -297,6 +299,7 @@ absl::Status Cluster::Reload(const engine::NameKey& key) {
   } else if (const auto known = known_.matrices.find(key);
              known == known_.matrices.end() || known->second.revision <= contents->revision) {
     // What the watch has told since is newer than this answer.
+    if (known != known_.matrices.end()) RetireLocked(known->second);
     known_.matrices.erase(key);
     owned_.erase(key);
     expired_.erase(key);
@@ -335,6 +338,7 @@ void Cluster::TakeLocked(const Directory::Event& event) {
     const auto present = known_.matrices.find(*name);
     const bool known = present != known_.matrices.end();
     if (known && present->second.revision >= event.entry.revision) return;
+    if (known) RetireLocked(present->second);
     if (event.deleted) {
       if (known) known_.matrices.erase(present);
       owned_.erase(*name);
@@ -378,8 +382,22 @@ std::vector<std::string> Cluster::PlacementLocked(std::string_view key) const {
   return Place(key, nodes);
 }
 
+std::vector<std::string> Cluster::PlacementLocked(const engine::NameKey& key,
+                                                  std::string_view pattern_hash) const {
+  if (const std::optional<ShardName> shard = ParseShardName(key.second)) {
+    std::vector<std::string> nodes =
+        PlacementLocked(fmt::format("{}{}{}", key.first, engine::kOwnerMark, shard->upload));
+    if (nodes.empty()) return nodes;
+    const auto first = static_cast<size_t>(shard->index) % nodes.size();
+    std::rotate(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(first), nodes.end());
+    return nodes;
+  }
+  if (!pattern_hash.empty()) return PlacementLocked(pattern_hash);
+  return PlacementLocked(fmt::format("{}{}{}", key.first, engine::kOwnerMark, key.second));
+}
+
 bool Cluster::IsCurrentHere(const MatrixRecord& record) const {
-  if (record.deleted) return false;
+  if (record.deleted || record.in_shards()) return false;
   const bool alone = IsMine(record) && record.copies.size() == 1 && record.previous.empty();
   {
     const MutexLock lock(mutex_);
@@ -447,6 +465,7 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
   if (record->deleted || (record->key.first != tenant && !shared)) {
     return engine::NoMatrix(reference);
   }
+  if (record->in_shards()) return InShardsError(tenant, reference, *record);
   if (IsMine(*record)) {
     const MutexLock lock(mutex_);
     if (expired_.contains(record->key)) return engine::NoMatrix(reference);
@@ -500,6 +519,10 @@ absl::Status Cluster::RouteAll(std::string_view tenant,
     all_here = all_here && one.ok();
     const auto record = RecordOf(engine::Named(tenant, reference));
     if (!record.has_value()) return absl::OkStatus();  // the engine says that it is nowhere
+    if (record->in_shards()) {
+      return absl::FailedPreconditionError(fmt::format(
+          "\"{}\" is in shards: such a matrix meets no other one in a product", reference));
+    }
     epoch = std::max(epoch, record->epoch);
     std::vector<std::string> have;
     for (const MatrixCopy& copy : record->acknowledged()) {
@@ -531,6 +554,10 @@ absl::Status Cluster::RouteUpload(const std::string& tenant, const std::string& 
   {
     const MutexLock lock(mutex_);
     const auto found = known_.matrices.find(key);
+    if (found != known_.matrices.end() && found->second.in_shards()) {
+      return absl::AlreadyExistsError(
+          fmt::format("\"{}\" is a matrix in shards: delete it first", name));
+    }
     if (found != known_.matrices.end() && !found->second.deleted) {
       epoch = found->second.epoch;
       for (const MatrixCopy& copy : found->second.copies) {
@@ -543,7 +570,7 @@ absl::Status Cluster::RouteUpload(const std::string& tenant, const std::string& 
       // Who takes over will be the owner.
       nodes.resize(1);
     }
-    if (nodes.empty() && !pattern_hash.empty()) {
+    if (nodes.empty() && !pattern_hash.empty() && !ParseShardName(name).has_value()) {
       for (auto it = known_.matrices.lower_bound({tenant, ""});
            it != known_.matrices.end() && it->first.first == tenant; ++it) {
         const MatrixRecord& other = it->second;
@@ -553,11 +580,7 @@ absl::Status Cluster::RouteUpload(const std::string& tenant, const std::string& 
         break;
       }
     }
-    if (nodes.empty()) {
-      nodes = PlacementLocked(pattern_hash.empty()
-                                  ? fmt::format("{}{}{}", tenant, engine::kOwnerMark, name)
-                                  : pattern_hash);
-    }
+    if (nodes.empty()) nodes = PlacementLocked(key, pattern_hash);
   }
   if (nodes.empty() || nodes.front() == options_.self.name) return absl::OkStatus();
   nodes.resize(1);
@@ -578,6 +601,10 @@ absl::Status Cluster::CheckFree(const std::string& tenant, const std::string& na
     const MutexLock lock(mutex_);
     engine_.catalog().RaiseVersions(static_cast<uint64_t>(highest_revision_));
     return absl::OkStatus();
+  }
+  if (record->in_shards()) {
+    return absl::AlreadyExistsError(
+        fmt::format("\"{}\" is a matrix in shards: delete it first, or choose another name", name));
   }
   return absl::FailedPreconditionError(fmt::format(
       "another node, {}, has a matrix called \"{}\": delete it first, or choose another "
@@ -641,6 +668,7 @@ Cluster::Counts Cluster::counts() const {
   counts.directory_silence = std::chrono::duration<double>(steady_clock::now() - answered_).count();
   counts.view_age = std::chrono::duration<double>(steady_clock::now() - viewed_).count();
   for (const auto& [key, record] : known_.matrices) {
+    if (record.in_shards()) ++counts.in_shards;
     if (IsMine(record)) counts.copies_missing += CopiesMissingLocked(record);
   }
   return counts;
@@ -657,7 +685,9 @@ int Cluster::CopiesMissingLocked(const MatrixRecord& record) const {
 int Cluster::CopiesMissing(const engine::NameKey& key) const {
   const MutexLock lock(mutex_);
   const auto found = known_.matrices.find(key);
-  if (found == known_.matrices.end() || found->second.deleted) return 0;
+  if (found == known_.matrices.end() || found->second.deleted || found->second.in_shards()) {
+    return 0;
+  }
   return CopiesMissingLocked(found->second);
 }
 

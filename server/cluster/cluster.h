@@ -24,8 +24,15 @@
 #include "server/cluster/copies.h"
 #include "server/cluster/directory.h"
 #include "server/cluster/record.h"
+#include "sparsed/v1/catalog.pb.h"
 
 namespace sparsed::server {
+
+/// The detail of a status that ended what is not to be asked of a matrix in shards: what it is made
+/// of.
+inline constexpr char kInShardsUrl[] = "type.googleapis.com/sparsed.v1.MatrixInfo";
+/// That; none: the status has no such detail.
+std::optional<v1::MatrixInfo> InShards(const absl::Status& status);
 
 /// Thread-safe. What the directory holds is known here from a watch of it, so that to route a
 /// request asks nobody; what it says of a change reaches other nodes within milliseconds.
@@ -38,6 +45,8 @@ class Cluster {
     int threads = 1;                    ///< for a copy that arrives
     /// That what is known of the directory may be old when reads are served by it; 0: no bound.
     std::chrono::duration<double> staleness{0};
+    /// After which shards that no matrix is made of are dropped; within half of it one can be made.
+    std::chrono::milliseconds stray_patience = std::chrono::hours(24);
     Peers::Options peers;
   };
   struct Node {
@@ -53,12 +62,21 @@ class Cluster {
     /// That matrices of this node have fewer of, on nodes that are there, than `replicas`.
     int64_t copies_missing = 0;
     int64_t takeovers = 0;
+    int64_t in_shards = 0;         ///< matrices of the cluster
+    int64_t shards_dropped = 0;    ///< of this node: their matrix is gone, or never came
     double directory_silence = 0;  ///< seconds since the directory answered
     double view_age = 0;           ///< seconds since which what is known may have changed
   };
   struct Forgotten {
     int64_t records = 0;  ///< that named the node
     int64_t lost = 0;     ///< of these, of matrices that it alone had
+  };
+  /// What a matrix in shards is made of.
+  struct Shards {
+    int64_t rows = 0, cols = 0;
+    std::string upload;
+    int count = 0;
+    bool partitioned = false;
   };
   enum class Need : uint8_t {
     kRead,   ///< any node that has what is current
@@ -126,6 +144,22 @@ class Cluster {
   /// It is nowhere from now on, and then it is deleted here. The catalog's errors; ABORTED,
   /// UNAVAILABLE.
   absl::Status Delete(const engine::NameKey& key);
+  /// Enters a matrix that is made of shards, all of which are there. NOT_FOUND, INVALID_ARGUMENT
+  /// (they do not fit together), ALREADY_EXISTS, FAILED_PRECONDITION (one of that name is in no
+  /// shards, or a shard is old), UNAVAILABLE, ABORTED.
+  absl::StatusOr<MatrixRecord> MakeSharded(const engine::NameKey& key, const Shards& shards,
+                                           bool replace);
+  /// Of one in shards: its name, or whom it is shared with, in the directory alone. NOT_FOUND,
+  /// ALREADY_EXISTS, UNAVAILABLE, ABORTED.
+  absl::StatusOr<MatrixRecord> RenameSharded(const engine::NameKey& from,
+                                             const engine::NameKey& to);
+  absl::StatusOr<MatrixRecord> ShareSharded(const engine::NameKey& key, const engine::Share& share,
+                                            bool revoke);
+  /// The name of the matrix that this one is a shard of; empty: of none.
+  std::string WholeOf(const engine::NameKey& key) const;
+  /// What the directory knows of it, for a caller of tenant `looks`.
+  v1::MatrixInfo InfoOf(const MatrixRecord& record, std::string_view looks) const;
+
   /// Has the cluster look at what is here soon: something changed by itself.
   void LookSoon();
   /// What another node asks for.
@@ -207,6 +241,11 @@ class Cluster {
   }
   std::vector<std::string> PlacementLocked(std::string_view key) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Of a matrix with that pattern: by its hash, or its name where there is none; of a shard by the
+  /// others of its upload, so that each is on another node, if there are so many.
+  std::vector<std::string> PlacementLocked(const engine::NameKey& key,
+                                           std::string_view pattern_hash) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// How many copies a matrix should have, by the nodes that may have some.
   size_t WantedCopies() const;
   /// Writes the record in the place of what it was read from, and knows it then.
@@ -235,7 +274,8 @@ class Cluster {
   /// What was made here of a name that another node has.
   void DropLoser(const engine::NameKey& key);
   /// Nodes that are to have copies of this one's matrix with that pattern.
-  std::vector<std::string> TargetsFor(std::string_view pattern_hash) const;
+  std::vector<std::string> TargetsFor(const engine::NameKey& key,
+                                      std::string_view pattern_hash) const;
   /// Copies to other nodes until there are enough.
   absl::Status Replicate(const engine::NameKey& key, bool background);
   void HandOver(MatrixRecord record);
@@ -253,6 +293,20 @@ class Cluster {
   /// Both names at once: the disk has it by the new one. ABORTED: others have one of them by now.
   absl::Status PublishRenamed(const engine::NameKey& from, const engine::NameKey& to,
                               const engine::Matrix& made);
+  // Matrices in shards.
+
+  /// FAILED_PRECONDITION, with what it is made of.
+  absl::Status InShardsError(std::string_view tenant, std::string_view reference,
+                             const MatrixRecord& record) const;
+  /// Its record; NOT_FOUND; INVALID_ARGUMENT unless its sizes are these (-1: whatever they are).
+  absl::StatusOr<MatrixRecord> PartOf(const engine::NameKey& key, int64_t rows, int64_t cols);
+  /// The record of a matrix that is made of these; it is not written. MakeSharded's errors.
+  absl::StatusOr<MatrixRecord> Assemble(const engine::NameKey& key, const Shards& shards);
+  /// The shards of a record that is no more, or another, are no matrix's from now on.
+  void RetireLocked(const MatrixRecord& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Shards that this node owns and that no matrix is made of.
+  void DropStrays(const std::vector<MatrixRecord>& records);
+
   /// If the directory says so, too, when it is asked now.
   void DropHere(const engine::NameKey& key);
   void CopyInBackground(const std::stop_token& stop);
@@ -284,6 +338,8 @@ class Cluster {
   /// Why the cluster does not let this node back in. Empty: it does.
   std::string expelled_ ABSL_GUARDED_BY(mutex_);
   bool unsettled_ ABSL_GUARDED_BY(mutex_) = true;
+  /// Tenants and numbers of uploads whose shards were a matrix's, and are no more.
+  std::set<engine::NameKey> retired_ ABSL_GUARDED_BY(mutex_);
   std::set<engine::NameKey> busy_ ABSL_GUARDED_BY(mutex_);
   /// Of these, those that change here while others have what was acknowledged: they serve it.
   std::set<engine::NameKey> changing_ ABSL_GUARDED_BY(mutex_);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/cluster/busy.h"
 #include "server/cluster/cluster.h"
 #include "server/cluster/placement.h"
 #include "server/log/log.h"
@@ -57,50 +58,6 @@ bool IsFormer(const MatrixRecord& record, const std::string& node) {
 
 }  // namespace
 
-/// Holds a matrix while it exists.
-class Cluster::Busy {
- public:
-  struct IfFree {};
-  /// Waits for it, unless the node stops: see held().
-  Busy(Cluster& cluster, engine::NameKey key) : cluster_(cluster), key_(std::move(key)) {
-    const MutexLock lock(cluster_.mutex_);
-    while (!cluster_.stopping_) {
-      held_ = cluster_.busy_.insert(key_).second;
-      if (held_) return;
-      cluster_.changed_.Wait(cluster_.mutex_);
-    }
-  }
-  /// Does not: see held().
-  Busy(Cluster& cluster, engine::NameKey key, IfFree) : cluster_(cluster), key_(std::move(key)) {
-    const MutexLock lock(cluster_.mutex_);
-    held_ = cluster_.busy_.insert(key_).second;
-  }
-  ~Busy() {
-    if (!held_) return;
-    const MutexLock lock(cluster_.mutex_);
-    cluster_.busy_.erase(key_);
-    cluster_.changing_.erase(key_);
-    cluster_.changed_.NotifyAll();
-  }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-  bool held() const { return held_; }
-  /// It is about to be another here: whoever has what was acknowledged serves it until the cluster
-  /// has the new one.
-  void Hide() {
-    const MutexLock lock(cluster_.mutex_);
-    const auto known = cluster_.known_.matrices.find(key_);
-    if (known != cluster_.known_.matrices.end() && known->second.copies.size() > 1) {
-      cluster_.changing_.insert(key_);
-    }
-  }
-
- private:
-  Cluster& cluster_;
-  const engine::NameKey key_;
-  bool held_ = false;
-};
-
 size_t Cluster::WantedCopies() const {
   const MutexLock lock(mutex_);
   size_t able = 0;
@@ -120,7 +77,10 @@ absl::Status Cluster::Write(MatrixRecord& record) {
   const MutexLock lock(mutex_);
   SawLocked(*revision);
   MatrixRecord& known = known_.matrices[record.key];
-  if (known.revision < record.revision) known = record;
+  if (known.revision < record.revision) {
+    RetireLocked(known);
+    known = record;
+  }
   if (!IsMine(record)) {
     owned_.erase(record.key);
     expired_.erase(record.key);
@@ -139,6 +99,7 @@ absl::Status Cluster::Erase(const MatrixRecord& record) {
   SawLocked(*revision);
   const auto known = known_.matrices.find(record.key);
   if (known != known_.matrices.end() && known->second.revision == record.revision) {
+    RetireLocked(known->second);
     known_.matrices.erase(known);
   }
   owned_.erase(record.key);
@@ -432,6 +393,15 @@ absl::Status Cluster::Delete(const engine::NameKey& key) {
   }
   const std::optional<MatrixRecord> record = RecordOf(key);
   const bool known = record.has_value() && !record->deleted;
+  if (known && record->in_shards()) {
+    absl::Status gone = WithdrawBusy(key);
+    LookSoon();  // its shards are to go
+    return gone;
+  }
+  if (const std::string whole = WholeOf(key); !whole.empty()) {
+    return absl::FailedPreconditionError(
+        fmt::format("\"{}\" is a shard of \"{}\": delete that", key.second, whole));
+  }
   if (known && !IsMine(*record)) {
     return absl::AbortedError(
         fmt::format("the node {} owns \"{}\" by now", record->owner(), key.second));
@@ -508,7 +478,8 @@ void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
   record.copies = {{self, IdentityOf(here)}};
   // Before they have anything of it: whatever becomes of this node, they drop what they have.
-  for (const std::string& node : TargetsFor(here.pattern()->hash())) record.MoveToFormer(node);
+  for (const std::string& node : TargetsFor(record.key, here.pattern()->hash()))
+    record.MoveToFormer(node);
   std::erase(record.former, self);
   record.deleted = false;
   record.renamed_from.clear();
@@ -520,10 +491,11 @@ void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   record.shares = engine_.catalog().SharesOf(here);
 }
 
-std::vector<std::string> Cluster::TargetsFor(std::string_view pattern_hash) const {
+std::vector<std::string> Cluster::TargetsFor(const engine::NameKey& key,
+                                             std::string_view pattern_hash) const {
   const size_t others = WantedCopies() - 1;
   const MutexLock lock(mutex_);
-  std::vector<std::string> nodes = PlacementLocked(pattern_hash);
+  std::vector<std::string> nodes = PlacementLocked(key, pattern_hash);
   std::erase(nodes, options_.self.name);
   nodes.resize(std::min(nodes.size(), others));
   return nodes;
@@ -544,7 +516,7 @@ absl::Status Cluster::WithdrawBusy(const engine::NameKey& key) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::optional<MatrixRecord> record = RecordOf(key);
     if (!record.has_value() || record->deleted) return absl::OkStatus();
-    if (!IsMine(*record)) return ChangedElsewhere();
+    if (!IsMine(*record) && !record->in_shards()) return ChangedElsewhere();
     MarkDeleted(*record);
     status = record->former.empty() ? Erase(*record) : Write(*record);
     if (!absl::IsAborted(status)) return status;
@@ -562,6 +534,7 @@ void Cluster::MarkDeleted(MatrixRecord& record) const {
     std::erase(record.former, options_.self.name);
   }
   record.deleted = true;
+  record.shards.clear();
 }
 
 absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
@@ -580,7 +553,7 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
       const size_t wanted = WantedCopies();
       const MutexLock lock(mutex_);
       enough = LastingCopiesLocked(*record) >= wanted;
-      for (const std::string& node : PlacementLocked(record->pattern_hash)) {
+      for (const std::string& node : PlacementLocked(record->key, record->pattern_hash)) {
         if (enough) break;
         if (record->CopyAt(node) != nullptr || failed.contains(node)) continue;
         target = node;
@@ -847,6 +820,7 @@ void Cluster::Settle(const std::stop_token& stop) {
       }
       if (busy.held() && !arrived && PublishBusy(key).ok()) LookSoon();
     }
+    DropStrays(records);
   }
 }
 
@@ -858,7 +832,7 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
   const std::string& self = options_.self.name;
   if (record->deleted) return SettleDeleted(*std::move(record));
   if (IsMine(*record)) return SettleMine(*std::move(record));
-  if (!IsAlive(record->owner())) return TakeOver(*std::move(record));
+  if (!record->in_shards() && !IsAlive(record->owner())) return TakeOver(*std::move(record));
   bool arriving = false;
   {
     const MutexLock lock(mutex_);
@@ -880,7 +854,7 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
     return;
   }
   // Its owner is about to copy it again, perhaps here.
-  if (arriving || record->copies.size() < WantedCopies()) return;
+  if (arriving || (!record->in_shards() && record->copies.size() < WantedCopies())) return;
   // What never was the cluster's is the operator's to rename or delete; what was acknowledged last
   // stays until there is something newer.
   if (!IsDropped(record->key)) return;

@@ -74,6 +74,12 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
   one("sparsed_cluster_takeovers_total",
       "Matrices whose owner was gone and that this node took over", MetricType::Counter,
       static_cast<double>(counts.takeovers));
+  one("sparsed_cluster_matrices_in_shards",
+      "Matrices of the cluster that are in shards, as this node knows them", MetricType::Gauge,
+      static_cast<double>(counts.in_shards));
+  one("sparsed_cluster_shards_dropped_total",
+      "Shards of this node that were dropped because no matrix is made of them",
+      MetricType::Counter, static_cast<double>(counts.shards_dropped));
   one("sparsed_cluster_directory_errors_total", "Questions that etcd did not answer",
       MetricType::Counter, static_cast<double>(counts.directory_errors));
   one("sparsed_cluster_directory_silence_seconds", "Seconds since etcd answered", MetricType::Gauge,

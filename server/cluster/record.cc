@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/cluster/shards.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -50,6 +52,21 @@ std::vector<MatrixCopy> CopiesOf(const json& list) {
          {copy.at("created_unix_ns").get<int64_t>(), copy.at("version").get<uint64_t>()}});
   }
   return copies;
+}
+
+/// The whole's sizes are those of its shards, which no node has a copy of.
+bool FitsItsShards(const MatrixRecord& record) {
+  int64_t rows = 0, nnz = 0;
+  for (const ShardRecord& shard : record.shards) {
+    if (shard.rows < 1 || shard.rows > record.rows - rows || shard.cols < 0 ||
+        shard.cols > record.cols || shard.nnz < 0 || shard.nnz > record.nnz - nnz) {
+      return false;
+    }
+    rows += shard.rows;
+    nnz += shard.nnz;
+  }
+  return rows == record.rows && nnz == record.nnz && IsUpload(record.upload) &&
+         record.shards.size() <= kMostShards && record.copies.empty() && record.previous.empty();
 }
 
 }  // namespace
@@ -105,7 +122,7 @@ std::string ToJson(const MatrixRecord& record) {
   for (const engine::Share& share : record.shares) {
     shares.push_back({{"with", share.with}, {"write", share.right == engine::Right::kWrite}});
   }
-  return json{{"tenant", record.key.first},
+  json object{{"tenant", record.key.first},
               {"name", record.key.second},
               {"rows", record.rows},
               {"cols", record.cols},
@@ -118,8 +135,19 @@ std::string ToJson(const MatrixRecord& record) {
               {"former", record.former},
               {"shares", std::move(shares)},
               {"deleted", record.deleted},
-              {"renamed_from", record.renamed_from}}
-      .dump();
+              {"renamed_from", record.renamed_from}};
+  if (record.in_shards()) {
+    json list = json::array();
+    for (const ShardRecord& shard : record.shards) {
+      list.push_back({{"rows", shard.rows}, {"cols", shard.cols}, {"nnz", shard.nnz}});
+    }
+    object["shards"] = std::move(list);
+    object["upload"] = record.upload;
+    object["partitioned"] = record.partitioned;
+    object["created_unix_ns"] = record.made.created_unix_ns;
+    object["version"] = record.made.version;
+  }
+  return object.dump();
 }
 
 absl::StatusOr<MatrixRecord> ParseMatrixRecord(std::string_view text) {
@@ -144,7 +172,20 @@ absl::StatusOr<MatrixRecord> ParseMatrixRecord(std::string_view text) {
               {share.at("with").get<std::string>(),
                share.at("write").get<bool>() ? engine::Right::kWrite : engine::Right::kRead});
         }
+        if (!object.contains("shards")) return;
+        for (const json& shard : object.at("shards")) {
+          record.shards.push_back({shard.at("rows").get<int64_t>(), shard.at("cols").get<int64_t>(),
+                                   shard.at("nnz").get<int64_t>()});
+        }
+        object.at("upload").get_to(record.upload);
+        object.at("partitioned").get_to(record.partitioned);
+        object.at("created_unix_ns").get_to(record.made.created_unix_ns);
+        object.at("version").get_to(record.made.version);
       });
+  if (parsed.ok() && parsed->in_shards()) {
+    if (!parsed->deleted && FitsItsShards(*parsed)) return parsed;
+    return absl::InvalidArgumentError("the directory has a matrix that its shards do not make");
+  }
   if (parsed.ok() && !parsed->deleted && parsed->copies.empty()) {
     return absl::InvalidArgumentError("the directory has a matrix that no node has");
   }

@@ -48,6 +48,11 @@ struct MatrixCopy {
   CopyIdentity identity;  ///< there
 };
 
+/// Rows of a matrix that are a matrix of their own, with a record of their own: see shards.h.
+struct ShardRecord {
+  int64_t rows = 0, cols = 0, nnz = 0;
+};
+
 struct MatrixRecord {
   engine::NameKey key;  ///< tenant, name
   int64_t rows = 0, cols = 0, nnz = 0;
@@ -67,9 +72,19 @@ struct MatrixRecord {
   /// Of a deleted one: a matrix of this name, the tenant's, is about to be renamed to it by the
   /// node in `former`. Empty: none is.
   std::string renamed_from;
+  /// Of a matrix in shards, which no node has as a whole; else empty.
+  std::vector<ShardRecord> shards;
+  std::string upload;        ///< that the shards' names begin with
+  bool partitioned = false;  ///< their rows are no consecutive ones: each says which they are
+  CopyIdentity made;         ///< the newest of the shards
   int64_t revision = 0;  ///< the directory's, of this record; 0: it is not there. Not in the JSON.
 
-  const std::string& owner() const { return copies.front().node; }
+  bool in_shards() const { return !shards.empty(); }
+  /// Empty for a matrix in shards: nobody's to change.
+  const std::string& owner() const {
+    static const std::string kNobody;
+    return copies.empty() ? kNobody : copies.front().node;
+  }
   /// Who has what was acknowledged last, and serves reads: nobody is to see a version that may yet
   /// be taken back.
   const std::vector<MatrixCopy>& acknowledged() const {

@@ -40,6 +40,7 @@ Rule RuleOf(Op op) {
     case Op::kExplain:
       return {Role::kReadOnly, "looking"};
     case Op::kUpload:
+    case Op::kMakeSharded:
       return {Role::kUser, "uploading a matrix"};
     case Op::kUpdateValues:
       return {Role::kUser, "replacing values"};

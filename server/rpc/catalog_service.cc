@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -5,6 +7,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "server/cluster/shards.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/page.h"
@@ -22,11 +25,11 @@ using Streams =
     v1::Catalog::WithRawCallbackMethod_Upload<v1::Catalog::WithRawCallbackMethod_UpdateValues<
         v1::Catalog::WithRawCallbackMethod_Download<v1::Catalog::WithRawCallbackMethod_Watch<
             v1::Catalog::WithRawCallbackMethod_ListMeasurements<v1::Catalog::Service>>>>>;
-using Service = v1::Catalog::WithRawCallbackMethod_Get<
-    v1::Catalog::WithRawCallbackMethod_List<v1::Catalog::WithRawCallbackMethod_Prepare<
-        v1::Catalog::WithRawCallbackMethod_Delete<v1::Catalog::WithRawCallbackMethod_Share<
-            v1::Catalog::WithRawCallbackMethod_Rename<v1::Catalog::WithRawCallbackMethod_Copy<
-                v1::Catalog::WithRawCallbackMethod_Explain<Streams>>>>>>>>;
+using Service = v1::Catalog::WithRawCallbackMethod_Get<v1::Catalog::WithRawCallbackMethod_List<
+    v1::Catalog::WithRawCallbackMethod_Prepare<v1::Catalog::WithRawCallbackMethod_Delete<
+        v1::Catalog::WithRawCallbackMethod_Share<v1::Catalog::WithRawCallbackMethod_Rename<
+            v1::Catalog::WithRawCallbackMethod_Copy<v1::Catalog::WithRawCallbackMethod_MakeSharded<
+                v1::Catalog::WithRawCallbackMethod_Explain<Streams>>>>>>>>>;
 
 engine::Requester RequesterOf(const Caller& caller, const std::string& matrix) {
   return {caller.tenant, caller.name, caller.origin == nullptr ? "" : caller.origin->request_id,
@@ -63,6 +66,15 @@ class CatalogService final : public Service {
         Op::kGet, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
           const auto matrix = FindMatrix(service_, caller.tenant, request.name());
+          if (const auto sharded = InShards(matrix.status())) {
+            reply = *sharded;
+            const auto record =
+                service_.cluster->RecordOf(engine::Named(caller.tenant, request.name()));
+            if (record.has_value() && reply.owner() == caller.tenant) {
+              AddShares(record->shares, *reply.mutable_shares());
+            }
+            return absl::OkStatus();
+          }
           if (!matrix.ok()) return matrix.status();
           reply = ToMatrixInfo(**matrix, caller.tenant, service_.engine.executor());
           if (request.features()) AddFeatures(**matrix, reply);
@@ -114,7 +126,7 @@ class CatalogService final : public Service {
                    ? catalog.ListShared(caller.tenant, request.prefix(), request.page_token())
                    : catalog.List(caller.tenant, request.prefix(), request.page_token())) {
             // One that is not current any more is shown as the directory has it.
-            if (IsStale(*matrix)) continue;
+            if (IsStale(*matrix) || IsShard(*matrix)) continue;
             v1::MatrixInfo info = ToMatrixInfo(*matrix, looks, service_.engine.executor());
             info.clear_detail();
             info.clear_measurements();
@@ -166,8 +178,10 @@ class CatalogService final : public Service {
         Op::kDelete, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::DeleteMatrixReply&) {
           absl::Status status = MayChange(caller, request.name());
-          if (!status.ok()) return status;
+          const bool in_shards = InShards(status).has_value();
+          if (!status.ok() && !in_shards) return status;
           const engine::NameKey key = engine::Named(caller.tenant, request.name());
+          if (in_shards && key.first != caller.tenant) return OfOthers(key, "deleted");
           // Another's is not his to delete, as the catalog says.
           status = service_.cluster == nullptr || key.first != caller.tenant
                        ? service_.engine.catalog().Delete(caller.tenant, request.name())
@@ -185,9 +199,16 @@ class CatalogService final : public Service {
         [this](const v1::RenameMatrixRequest& request, const Caller& caller, v1::MatrixInfo& reply,
                engine::Store::Stop stop) {
           absl::Status status = MayChange(caller, request.name());
+          const engine::NameKey from = engine::Named(caller.tenant, request.name());
+          if (InShards(status).has_value()) {
+            return RenameSharded(from, request.new_name(), caller, reply);
+          }
           if (status.ok()) status = IsFree(caller, request.new_name());
           if (!status.ok()) return status;
-          const engine::NameKey from = engine::Named(caller.tenant, request.name());
+          if (service_.cluster != nullptr && ParseShardName(from.second).has_value()) {
+            return absl::Status(absl::FailedPreconditionError(
+                fmt::format("\"{}\" is a shard: it has the name of its upload", from.second)));
+          }
           const auto rename = [&]() -> absl::StatusOr<engine::MatrixLease> {
             auto done =
                 service_.engine.catalog().Rename(caller.tenant, request.name(), request.new_name(),
@@ -240,6 +261,9 @@ class CatalogService final : public Service {
           engine::Catalog& catalog = service_.engine.catalog();
           const v1::MatrixShare& share = request.share();
           absl::Status status = MayChange(caller, request.name());
+          if (request.name_alone() && InShards(status).has_value()) {
+            return ShareSharded(request, caller, reply);
+          }
           if (!status.ok()) return status;
           const auto matrix = Changed(
               service_, {caller.tenant, request.name()},
@@ -263,6 +287,30 @@ class CatalogService final : public Service {
         });
   }
 
+  grpc::ServerUnaryReactor* MakeSharded(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* bytes,
+                                        grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::MakeShardedRequest, v1::MatrixInfo>(
+        Op::kMakeSharded, service_, context, bytes, response,
+        [this](const v1::MakeShardedRequest& request, const Caller& caller, v1::MatrixInfo& reply) {
+          if (service_.cluster == nullptr) {
+            return absl::Status(absl::FailedPreconditionError(
+                "shards are for the nodes of a cluster, and this server is none (--etcd)"));
+          }
+          const engine::NameKey key(caller.tenant, request.name());
+          const auto made = service_.cluster->MakeSharded(key,
+                                                          {.rows = request.rows(),
+                                                           .cols = request.cols(),
+                                                           .upload = request.upload(),
+                                                           .count = request.shards(),
+                                                           .partitioned = request.partitioned()},
+                                                          request.replace());
+          if (!made.ok()) return made.status();
+          service_.live_streams.MatrixChanged(key.first, key.second);
+          return DescribeSharded(*made, caller, reply);
+        });
+  }
+
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
                                     const grpc::ByteBuffer* bytes,
                                     grpc::ByteBuffer* response) override {
@@ -278,32 +326,16 @@ class CatalogService final : public Service {
     return service_.cluster == nullptr ? absl::OkStatus()
                                        : service_.cluster->CheckFree(caller.tenant, name);
   }
+  /// Part of another one, which is listed.
+  bool IsShard(const engine::Matrix& matrix) const {
+    return service_.cluster != nullptr && ParseShardName(matrix.name()).has_value();
+  }
   /// The cluster knows it, and not as one that this node has.
   bool IsStale(const engine::Matrix& matrix) const {
     if (service_.cluster == nullptr) return false;
     const auto record = service_.cluster->RecordOf({matrix.tenant(), matrix.name()});
     return record.has_value() &&
            (record->deleted || record->CopyAt(service_.cluster->self().name) == nullptr);
-  }
-  /// What the directory knows of a matrix.
-  v1::MatrixInfo InfoOf(const MatrixRecord& record, std::string_view looks) const {
-    v1::MatrixInfo info;
-    info.set_name(engine::ReferenceFor(looks, record.key));
-    info.set_rows(record.rows);
-    info.set_cols(record.cols);
-    info.set_nnz(record.nnz);
-    info.set_pattern_hash(record.pattern_hash);
-    info.set_owner(record.key.first);
-    const CopyIdentity& acknowledged = record.acknowledged().front().identity;
-    info.set_version(acknowledged.version);
-    info.set_created_unix_ns(acknowledged.created_unix_ns);
-    for (const ElementType type :
-         {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
-      if (record.type == Name(type)) info.set_type(ToProto(type));
-    }
-    for (const MatrixCopy& copy : record.copies) info.add_nodes(copy.node);
-    info.set_copies_missing(service_.cluster->CopiesMissing(record.key));
-    return info;
   }
   /// Those of the cluster that are not here, by what the caller calls them.
   std::map<std::string, v1::MatrixInfo> Elsewhere(const v1::ListMatricesRequest& request,
@@ -315,11 +347,12 @@ class CatalogService final : public Service {
     for (const MatrixRecord& record :
          service_.cluster->Records(own ? std::optional(caller.tenant) : std::nullopt)) {
       if (record.CopyAt(service_.cluster->self().name) != nullptr) continue;
+      if (ParseShardName(record.key.second).has_value()) continue;
       const bool shared = std::ranges::any_of(record.shares, [&](const engine::Share& share) {
         return share.with == caller.tenant || share.with == engine::kEverybody;
       });
       if (request.shared() && (!shared || record.key.first == caller.tenant)) continue;
-      v1::MatrixInfo info = InfoOf(record, looks);
+      v1::MatrixInfo info = service_.cluster->InfoOf(record, looks);
       if (!info.name().starts_with(request.prefix()) || info.name() <= request.page_token()) {
         continue;
       }
@@ -338,13 +371,49 @@ class CatalogService final : public Service {
     return absl::OkStatus();
   }
 
-  void AddShares(const engine::Matrix& matrix,
-                 google::protobuf::RepeatedPtrField<v1::MatrixShare>& shares) const {
-    for (const engine::Share& share : service_.engine.catalog().SharesOf(matrix)) {
+  using MatrixShares = google::protobuf::RepeatedPtrField<v1::MatrixShare>;
+  static void AddShares(const std::vector<engine::Share>& from, MatrixShares& shares) {
+    for (const engine::Share& share : from) {
       v1::MatrixShare& message = *shares.Add();
       message.set_with(share.with);
       message.set_write(share.right == engine::Right::kWrite);
     }
+  }
+  void AddShares(const engine::Matrix& matrix, MatrixShares& shares) const {
+    AddShares(service_.engine.catalog().SharesOf(matrix), shares);
+  }
+
+  // Of one in shards that belongs to the caller, in the directory alone.
+
+  absl::Status DescribeSharded(const MatrixRecord& record, const Caller& caller,
+                               v1::MatrixInfo& reply) const {
+    reply = service_.cluster->InfoOf(record, caller.tenant);
+    AddShares(record.shares, *reply.mutable_shares());
+    return absl::OkStatus();
+  }
+  absl::Status RenameSharded(const engine::NameKey& from, const std::string& new_name,
+                             const Caller& caller, v1::MatrixInfo& reply) const {
+    if (from.first != caller.tenant) return OfOthers(from, "renamed");
+    const auto renamed = service_.cluster->RenameSharded(from, {caller.tenant, new_name});
+    if (!renamed.ok()) return renamed.status();
+    service_.live_streams.MatrixChanged(from.first, from.second);
+    return DescribeSharded(*renamed, caller, reply);
+  }
+  absl::Status ShareSharded(const v1::ShareRequest& request, const Caller& caller,
+                            v1::ShareReply& reply) const {
+    const engine::NameKey key = engine::Named(caller.tenant, request.name());
+    if (key.first != caller.tenant) return OfOthers(key, "shared");
+    const v1::MatrixShare& share = request.share();
+    const auto shared = service_.cluster->ShareSharded(
+        key, {share.with(), share.write() ? engine::Right::kWrite : engine::Right::kRead},
+        request.revoke());
+    if (!shared.ok()) return shared.status();
+    AddShares(shared->shares, *reply.mutable_shares());
+    return absl::OkStatus();
+  }
+  static absl::Status OfOthers(const engine::NameKey& key, const char* what) {
+    return absl::PermissionDeniedError(
+        fmt::format("\"{}\" is {}'s, and {} by its owner alone", key.second, key.first, what));
   }
 
   const ServiceContext& service_;

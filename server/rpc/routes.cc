@@ -78,6 +78,7 @@ WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled) {
   if (service.cluster == nullptr) return service.workers;
   switch (op) {
     case Op::kUpload:
+    case Op::kMakeSharded:
     case Op::kUpdateValues:
     case Op::kDelete:
     case Op::kRename:

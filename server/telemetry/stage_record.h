@@ -54,8 +54,9 @@ enum class Op : uint8_t {
   kForgetNode,
   kCopyHere,
   kFetch,
+  kMakeSharded,
 };
-inline constexpr int kOps = 39;
+inline constexpr int kOps = 40;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 /// None of that name: nothing.

@@ -40,6 +40,7 @@ bool IsNotable(Op op) {
     case Op::kDrainNode:
     case Op::kForgetNode:
     case Op::kCopyHere:
+    case Op::kMakeSharded:
       return true;
     default:
       return false;

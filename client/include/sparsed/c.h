@@ -317,9 +317,12 @@ typedef struct sparsed_upload_options {
   size_t expected_count;           /* 0: the server's default */
   sparsed_progress progress;       /* bytes sent; NULL */
   void* progress_context;
+  int32_t shards; /* of a cluster's nodes, which get as many parts of the rows; 0, 1: it is whole */
+  int32_t reserved;
+  const int32_t* partition; /* rows elements: each row's shard; NULL: parts of as many nonzeros */
 } sparsed_upload_options;
 #define SPARSED_UPLOAD_OPTIONS_INIT \
-  { sizeof(sparsed_upload_options), 0, 0, 0, NULL, NULL, 0, NULL, NULL }
+  { sizeof(sparsed_upload_options), 0, 0, 0, NULL, NULL, 0, NULL, NULL, 0, 0, NULL }
 
 /* A matrix on the server, by name. */
 typedef struct sparsed_matrix sparsed_matrix;

@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -130,6 +131,16 @@ struct UploadOptions {
   /// For which nothing needs to use the matrix before the server deletes it, at most 366 days; 0:
   /// it stays.
   std::chrono::nanoseconds time_to_live{0};
+  /// Cuts the rows into so many parts with as many nonzeros each, at most 1024, which different
+  /// nodes of a cluster keep as matrices of their own, where no node has room for all; 1: it stays
+  /// whole. With such a matrix there are SpMM, also transposed, and SDDMM (operands and results in
+  /// the caller's memory; each shard gets the rows of B that it names, and no others), Download,
+  /// Info, WaitReady, Rename, Share and Delete; the rest is FAILED_PRECONDITION. `pattern_hash` and
+  /// `time_to_live` are for matrices that are whole.
+  int shards = 1;
+  /// In the place of equal parts: which shard each row belongs to, from 0, none of them empty. What
+  /// METIS's gpmetis writes makes shards of a mesh or a graph name few rows of B outside their own.
+  std::span<const int32_t> partition{};
   /// Called now and then with the bytes sent and the bytes in all.
   std::function<void(int64_t sent, int64_t total)> progress{};
 };

@@ -229,6 +229,18 @@ struct MatrixShare {
   bool write = false;  ///< also replace its values and have it prepared; else read and compute
 };
 
+/// Rows of a matrix, as a matrix of their own on nodes of a cluster.
+struct ShardInfo {
+  std::string matrix;       ///< their name: rows x cols
+  std::string columns;      ///< the name of a matrix that says which columns of the whole they name
+  std::string row_numbers;  ///< of one that says which rows they are; empty: consecutive ones
+  int64_t first_row = 0;    ///< of consecutive ones
+  int64_t rows = 0;
+  int64_t cols = 0;  ///< columns of the whole that their nonzeros name
+  int64_t nnz = 0;
+  std::vector<std::string> nodes;  ///< that have them, the owner first
+};
+
 struct MatrixInfo {
   std::string name;  ///< of another tenant's "TENANT~NAME"
   int64_t rows = 0;
@@ -255,6 +267,7 @@ struct MatrixInfo {
   std::vector<std::string> nodes;    ///< of a cluster, that have it, its owner first
   int copies_missing =
       0;  ///< in a cluster: nodes fewer than `--replicas` that have it and are there
+  std::vector<ShardInfo> shards;  ///< of a matrix in shards (UploadOptions::shards); else empty
 };
 
 /// A number that a pattern is judged by.

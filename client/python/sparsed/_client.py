@@ -135,6 +135,8 @@ class Client(Buffers):
         replace: bool = False,
         prepare: Iterable[Problem] | None = None,
         wait: bool = False,
+        shards: int = 1,
+        partition: Any = None,
         progress: Listener = None,
         timeout: float | None = None,
     ) -> Matrix:
@@ -168,6 +170,9 @@ class Client(Buffers):
             prepare: what to prepare for at once: "spmm:128", "spmm^T:128", "sddmm:64", "spgemm";
                 a number is K of an SpMM. The server's default otherwise.
             wait: until it is prepared.
+            shards: cuts the rows into so many parts with as many nonzeros each, which different
+                nodes of a cluster keep, where no node has room for all.
+            partition: an integer for each row: its shard, from 0.
             progress: True for a bar on stderr, or a function of a `sparsed.Progress`.
             timeout: seconds.
 
@@ -179,7 +184,8 @@ class Client(Buffers):
         call, bar = _progress.listener(progress, str(name))
         try:
             matrix = self._upload(
-                name, m, shape, num_nodes, dtype, values, replace, prepare, call, timeout
+                name, m, shape, num_nodes, dtype, values, replace, prepare, call, timeout, shards,
+                partition,
             ).wait()
             if wait:
                 matrix._wait_ready(call, timeout).wait()
@@ -200,6 +206,8 @@ class Client(Buffers):
         prepare: Iterable[Problem] | None,
         progress: Any,
         timeout: float | None,
+        shards: int = 1,
+        partition: Any = None,
     ) -> Operation[Matrix]:
         encoded = c_name(name)
         handle = self._native_handle()
@@ -210,6 +218,11 @@ class Client(Buffers):
             0 if csr.values is None else _pointer(csr.values),
         )  # fmt: skip
         problems = pack_problems(prepare)
+        if not 1 <= shards <= 1024:
+            raise InvalidArgument(f"shards is {shards}, expected 1 to 1024")
+        parts = None if partition is None else np.ascontiguousarray(partition, np.int32)
+        if parts is not None and parts.shape != (csr.rows,):
+            raise InvalidArgument(f"partition has shape {parts.shape}, expected ({csr.rows},)")
         callbacks = Callbacks(progress) if progress is not None else None
         c_progress = _native.Progress(
             lambda _, done, total: callbacks(Progress("upload", done, total)) if callbacks else None
@@ -220,6 +233,7 @@ class Client(Buffers):
             ctypes.addressof(c_problems) if problems else 0,
             len(problems) // _native.PROBLEM.size,
             ctypes.cast(c_progress, ctypes.c_void_p).value or 0 if callbacks else 0, 0,
+            shards, 0, 0 if parts is None else _pointer(parts),
         )  # fmt: skip
         options = _native.call_options(timeout)
         out = _native.Out()
@@ -240,7 +254,7 @@ class Client(Buffers):
             matrix._weighted = None if from_file else csr.values is not None
             return matrix
 
-        keep = (handle, csr, view, upload, c_problems, c_progress, out, options)
+        keep = (handle, csr, view, upload, c_problems, c_progress, out, options, parts)
         return Operation(start, finish, keep, callbacks)
 
     def matrix(self, name: str) -> Matrix:

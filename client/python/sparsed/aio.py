@@ -80,6 +80,8 @@ class Client:
         replace: bool = False,
         prepare: Any = None,
         wait: bool = False,
+        shards: int = 1,
+        partition: Any = None,
         progress: Listener = None,
         timeout: float | None = None,
     ) -> Matrix:
@@ -89,7 +91,7 @@ class Client:
             # Bringing it to canonical CSR takes time, too.
             operation = await in_thread(
                 self.sync._upload, name, m, shape, num_nodes, dtype, values, replace, prepare, call,
-                timeout,
+                timeout, shards, partition,
             )  # fmt: skip
             matrix = await operation.awaited()
             if wait:

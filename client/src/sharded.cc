@@ -1,0 +1,305 @@
+#include "client/src/sharded.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "client/src/arrays.h"
+#include "client/src/convert.h"
+#include "client/src/shard_cut.h"
+#include "client/src/sharded_calls.h"
+#include "sparsed/v1/catalog.pb.h"
+
+namespace sparsed {
+inline namespace client {
+namespace {
+
+absl::Status MakesNoSense(std::string_view what) {
+  return absl::InternalError(
+      fmt::format("the server's {} of a matrix in shards make no sense", what));
+}
+
+/// The one column of each row. INTERNAL unless it is rows x cols, with one nonzero in each row and
+/// its columns ascending.
+absl::StatusOr<std::vector<int32_t>> ColumnsOf(CsrMatrix matrix, int64_t rows, int64_t cols) {
+  bool right = matrix.rows == rows && matrix.cols == cols && matrix.nnz() == rows;
+  for (int64_t row = 0; right && row < rows; ++row) {
+    const auto i = static_cast<size_t>(row);
+    right = matrix.row_offsets[i] == row &&
+            (row == 0 || matrix.column_indices[i - 1] < matrix.column_indices[i]);
+  }
+  if (!right) return MakesNoSense("numbers");
+  return std::move(matrix.column_indices);
+}
+
+absl::StatusOr<CsrMatrix> DownloadPart(Connection& connection, ShardWork& work,
+                                       const std::string& name) {
+  Call<CsrMatrix> call =
+      Download(RouteOf(connection.shared_from_this(), name), name, work.options());
+  return work.Wait(call);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
+  bool right = Plausible(info.rows, info.cols, info.nnz) && !info.shards.empty() &&
+               info.shards.size() <= kMostShards;
+  int64_t rows = 0, nnz = 0;
+  for (const ShardInfo& shard : info.shards) {
+    const bool partitioned = !shard.row_numbers.empty();
+    right = right && shard.rows >= 1 && shard.rows <= info.rows - rows && shard.cols >= 0 &&
+            shard.cols <= info.cols && shard.nnz >= 0 && shard.nnz <= info.nnz - nnz &&
+            partitioned != info.shards.front().row_numbers.empty() &&
+            (partitioned || shard.first_row == rows);
+    if (!right) break;
+    rows += shard.rows;
+    nnz += shard.nnz;
+  }
+  if (!right || rows != info.rows || nnz != info.nnz) return MakesNoSense("sizes");
+  return std::make_shared<ShardedMatrix>(std::move(info));
+}
+
+absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(const absl::Status& status) {
+  const auto payload = status.GetPayload("type.googleapis.com/sparsed.v1.MatrixInfo");
+  v1::MatrixInfo info;
+  if (!payload || !info.ParseFromString(std::string(*payload))) return status;
+  return ShardedOf(FromProto(info));
+}
+
+ShardedMatrix::ShardedMatrix(MatrixInfo info)
+    : info_(std::move(info)), numbers_(info_.shards.size()) {
+  int64_t nnz = 0;
+  for (const ShardInfo& shard : info_.shards) {
+    first_nonzeros_.push_back(nnz);
+    nnz += shard.nnz;
+  }
+}
+
+void ShardedMatrix::SetNumbers(size_t shard, ShardNumbers numbers) {
+  auto shared = std::make_shared<const ShardNumbers>(std::move(numbers));
+  const MutexLock lock(mutex_);
+  numbers_[shard] = std::move(shared);
+}
+
+absl::StatusOr<std::shared_ptr<const ShardNumbers>> ShardedMatrix::Numbers(Connection& connection,
+                                                                           ShardWork& work,
+                                                                           size_t shard) {
+  {
+    const MutexLock lock(mutex_);
+    if (numbers_[shard] != nullptr) return numbers_[shard];
+  }
+  const ShardInfo& of = info_.shards[shard];
+  ShardNumbers numbers;
+  absl::StatusOr<CsrMatrix> part = DownloadPart(connection, work, of.columns);
+  if (!part.ok()) return part.status();
+  auto columns = ColumnsOf(*std::move(part), of.cols, info_.cols);
+  if (!columns.ok()) return columns.status();
+  numbers.columns = *std::move(columns);
+  if (partitioned()) {
+    part = DownloadPart(connection, work, of.row_numbers);
+    if (!part.ok()) return part.status();
+    const auto* const begins = std::get_if<std::vector<double>>(&part->values);
+    if (begins == nullptr) return MakesNoSense("numbers");
+    for (const double begin : *begins) {
+      if (!(begin >= 0 && begin <= static_cast<double>(info_.nnz)) || begin != std::floor(begin)) {
+        return MakesNoSense("numbers");
+      }
+      numbers.begins.push_back(static_cast<int64_t>(begin));
+    }
+    auto rows = ColumnsOf(*std::move(part), of.rows, info_.rows);
+    if (!rows.ok()) return rows.status();
+    numbers.rows = *std::move(rows);
+  }
+  auto shared = std::make_shared<const ShardNumbers>(std::move(numbers));
+  const MutexLock lock(mutex_);
+  return numbers_[shard] = std::move(shared);
+}
+
+absl::StatusOr<std::shared_ptr<const std::vector<int64_t>>> ShardedMatrix::Begins(
+    Connection& connection, ShardWork& work) {
+  {
+    const MutexLock lock(mutex_);
+    if (begins_ != nullptr) return begins_;
+  }
+  constexpr int64_t kNone = -1;
+  std::vector<int64_t> begins(static_cast<size_t>(info_.rows) + 1, kNone);
+  for (size_t shard = 0; shard < info_.shards.size(); ++shard) {
+    const auto numbers = Numbers(connection, work, shard);
+    if (!numbers.ok()) return numbers.status();
+    for (size_t j = 0; j < (*numbers)->rows.size(); ++j) {
+      begins[static_cast<size_t>((*numbers)->rows[j])] = (*numbers)->begins[j];
+    }
+  }
+  begins.back() = info_.nnz;
+  // Each row is one shard's, and only one's: as many as there are.
+  if (begins.front() != 0 || !std::ranges::is_sorted(begins)) return MakesNoSense("numbers");
+  for (const ShardInfo& shard : info_.shards) {
+    const auto numbers =
+        Numbers(connection, work, static_cast<size_t>(&shard - info_.shards.data()));
+    if (!numbers.ok()) return numbers.status();
+    int64_t nnz = 0;
+    for (const int32_t row : (*numbers)->rows) {
+      nnz += begins[static_cast<size_t>(row) + 1] - begins[static_cast<size_t>(row)];
+    }
+    if (nnz != shard.nnz) return MakesNoSense("numbers");
+  }
+  auto shared = std::make_shared<const std::vector<int64_t>>(std::move(begins));
+  const MutexLock lock(mutex_);
+  return begins_ = std::move(shared);
+}
+
+namespace {
+
+template <typename T>
+void CopyPart(const std::vector<T>& from, int64_t begin, int64_t count, std::vector<T>& to,
+              int64_t at) {
+  std::copy_n(from.begin() + begin, count, to.begin() + at);
+}
+
+/// Puts a shard's rows where they are in the whole, whose row offsets are there already.
+void PutRows(const CsrMatrix& part, const ShardNumbers& numbers, int64_t first_row,
+             CsrMatrix& whole) {
+  for (int64_t row = 0; row < part.rows; ++row) {
+    const int64_t to =
+        numbers.rows.empty() ? first_row + row : numbers.rows[static_cast<size_t>(row)];
+    const int64_t begin = part.row_offsets[static_cast<size_t>(row)];
+    const int64_t count = part.row_offsets[static_cast<size_t>(row) + 1] - begin;
+    const int64_t at = whole.row_offsets[static_cast<size_t>(to)];
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t column = part.column_indices[static_cast<size_t>(begin + i)];
+      whole.column_indices[static_cast<size_t>(at + i)] =
+          numbers.columns[static_cast<size_t>(column)];
+    }
+    std::visit(
+        [&](const auto& values) {
+          CopyPart(values, begin, count, std::get<std::decay_t<decltype(values)>>(whole.values),
+                   at);
+        },
+        part.values);
+  }
+}
+
+absl::StatusOr<CsrMatrix> DownloadSharded(Connection& connection, ShardWork& work,
+                                          ShardedMatrix& sharded) {
+  const MatrixInfo& info = sharded.info();
+  std::vector<CsrMatrix> parts;
+  std::vector<std::shared_ptr<const ShardNumbers>> numbers;
+  CsrMatrix whole;
+  whole.rows = info.rows;
+  whole.cols = info.cols;
+  // At first of each row how many nonzeros it has.
+  whole.row_offsets.assign(static_cast<size_t>(info.rows) + 1, 0);
+  for (size_t shard = 0; shard < info.shards.size(); ++shard) {
+    const ShardInfo& of = info.shards[shard];
+    absl::StatusOr<CsrMatrix> part = DownloadPart(connection, work, of.matrix);
+    if (!part.ok()) return part.status();
+    const auto known = sharded.Numbers(connection, work, shard);
+    if (!known.ok()) return known.status();
+    if (part->rows != of.rows || part->cols != of.cols || part->type() != info.type) {
+      return MakesNoSense("shards");
+    }
+    for (int64_t row = 0; row < of.rows; ++row) {
+      const auto i = static_cast<size_t>(row);
+      const int64_t to = (*known)->rows.empty() ? of.first_row + row : (*known)->rows[i];
+      whole.row_offsets[static_cast<size_t>(to) + 1] =
+          part->row_offsets[i + 1] - part->row_offsets[i];
+    }
+    parts.push_back(*std::move(part));
+    numbers.push_back(*known);
+  }
+  for (size_t row = 0; row + 1 < whole.row_offsets.size(); ++row) {
+    whole.row_offsets[row + 1] += whole.row_offsets[row];
+  }
+  const auto nnz = static_cast<size_t>(whole.row_offsets.back());
+  int64_t of_parts = 0;
+  for (const CsrMatrix& part : parts) of_parts += part.nnz();
+  // Two shards that say to have the same row would leave others without room.
+  if (static_cast<size_t>(of_parts) != nnz) return MakesNoSense("numbers");
+  whole.column_indices.resize(nnz);
+  whole.values = ZeroValues(info.type, nnz);
+  for (size_t shard = 0; shard < parts.size(); ++shard) {
+    PutRows(parts[shard], *numbers[shard], info.shards[shard].first_row, whole);
+    parts[shard] = {};
+  }
+  return whole;
+}
+
+/// The names of all matrices that it is made of.
+std::vector<std::string> PartsOf(const MatrixInfo& info) {
+  std::vector<std::string> names;
+  for (const ShardInfo& shard : info.shards) {
+    names.push_back(shard.matrix);
+    names.push_back(shard.columns);
+    if (!shard.row_numbers.empty()) names.push_back(shard.row_numbers);
+  }
+  return names;
+}
+
+}  // namespace
+
+Call<CsrMatrix> DownloadOrSharded(const std::shared_ptr<Connection>& connection,
+                                  const std::string& name, const CallOptions& options) {
+  return OrSharded<CsrMatrix>(
+      connection, name, options,
+      [raw = connection.get(), name, options](InShards<CsrMatrix> in_shards) {
+        return Download(RouteOf(raw->shared_from_this(), name), name, options,
+                        std::move(in_shards));
+      },
+      DownloadSharded);
+}
+
+Call<void> WaitReadyOrSharded(const std::shared_ptr<Connection>& connection,
+                              const std::string& name, ProgressCallback progress,
+                              const CallOptions& options) {
+  return OrSharded<void>(
+      connection, name, options,
+      [raw = connection.get(), name, options, progress](InShards<void> in_shards) {
+        return Watch(RouteOf(raw->shared_from_this(), name), name, /*follow=*/false, progress,
+                     options, std::move(in_shards));
+      },
+      [](Connection& home, ShardWork& work, ShardedMatrix& sharded) -> absl::Status {
+        for (const ShardInfo& shard : sharded.info().shards) {
+          Call<void> call = Watch(RouteOf(home.shared_from_this(), shard.matrix), shard.matrix,
+                                  /*follow=*/false, nullptr, work.options());
+          if (absl::Status ready = work.Wait(call); !ready.ok()) return ready;
+        }
+        return absl::OkStatus();
+      });
+}
+
+Call<std::vector<MatrixShare>> ShareOrSharded(const std::shared_ptr<Connection>& connection,
+                                              const std::string& name, const MatrixShare& share,
+                                              bool revoke, const CallOptions& options) {
+  using Shares = std::vector<MatrixShare>;
+  return OrSharded<Shares>(
+      connection, name, options,
+      [raw = connection.get(), name, share, revoke, options](InShards<Shares> in_shards) {
+        return ShareMatrix(RouteOf(raw->shared_from_this(), name), name, share, revoke, options,
+                           /*name_alone=*/false, std::move(in_shards));
+      },
+      [name, share, revoke](Connection& home, ShardWork& work,
+                            ShardedMatrix& sharded) -> absl::StatusOr<Shares> {
+        const auto one = [&](const std::string& matrix, bool name_alone) {
+          Call<Shares> call = ShareMatrix(RouteOf(home.shared_from_this(), matrix), matrix, share,
+                                          revoke, work.options(), name_alone);
+          return work.Wait(call);
+        };
+        // Who sees the name finds the shards.
+        absl::StatusOr<Shares> shares = Shares();
+        if (revoke) {
+          shares = one(name, /*name_alone=*/true);
+          if (!shares.ok()) return shares.status();
+        }
+        for (const std::string& part : PartsOf(sharded.info())) {
+          const absl::StatusOr<Shares> done = one(part, /*name_alone=*/false);
+          if (!done.ok() && !(revoke && absl::IsNotFound(done.status()))) return done.status();
+        }
+        return revoke ? shares : one(name, /*name_alone=*/true);
+      });
+}
+
+}  // namespace client
+}  // namespace sparsed

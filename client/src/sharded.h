@@ -1,0 +1,77 @@
+// Matrices in shards: what is asked of one is asked of its shards, each a matrix on a node of its
+// own, and put together here. Each shard gets of a dense operand the rows that its nonzeros name.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "client/src/connection.h"
+#include "client/src/shard_work.h"
+#include "sparsed/client.h"
+
+namespace sparsed {
+inline namespace client {
+
+/// Which rows and columns of the whole a shard's are, ascending.
+struct ShardNumbers {
+  std::vector<int32_t> columns;
+  std::vector<int32_t> rows;  ///< empty: consecutive ones
+  /// Of these, where each one's nonzeros begin in the order of the whole's upload.
+  std::vector<int64_t> begins;
+};
+
+/// One, as a client knows it. Thread-safe.
+class ShardedMatrix {
+ public:
+  explicit ShardedMatrix(MatrixInfo info);
+
+  const MatrixInfo& info() const { return info_; }
+  bool partitioned() const { return !info_.shards.front().row_numbers.empty(); }
+  /// The first nonzero of each shard in the order of the upload, of shards of consecutive rows.
+  const std::vector<int64_t>& first_nonzeros() const { return first_nonzeros_; }
+  /// Of a shard; asked for once, and checked, as no server is trusted with them.
+  absl::StatusOr<std::shared_ptr<const ShardNumbers>> Numbers(Connection& connection,
+                                                              ShardWork& work, size_t shard);
+  /// Where they are known already.
+  void SetNumbers(size_t shard, ShardNumbers numbers);
+  /// Where the nonzeros of each row begin in the order of the upload, and behind the last: of
+  /// shards by a partition.
+  absl::StatusOr<std::shared_ptr<const std::vector<int64_t>>> Begins(Connection& connection,
+                                                                     ShardWork& work);
+
+ private:
+  const MatrixInfo info_;
+  std::vector<int64_t> first_nonzeros_;
+  Mutex mutex_;
+  std::vector<std::shared_ptr<const ShardNumbers>> numbers_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const std::vector<int64_t>> begins_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Each of these takes what the call of the whole takes. They ask `connection` for what `name` is,
+// if nothing is known or what is known is wrong by now.
+
+Call<Matrix> UploadSharded(const std::shared_ptr<Connection>& connection, const Matrix& handle,
+                           const CsrView& matrix, const UploadOptions& upload,
+                           const CallOptions& options);
+Call<ComputeResult> SpmmOrSharded(const std::shared_ptr<Connection>& connection,
+                                  const std::string& name, const Operand& b, const Destination& c,
+                                  const SpmmOptions& spmm, const CallOptions& options);
+Call<ComputeResult> SddmmOrSharded(const std::shared_ptr<Connection>& connection,
+                                   const std::string& name, const Operand& a, const Operand& b,
+                                   const Destination& values, const SddmmOptions& sddmm,
+                                   const CallOptions& options);
+Call<CsrMatrix> DownloadOrSharded(const std::shared_ptr<Connection>& connection,
+                                  const std::string& name, const CallOptions& options);
+Call<void> WaitReadyOrSharded(const std::shared_ptr<Connection>& connection,
+                              const std::string& name, ProgressCallback progress,
+                              const CallOptions& options);
+Call<std::vector<MatrixShare>> ShareOrSharded(const std::shared_ptr<Connection>& connection,
+                                              const std::string& name, const MatrixShare& share,
+                                              bool revoke, const CallOptions& options);
+
+}  // namespace client
+}  // namespace sparsed

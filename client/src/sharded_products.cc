@@ -1,0 +1,423 @@
+// SpMM and SDDMM of a matrix in shards: operands are cut, or rows of them gathered, for each shard;
+// all shards multiply at the same time; results are put together. Row-wise one-dimensional
+// distribution that moves what is named alone, as Mukhopadhyay et al., "Sparsity-Aware
+// Communication for Distributed Graph Neural Network Training" (ICPP 2024), has it between its
+// processes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "client/src/arrays.h"
+#include "client/src/compute_calls.h"
+#include "client/src/convert.h"
+#include "client/src/sharded.h"
+#include "client/src/sharded_calls.h"
+
+namespace sparsed {
+inline namespace client {
+namespace {
+
+/// A dense matrix that a part of a call reads or writes.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(ValueType type, int64_t rows, int64_t cols)
+      : bytes_(static_cast<size_t>(rows * cols) * SizeOf(type)),
+        type_(type),
+        rows_(rows),
+        cols_(cols) {}
+  DenseView View() const { return {bytes_.data(), type_, rows_, cols_}; }
+  MutableDenseView MutableView() { return {bytes_.data(), type_, rows_, cols_}; }
+
+ private:
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(1);  // a pointer, also of none
+  ValueType type_ = ValueType::kF32;
+  int64_t rows_ = 0, cols_ = 1;
+};
+
+int64_t Stride(const DenseView& view) {
+  return view.leading_dimension == 0 ? view.cols : view.leading_dimension;
+}
+DenseView ConstView(const MutableDenseView& view) {
+  return {view.data, view.type, view.rows, view.cols, view.leading_dimension};
+}
+
+const std::byte* RowOf(const DenseView& view, int64_t row) {
+  return static_cast<const std::byte*>(view.data) +
+         row * Stride(view) * static_cast<int64_t>(SizeOf(view.type));
+}
+std::byte* RowOf(const MutableDenseView& view, int64_t row) {
+  return const_cast<std::byte*>(RowOf(ConstView(view), row));
+}
+size_t RowBytes(const DenseView& view) {
+  return static_cast<size_t>(view.cols) * SizeOf(view.type);
+}
+
+/// Consecutive rows of it.
+DenseView Rows(const DenseView& view, int64_t first, int64_t count) {
+  return {count == 0 ? view.data : RowOf(view, first), view.type, count, view.cols, Stride(view)};
+}
+MutableDenseView Rows(const MutableDenseView& view, int64_t first, int64_t count) {
+  return {count == 0 ? view.data : RowOf(view, first), view.type, count, view.cols,
+          Stride(ConstView(view))};
+}
+
+/// What the caller gave in memory. FAILED_PRECONDITION for buffers, INVALID_ARGUMENT unless it is
+/// of that type and shape; cols 0: as it says.
+template <typename View, typename Given>
+absl::StatusOr<View> InMemory(const Given& given, ValueType type, int64_t rows, int64_t cols,
+                              const char* what) {
+  const auto* const view = std::get_if<View>(&given);
+  if (view == nullptr) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} is a buffer, which lies on one node: products with a matrix in shards take "
+                    "and bring what "
+                    "is in the caller's memory",
+                    what));
+  }
+  if (const auto bytes = BytesOf(*view, what); !bytes.ok()) return bytes.status();
+  if (view->type != type) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is {}, the matrix {}", what, Name(view->type), Name(type)));
+  }
+  if (view->rows != rows || (cols != 0 && view->cols != cols)) {
+    return absl::InvalidArgumentError(fmt::format("{} is {} x {}, expected {} x {}", what,
+                                                  view->rows, view->cols, rows,
+                                                  cols == 0 ? view->cols : cols));
+  }
+  return *view;
+}
+
+Scratch Gather(const DenseView& from, std::span<const int32_t> rows) {
+  Scratch to(from.type, static_cast<int64_t>(rows.size()), from.cols);
+  const MutableDenseView view = to.MutableView();
+  for (size_t j = 0; j < rows.size(); ++j) {
+    std::memcpy(RowOf(view, static_cast<int64_t>(j)), RowOf(from, rows[j]), RowBytes(from));
+  }
+  return to;
+}
+
+void Scatter(const DenseView& from, std::span<const int32_t> rows, const MutableDenseView& to) {
+  for (size_t j = 0; j < rows.size(); ++j) {
+    std::memcpy(RowOf(to, rows[j]), RowOf(from, static_cast<int64_t>(j)), RowBytes(from));
+  }
+}
+
+/// Rows [first, first + count) of a column of nonzeros for each row that a shard has, in or out.
+template <typename Move>
+void ForRuns(const std::vector<int64_t>& begins, const std::vector<int32_t>& rows,
+             const Move& move) {
+  int64_t here = 0;
+  for (const int32_t row : rows) {
+    const int64_t begin = begins[static_cast<size_t>(row)];
+    const int64_t count = begins[static_cast<size_t>(row) + 1] - begin;
+    if (count > 0) move(here, begin, count);
+    here += count;
+  }
+}
+
+/// What is known of a product from its parts, which ran at the same time.
+class Together {
+ public:
+  void Add(const ComputeResult& part) {
+    if (parts_++ == 0) {
+      whole_ = part;
+      whole_.batch = 1;
+      return;
+    }
+    whole_.version = std::max(whole_.version, part.version);
+    whole_.transport = std::max(whole_.transport, part.transport);
+    for (const auto phase :
+         {&Timings::queue, &Timings::receive, &Timings::to_device, &Timings::kernel,
+          &Timings::from_device, &Timings::send, &Timings::total, &Timings::setup}) {
+      whole_.timings.*phase = std::max(whole_.timings.*phase, part.timings.*phase);
+    }
+  }
+  ComputeResult Take() {
+    whole_.plan = fmt::format("{} shards: {}", parts_, whole_.plan);
+    return std::move(whole_);
+  }
+
+ private:
+  int parts_ = 0;
+  ComputeResult whole_;
+};
+
+/// A product of one of the shards, and what lies between it and the caller's memory.
+struct Part {
+  std::shared_ptr<const ShardNumbers> numbers;
+  Scratch a, b, accumulate, values, result;
+  std::optional<Call<ComputeResult>> call;  ///< destroyed first: it uses what is above
+};
+
+/// Those of all shards, where each has to be asked for its numbers.
+absl::StatusOr<std::vector<Part>> PartsOf(Connection& home, ShardWork& work,
+                                          ShardedMatrix& sharded) {
+  std::vector<Part> parts(sharded.info().shards.size());
+  for (size_t shard = 0; shard < parts.size(); ++shard) {
+    const auto numbers = sharded.Numbers(home, work, shard);
+    if (!numbers.ok()) return numbers.status();
+    parts[shard].numbers = *numbers;
+  }
+  return parts;
+}
+
+/// Rows of the whole that are the shard's.
+DenseView RowsFor(const ShardInfo& shard, const ShardNumbers& numbers, const DenseView& whole,
+                  Scratch& scratch) {
+  if (numbers.rows.empty()) return Rows(whole, shard.first_row, shard.rows);
+  scratch = Gather(whole, numbers.rows);
+  return scratch.View();
+}
+
+/// Rows of B that the shard's columns name.
+DenseView ColumnsFor(const ShardNumbers& numbers, const DenseView& b, Scratch& scratch) {
+  if (static_cast<int64_t>(numbers.columns.size()) == b.rows) return b;
+  scratch = Gather(b, numbers.columns);
+  return scratch.View();
+}
+
+/// Of a column with an element for each nonzero, those of the shard.
+DenseView ValuesFor(const ShardedMatrix& sharded, size_t shard, const ShardNumbers& numbers,
+                    const std::vector<int64_t>* begins, const DenseView& whole, Scratch& scratch) {
+  const int64_t nnz = sharded.info().shards[shard].nnz;
+  if (begins == nullptr) return Rows(whole, sharded.first_nonzeros()[shard], nnz);
+  scratch = Scratch(whole.type, nnz, 1);
+  const MutableDenseView to = scratch.MutableView();
+  ForRuns(*begins, numbers.rows, [&](int64_t here, int64_t there, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(RowOf(to, here + i), RowOf(whole, there + i), RowBytes(whole));
+    }
+  });
+  return scratch.View();
+}
+
+/// Of shards by a partition, where each row's nonzeros begin; null: rows are consecutive.
+absl::StatusOr<std::shared_ptr<const std::vector<int64_t>>> BeginsOf(Connection& home,
+                                                                     ShardWork& work,
+                                                                     ShardedMatrix& sharded) {
+  if (!sharded.partitioned()) return nullptr;
+  return sharded.Begins(home, work);
+}
+
+/// to += from, row j of it to row rows[j].
+template <typename From, typename To>
+void AddRows(const DenseView& from, std::span<const int32_t> rows, To* to, int64_t stride) {
+  for (size_t j = 0; j < rows.size(); ++j) {
+    const auto* const row = reinterpret_cast<const From*>(RowOf(from, static_cast<int64_t>(j)));
+    To* const sum = to + rows[j] * stride;
+    for (int64_t k = 0; k < from.cols; ++k) sum[k] += static_cast<To>(row[k]);
+  }
+}
+
+/// The sum of what shards make of S^T B, in the precision of sums: f32, or f64 of f64.
+template <typename Element, typename Sum>
+absl::StatusOr<ComputeResult> AddUp(ShardWork& work, std::vector<Part>& parts, double beta,
+                                    const DenseView* accumulate, const MutableDenseView& c) {
+  std::vector<Sum> sums(static_cast<size_t>(c.rows * c.cols));
+  if (accumulate != nullptr) {
+    for (int64_t row = 0; row < c.rows; ++row) {
+      const auto* const from = reinterpret_cast<const Element*>(RowOf(*accumulate, row));
+      for (int64_t k = 0; k < c.cols; ++k) {
+        sums[static_cast<size_t>(row * c.cols + k)] =
+            static_cast<Sum>(beta * static_cast<double>(from[k]));
+      }
+    }
+  }
+  Together together;
+  // In order, so that the sums are the same each time.
+  for (Part& part : parts) {
+    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
+    if (!done.ok()) return done.status();
+    together.Add(*done);
+    AddRows<Element, Sum>(part.result.View(), part.numbers->columns, sums.data(), c.cols);
+  }
+  for (int64_t row = 0; row < c.rows; ++row) {
+    auto* const to = reinterpret_cast<Element*>(RowOf(c, row));
+    for (int64_t k = 0; k < c.cols; ++k) {
+      to[k] = static_cast<Element>(sums[static_cast<size_t>(row * c.cols + k)]);
+    }
+  }
+  return together.Take();
+}
+
+absl::StatusOr<ComputeResult> AddUp(ShardWork& work, std::vector<Part>& parts, double beta,
+                                    const DenseView* accumulate, const MutableDenseView& c) {
+  switch (c.type) {
+    case ValueType::kF64:
+      return AddUp<double, double>(work, parts, beta, accumulate, c);
+    case ValueType::kF16:
+      return AddUp<Float16, float>(work, parts, beta, accumulate, c);
+    case ValueType::kBF16:
+      return AddUp<BFloat16, float>(work, parts, beta, accumulate, c);
+    case ValueType::kF32:
+    case ValueType::kI64:
+      break;
+  }
+  return AddUp<float, float>(work, parts, beta, accumulate, c);
+}
+
+absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, ShardedMatrix& sharded,
+                                          const Operand& b, const Destination& c,
+                                          const SpmmOptions& spmm) {
+  const MatrixInfo& info = sharded.info();
+  const int64_t in = spmm.transpose ? info.rows : info.cols;
+  const int64_t out = spmm.transpose ? info.cols : info.rows;
+  const auto from = InMemory<DenseView>(b, info.type, in, 0, "b");
+  if (!from.ok()) return from.status();
+  const auto to = InMemory<MutableDenseView>(c, info.type, out, from->cols, "c");
+  if (!to.ok()) return to.status();
+  std::optional<DenseView> accumulate, values;
+  if (spmm.beta != 0) {
+    accumulate = ConstView(*to);
+    if (spmm.accumulate) {
+      const auto given =
+          InMemory<DenseView>(*spmm.accumulate, info.type, out, from->cols, "accumulate");
+      if (!given.ok()) return given.status();
+      accumulate = *given;
+    }
+  }
+  if (spmm.values) {
+    const auto given = InMemory<DenseView>(*spmm.values, info.type, info.nnz, 1, "values");
+    if (!given.ok()) return given.status();
+    values = *given;
+  }
+  std::shared_ptr<const std::vector<int64_t>> begins;
+  if (values) {
+    auto known = BeginsOf(home, work, sharded);
+    if (!known.ok()) return known.status();
+    begins = *std::move(known);
+  }
+  absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
+  if (!parts.ok()) return parts.status();
+  for (size_t i = 0; i < parts->size(); ++i) {
+    Part& part = (*parts)[i];
+    const ShardInfo& shard = info.shards[i];
+    SpmmOptions how{
+        .transpose = spmm.transpose, .alpha = spmm.alpha, .allow_tf32 = spmm.allow_tf32};
+    if (values)
+      how.values = ValuesFor(sharded, i, *part.numbers, begins.get(), *values, part.values);
+    std::optional<DenseView> operand;
+    std::optional<MutableDenseView> result;
+    if (spmm.transpose) {
+      operand = RowsFor(shard, *part.numbers, *from, part.b);
+      part.result = Scratch(info.type, shard.cols, from->cols);
+      result = part.result.MutableView();
+    } else {
+      operand = ColumnsFor(*part.numbers, *from, part.b);
+      if (accumulate) {
+        how.beta = spmm.beta;
+        how.accumulate = RowsFor(shard, *part.numbers, *accumulate, part.accumulate);
+      }
+      result = Rows(*to, shard.first_row, shard.rows);
+      if (sharded.partitioned()) {
+        part.result = Scratch(info.type, shard.rows, from->cols);
+        result = part.result.MutableView();
+      }
+    }
+    part.call = Spmm(RouteOf(home.shared_from_this(), shard.matrix), shard.matrix, *operand,
+                     *result, how, work.options());
+  }
+  if (spmm.transpose) {
+    return AddUp(work, *parts, spmm.beta, accumulate ? &*accumulate : nullptr, *to);
+  }
+  Together together;
+  for (Part& part : *parts) {
+    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
+    if (!done.ok()) return done.status();
+    together.Add(*done);
+    if (sharded.partitioned()) Scatter(part.result.View(), part.numbers->rows, *to);
+  }
+  return together.Take();
+}
+
+absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
+                                           ShardedMatrix& sharded, const Operand& a,
+                                           const Operand& b, const Destination& values,
+                                           const SddmmOptions& sddmm) {
+  const MatrixInfo& info = sharded.info();
+  const auto left = InMemory<DenseView>(a, info.type, info.rows, 0, "a");
+  if (!left.ok()) return left.status();
+  const auto right = InMemory<DenseView>(b, info.type, info.cols, left->cols, "b");
+  if (!right.ok()) return right.status();
+  const auto to = InMemory<MutableDenseView>(values, info.type, info.nnz, 1, "values");
+  if (!to.ok()) return to.status();
+  std::optional<DenseView> own;
+  if (sddmm.values) {
+    const auto given =
+        InMemory<DenseView>(*sddmm.values, info.type, info.nnz, 1, "SddmmOptions::values");
+    if (!given.ok()) return given.status();
+    own = *given;
+  }
+  const auto begins = BeginsOf(home, work, sharded);
+  if (!begins.ok()) return begins.status();
+  absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
+  if (!parts.ok()) return parts.status();
+  for (size_t i = 0; i < parts->size(); ++i) {
+    Part& part = (*parts)[i];
+    const ShardInfo& shard = info.shards[i];
+    SddmmOptions how{.unscaled = sddmm.unscaled};
+    if (own) how.values = ValuesFor(sharded, i, *part.numbers, begins->get(), *own, part.values);
+    MutableDenseView result = Rows(*to, sharded.first_nonzeros()[i], shard.nnz);
+    if (sharded.partitioned()) {
+      part.result = Scratch(info.type, shard.nnz, 1);
+      result = part.result.MutableView();
+    }
+    part.call = Sddmm(RouteOf(home.shared_from_this(), shard.matrix), shard.matrix,
+                      RowsFor(shard, *part.numbers, *left, part.a),
+                      ColumnsFor(*part.numbers, *right, part.b), result, how, work.options());
+  }
+  Together together;
+  for (Part& part : *parts) {
+    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
+    if (!done.ok()) return done.status();
+    together.Add(*done);
+    if (!sharded.partitioned()) continue;
+    const DenseView from = part.result.View();
+    ForRuns(**begins, part.numbers->rows, [&](int64_t here, int64_t there, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(RowOf(*to, there + i), RowOf(from, here + i), RowBytes(from));
+      }
+    });
+  }
+  return together.Take();
+}
+
+}  // namespace
+
+Call<ComputeResult> SpmmOrSharded(const std::shared_ptr<Connection>& connection,
+                                  const std::string& name, const Operand& b, const Destination& c,
+                                  const SpmmOptions& spmm, const CallOptions& options) {
+  return OrSharded<ComputeResult>(
+      connection, name, options,
+      [raw = connection.get(), name, b, c, spmm, options](InShards<ComputeResult> in_shards) {
+        return Spmm(RouteOf(raw->shared_from_this(), name), name, b, c, spmm, options, "",
+                    std::move(in_shards));
+      },
+      [b, c, spmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
+        return SpmmSharded(home, work, sharded, b, c, spmm);
+      });
+}
+
+Call<ComputeResult> SddmmOrSharded(const std::shared_ptr<Connection>& connection,
+                                   const std::string& name, const Operand& a, const Operand& b,
+                                   const Destination& values, const SddmmOptions& sddmm,
+                                   const CallOptions& options) {
+  return OrSharded<ComputeResult>(
+      connection, name, options,
+      [raw = connection.get(), name, a, b, values, sddmm,
+       options](InShards<ComputeResult> in_shards) {
+        return Sddmm(RouteOf(raw->shared_from_this(), name), name, a, b, values, sddmm, options, "",
+                     std::move(in_shards));
+      },
+      [a, b, values, sddmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
+        return SddmmSharded(home, work, sharded, a, b, values, sddmm);
+      });
+}
+
+}  // namespace client
+}  // namespace sparsed

@@ -1,0 +1,291 @@
+// Uploads a matrix in shards: each a matrix of its own, with the numbers of its columns, and of its
+// rows if they are no consecutive ones; then the whole, which is made of them at once.
+#include <fmt/format.h>
+
+#include <numeric>
+#include <random>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "client/src/arrays.h"
+#include "client/src/convert.h"
+#include "client/src/exchange.h"
+#include "client/src/shard_cut.h"
+#include "client/src/sharded_calls.h"
+#include "sparsed/v1/catalog.pb.h"
+
+namespace sparsed {
+inline namespace client {
+namespace {
+
+std::string NewUpload() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+/// What nobody multiplies with is prepared for what takes least.
+const std::vector<ProblemClass> kNoProducts = {{.operation = Operation::kSddmm, .k = 1}};
+
+/// Values of rows whose nonzeros begin there, one after the other; of consecutive rows a part of
+/// what there is.
+Values Gather(const ConstValues& values, const CutRows& cut) {
+  return std::visit(
+      [&cut](const auto& from) -> Values {
+        using Element = std::remove_const_t<typename std::decay_t<decltype(from)>::element_type>;
+        std::vector<Element> to;
+        to.reserve(cut.column_indices.size());
+        for (size_t row = 0; row < cut.begins.size(); ++row) {
+          const auto begin = from.begin() + cut.begins[row];
+          to.insert(to.end(), begin, begin + (cut.row_offsets[row + 1] - cut.row_offsets[row]));
+        }
+        return to;
+      },
+      values);
+}
+
+class ShardedUpload {
+ public:
+  ShardedUpload(Connection& home, ShardWork& work, CallState<Matrix>& state, const Matrix& handle,
+                const CsrView& matrix, const UploadOptions& upload)
+      : home_(home),
+        work_(work),
+        state_(state),
+        handle_(handle),
+        matrix_(matrix),
+        upload_(upload),
+        number_(NewUpload()) {}
+
+  absl::StatusOr<Matrix> Run() {
+    if (absl::Status free = CheckName(); !free.ok()) return free;
+    if (absl::Status sent = SendAll(); !sent.ok()) {
+      TakeBack();
+      return sent;
+    }
+    absl::StatusOr<MatrixInfo> made = Make();
+    if (made.ok()) {
+      auto sharded = ShardedOf(*std::move(made));
+      if (!sharded.ok()) return sharded.status();
+      for (size_t shard = 0; shard < numbers_.size(); ++shard) {
+        (*sharded)->SetNumbers(shard, std::move(numbers_[shard]));
+      }
+      home_.nodes().LearnSharded(handle_.name(), *std::move(sharded));
+      return handle_;
+    }
+    if (WasRefused(made.status())) TakeBack();
+    return made.status();
+  }
+
+ private:
+  /// It is not made, and nothing of it is; after other errors it may be.
+  static bool WasRefused(const absl::Status& status) {
+    return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
+           absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status) ||
+           absl::IsPermissionDenied(status) || absl::IsResourceExhausted(status);
+  }
+
+  /// Before all of it is sent for nothing.
+  absl::Status CheckName() {
+    Call<MatrixInfo> call = GetMatrix(RouteOf(home_.shared_from_this(), handle_.name()),
+                                      handle_.name(), work_.options());
+    const absl::StatusOr<MatrixInfo> present = work_.Wait(call);
+    if (absl::IsNotFound(present.status())) return absl::OkStatus();
+    if (!present.ok()) return present.status();
+    if (!upload_.replace) {
+      return absl::AlreadyExistsError(fmt::format(
+          "there is a matrix named '{}' already; delete it, or replace it (`replace`, sparsectl's "
+          "--replace)",
+          handle_.name()));
+    }
+    if (!present->shards.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        fmt::format("'{}' is a matrix that is not in shards: delete it first", handle_.name()));
+  }
+
+  absl::Status SendAll() {
+    const int shards = upload_.shards;
+    std::vector<std::vector<int32_t>> parts;
+    if (!upload_.partition.empty()) {
+      auto cut = CutByPartition(upload_.partition, matrix_.rows, shards);
+      if (!cut.ok()) return cut.status();
+      parts = *std::move(cut);
+    } else {
+      const std::vector<int64_t> firsts = CutByNonzeros(matrix_, shards);
+      for (size_t shard = 0; shard + 1 < firsts.size(); ++shard) {
+        parts.emplace_back(static_cast<size_t>(firsts[shard + 1] - firsts[shard]));
+        std::iota(parts.back().begin(), parts.back().end(), static_cast<int32_t>(firsts[shard]));
+      }
+    }
+    std::vector<int32_t> seen(static_cast<size_t>(matrix_.cols));
+    for (size_t shard = 0; shard < parts.size(); ++shard) {
+      if (absl::Status sent = SendShard(shard, parts[shard], seen); !sent.ok()) return sent;
+      parts[shard] = {};
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SendShard(size_t shard, std::vector<int32_t>& rows, std::vector<int32_t>& seen) {
+    CutRows cut = Cut(matrix_, rows, seen);
+    const std::string name = fmt::format("shards:{}/{}", number_, shard);
+    const auto count = static_cast<int64_t>(rows.size());
+    const auto columns = static_cast<int64_t>(cut.columns.size());
+    UploadOptions how{.sort = upload_.sort,
+                      .sum_duplicates = upload_.sum_duplicates,
+                      .values_are_ones = upload_.values_are_ones,
+                      .expected = upload_.expected};
+    const Values values =
+        upload_.values_are_ones ? ZeroValues(TypeOf(matrix_.values)) : Gather(matrix_.values, cut);
+    CsrView view{.rows = count,
+                 .cols = columns,
+                 .row_offsets = std::span<const int64_t>(cut.row_offsets),
+                 .column_indices = cut.column_indices,
+                 .values = {}};
+    std::visit([&view](const auto& of) { view.values = std::span(of); }, values);
+    if (upload_.progress) {
+      how.progress = [this](int64_t sent, int64_t /*total*/) {
+        state_.Post([progress = upload_.progress, sent = before_ + sent, total = total_] {
+          progress(sent, total);
+        });
+      };
+    }
+    if (absl::Status sent = Send(name, view, how); !sent.ok()) return sent;
+    before_ += static_cast<int64_t>(cut.row_offsets.size() * sizeof(int64_t) +
+                                    cut.column_indices.size() * sizeof(int32_t)) +
+               (upload_.values_are_ones ? 0 : ValueBytes(view));
+    const bool partitioned = !upload_.partition.empty();
+    if (absl::Status sent = SendNumbers(name + "/columns", cut.columns, matrix_.cols, nullptr);
+        !sent.ok()) {
+      return sent;
+    }
+    if (partitioned) {
+      if (absl::Status sent = SendNumbers(name + "/rows", rows, matrix_.rows, &cut.begins);
+          !sent.ok()) {
+        return sent;
+      }
+    } else {
+      rows.clear();
+      cut.begins.clear();
+    }
+    numbers_.push_back({std::move(cut.columns), std::move(rows), std::move(cut.begins)});
+    return absl::OkStatus();
+  }
+
+  static int64_t ValueBytes(const CsrView& view) {
+    return static_cast<int64_t>(view.column_indices.size() * SizeOf(TypeOf(view.values)));
+  }
+
+  /// A matrix whose row j has its one nonzero in column numbers[j]; `values`: as f64; null: ones.
+  absl::Status SendNumbers(const std::string& name, const std::vector<int32_t>& numbers,
+                           int64_t cols, const std::vector<int64_t>* values) {
+    std::vector<int64_t> offsets(numbers.size() + 1);
+    std::iota(offsets.begin(), offsets.end(), 0);
+    CsrView view{.rows = static_cast<int64_t>(numbers.size()),
+                 .cols = cols,
+                 .row_offsets = std::span<const int64_t>(offsets),
+                 .column_indices = numbers,
+                 .values = std::span<const float>()};
+    UploadOptions how{.values_are_ones = values == nullptr, .expected = kNoProducts};
+    std::vector<double> exact;
+    if (values != nullptr) {
+      exact.assign(values->begin(), values->end());
+      view.values = std::span<const double>(exact);
+    }
+    return Send(name, view, how);
+  }
+
+  absl::Status Send(const std::string& name, const CsrView& view, const UploadOptions& how) {
+    sent_.push_back(name);
+    const std::shared_ptr<Connection> home = home_.shared_from_this();
+    Call<Matrix> call = Upload(RouteOf(home, name), name, handle_, view, how, work_.options());
+    return work_.Wait(call).status();
+  }
+
+  absl::StatusOr<MatrixInfo> Make() {
+    v1::MakeShardedRequest request;
+    request.set_name(handle_.name());
+    request.set_rows(matrix_.rows);
+    request.set_cols(matrix_.cols);
+    request.set_upload(number_);
+    request.set_shards(upload_.shards);
+    request.set_partitioned(!upload_.partition.empty());
+    request.set_replace(upload_.replace);
+    Call<MatrixInfo> call = LaunchUnary<v1::MatrixInfo, MatrixInfo>(
+        home_.shared_from_this(), "/sparsed.v1.Catalog/MakeSharded", work_.options(),
+        /*safe_to_repeat=*/false, request,
+        [](const v1::MatrixInfo& reply) { return FromProto(reply); });
+    return work_.Wait(call);
+  }
+
+  /// What it cannot take back the cluster drops a day later.
+  void TakeBack() {
+    for (const std::string& name : sent_) {
+      Call<void> call = DeleteMatrix(RouteOf(home_.shared_from_this(), name), name,
+                                     {.timeout = std::chrono::seconds(10)});
+      call.Wait().IgnoreError();
+    }
+  }
+
+  Connection& home_;
+  ShardWork& work_;
+  CallState<Matrix>& state_;
+  const Matrix handle_;
+  const CsrView matrix_;
+  const UploadOptions upload_;
+  const std::string number_;
+  std::vector<std::string> sent_;
+  std::vector<ShardNumbers> numbers_;
+  int64_t before_ = 0;  ///< bytes of the shards before
+  const int64_t total_ = (matrix_.rows + upload_.shards) * int64_t{8} +
+                         static_cast<int64_t>(matrix_.column_indices.size()) * 4 +
+                         (upload_.values_are_ones ? 0 : ValueBytes(matrix_));
+};
+
+absl::Status CheckUpload(const CsrView& matrix, const UploadOptions& upload) {
+  if (upload.shards < 1 || upload.shards > kMostShards) {
+    return absl::InvalidArgumentError(
+        fmt::format("shards is {}, expected 1 to {}", upload.shards, kMostShards));
+  }
+  if (upload.shards > matrix.rows) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} shards of {} rows: each needs one at least", upload.shards, matrix.rows));
+  }
+  if (!upload.pattern_hash.empty() || upload.time_to_live.count() != 0) {
+    return absl::InvalidArgumentError(
+        "pattern_hash and time_to_live are for matrices that are not in shards");
+  }
+  if (!upload.partition.empty() && upload.sum_duplicates) {
+    return absl::InvalidArgumentError(
+        "sum_duplicates is for shards of consecutive rows: sum them up before");
+  }
+  const auto nnz = static_cast<int64_t>(matrix.column_indices.size());
+  if (!upload.values_are_ones && Length(matrix.values) != nnz) {
+    return absl::InvalidArgumentError(
+        fmt::format("values has {} elements, column_indices {}", Length(matrix.values), nnz));
+  }
+  return CheckCut(matrix);
+}
+
+}  // namespace
+
+Call<Matrix> UploadSharded(const std::shared_ptr<Connection>& connection, const Matrix& handle,
+                           const CsrView& matrix, const UploadOptions& upload,
+                           const CallOptions& options) {
+  absl::Status right = CheckUpload(matrix, upload);
+  if (right.ok() && !connection->nodes().in_cluster()) {
+    right = absl::FailedPreconditionError(
+        "shards are for the nodes of a cluster, and the server is none (--etcd)");
+  }
+  if (!right.ok()) return Refused<Matrix>(right);
+  auto state = std::make_shared<CallState<Matrix>>();
+  InShards<Matrix> in_shards;
+  in_shards.work = std::make_shared<ShardWork>(options, connection->options());
+  in_shards.run = [raw = connection.get(), state = state.get(), handle, matrix, upload](
+                      ShardWork& work, const absl::Status&) {
+    return ShardedUpload(*raw, work, *state, handle, matrix, upload).Run();
+  };
+  client::Start(in_shards, state, absl::OkStatus());
+  return Call<Matrix>(std::move(state), [connection, work = in_shards.work] { work->Cancel(); });
+}
+
+}  // namespace client
+}  // namespace sparsed

@@ -1,0 +1,363 @@
+// Matrices in shards: records that say what larger matrices are made of, and shards that are left.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "server/cluster/busy.h"
+#include "server/cluster/cluster.h"
+#include "server/cluster/shards.h"
+#include "server/log/log.h"
+
+namespace sparsed::server {
+namespace {
+
+constexpr int kAttempts = 5;
+
+absl::Status ChangedElsewhere(std::string_view name) {
+  return absl::AbortedError(fmt::format("other nodes change \"{}\" at the same time", name));
+}
+
+absl::Status NotInShards(std::string_view name) {
+  return absl::NotFoundError(fmt::format("there is no matrix in shards named \"{}\"", name));
+}
+
+engine::NameKey UploadOf(const MatrixRecord& whole) { return {whole.key.first, whole.upload}; }
+
+/// The tenants and uploads of those that are there.
+std::set<engine::NameKey> LiveUploads(const std::vector<MatrixRecord>& records) {
+  std::set<engine::NameKey> live;
+  for (const MatrixRecord& record : records) {
+    if (record.in_shards()) live.insert(UploadOf(record));
+  }
+  return live;
+}
+
+v1::ElementType ElementTypeOf(const std::string& type) {
+  v1::ElementType parsed = v1::ELEMENT_TYPE_UNSPECIFIED;
+  v1::ElementType_Parse(fmt::format("ELEMENT_TYPE_{}", absl::AsciiStrToUpper(type)), &parsed);
+  return parsed;
+}
+
+}  // namespace
+
+std::optional<v1::MatrixInfo> InShards(const absl::Status& status) {
+  const auto payload = status.GetPayload(kInShardsUrl);
+  v1::MatrixInfo info;
+  if (!payload || !info.ParseFromString(std::string(*payload))) return std::nullopt;
+  return info;
+}
+
+v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view looks) const {
+  v1::MatrixInfo info;
+  info.set_name(engine::ReferenceFor(looks, record.key));
+  info.set_rows(record.rows);
+  info.set_cols(record.cols);
+  info.set_nnz(record.nnz);
+  info.set_type(ElementTypeOf(record.type));
+  info.set_pattern_hash(record.pattern_hash);
+  info.set_owner(record.key.first);
+  const CopyIdentity& identity =
+      record.in_shards() ? record.made : record.acknowledged().front().identity;
+  info.set_version(identity.version);
+  info.set_created_unix_ns(identity.created_unix_ns);
+  for (const MatrixCopy& copy : record.copies) info.add_nodes(copy.node);
+  info.set_copies_missing(CopiesMissing(record.key));
+  if (!record.in_shards()) return info;
+  info.set_durable(true);
+  int64_t first_row = 0;
+  std::set<std::string> nodes;
+  for (const ShardRecord& sizes : record.shards) {
+    ShardName name{record.upload, info.shards_size()};
+    const auto reference = [&](ShardName::Part part) {
+      name.part = part;
+      return engine::ReferenceFor(looks, {record.key.first, ToString(name)});
+    };
+    v1::Shard& shard = *info.add_shards();
+    shard.set_columns(reference(ShardName::Part::kColumns));
+    if (record.partitioned) {
+      shard.set_row_numbers(reference(ShardName::Part::kRowNumbers));
+    } else {
+      shard.set_first_row(first_row);
+    }
+    shard.set_matrix(reference(ShardName::Part::kRows));
+    shard.set_rows(sizes.rows);
+    shard.set_cols(sizes.cols);
+    shard.set_nnz(sizes.nnz);
+    first_row += sizes.rows;
+    const engine::NameKey key(record.key.first, ToString(name));
+    const std::optional<MatrixRecord> of_shard = RecordOf(key);
+    if (!of_shard.has_value()) continue;
+    for (const MatrixCopy& copy : of_shard->copies) {
+      shard.add_nodes(copy.node);
+      if (nodes.insert(copy.node).second) info.add_nodes(copy.node);
+    }
+    info.set_copies_missing(std::max(info.copies_missing(), CopiesMissing(key)));
+  }
+  return info;
+}
+
+absl::Status Cluster::InShardsError(std::string_view tenant, std::string_view reference,
+                                    const MatrixRecord& record) const {
+  absl::Status status = absl::FailedPreconditionError(fmt::format(
+      "\"{}\" is in {} shards: there are SpMM and SDDMM with operands of the client's, download, "
+      "rename, share and delete of such a matrix, and clients of this version or a later one",
+      reference, record.shards.size()));
+  const v1::MatrixInfo info = InfoOf(record, tenant);
+  status.SetPayload(kInShardsUrl, absl::Cord(info.SerializeAsString()));
+  return status;
+}
+
+absl::StatusOr<MatrixRecord> Cluster::PartOf(const engine::NameKey& key, int64_t rows,
+                                             int64_t cols) {
+  std::optional<MatrixRecord> record = RecordOf(key);
+  if (!record.has_value() || record->deleted) {
+    if (absl::Status known = Reload(key); !known.ok()) return known;
+    record = RecordOf(key);
+  }
+  if (!record.has_value() || record->deleted || record->in_shards()) {
+    return absl::NotFoundError(fmt::format("there is no \"{}\"", key.second));
+  }
+  if ((rows >= 0 && record->rows != rows) || (cols >= 0 && record->cols != cols)) {
+    return absl::InvalidArgumentError(
+        fmt::format("\"{}\" is {} x {}, and the other shards and the whole make it {} x {}",
+                    key.second, record->rows, record->cols, rows, cols));
+  }
+  const std::chrono::nanoseconds age =
+      std::chrono::system_clock::now().time_since_epoch() -
+      std::chrono::nanoseconds(record->copies.front().identity.created_unix_ns);
+  if (age > options_.stray_patience / 2) {
+    return absl::FailedPreconditionError(
+        fmt::format("\"{}\" came too long ago, and may be dropped: upload it anew", key.second));
+  }
+  return *std::move(record);
+}
+
+absl::StatusOr<MatrixRecord> Cluster::Assemble(const engine::NameKey& key, const Shards& shards) {
+  if (!IsUpload(shards.upload)) {
+    return absl::InvalidArgumentError(
+        fmt::format("upload is \"{}\", expected 16 of [0-9a-f]", absl::CHexEscape(shards.upload)));
+  }
+  if (shards.count < 1 || shards.count > kMostShards) {
+    return absl::InvalidArgumentError(
+        fmt::format("shards is {}, expected 1 to {}", shards.count, kMostShards));
+  }
+  MatrixRecord whole;
+  whole.key = key;
+  whole.rows = shards.rows;
+  whole.cols = shards.cols;
+  whole.upload = shards.upload;
+  whole.partitioned = shards.partitioned;
+  int64_t rows = 0;
+  for (int i = 0; i < shards.count; ++i) {
+    const auto part = [&](ShardName::Part of, int64_t part_rows, int64_t part_cols) {
+      return PartOf({key.first, ToString({shards.upload, i, of})}, part_rows, part_cols);
+    };
+    const auto shard = part(ShardName::Part::kRows, -1, -1);
+    if (!shard.ok()) return shard.status();
+    const auto columns = part(ShardName::Part::kColumns, shard->cols, shards.cols);
+    if (!columns.ok()) return columns.status();
+    if (shards.partitioned) {
+      const auto row_numbers = part(ShardName::Part::kRowNumbers, shard->rows, shards.rows);
+      if (!row_numbers.ok()) return row_numbers.status();
+    }
+    if (i == 0) whole.type = shard->type;
+    if (shard->type != whole.type) {
+      return absl::InvalidArgumentError(
+          fmt::format("shard {} is {}, those before it {}", i, shard->type, whole.type));
+    }
+    whole.shards.push_back({shard->rows, shard->cols, shard->nnz});
+    rows += shard->rows;
+    whole.nnz += shard->nnz;
+    const CopyIdentity& identity = shard->copies.front().identity;
+    whole.made.created_unix_ns = std::max(whole.made.created_unix_ns, identity.created_unix_ns);
+    whole.made.version = std::max(whole.made.version, identity.version);
+  }
+  if (rows != shards.rows) {
+    return absl::InvalidArgumentError(
+        fmt::format("the shards have {} rows, the matrix {}", rows, shards.rows));
+  }
+  // As whoever reads the record will have it.
+  return ParseMatrixRecord(ToJson(whole));
+}
+
+absl::StatusOr<MatrixRecord> Cluster::MakeSharded(const engine::NameKey& key, const Shards& shards,
+                                                  bool replace) {
+  if (absl::Status valid = engine::ValidateName("matrix", key.second); !valid.ok()) return valid;
+  if (ParseShardName(key.second).has_value()) {
+    return absl::InvalidArgumentError(
+        fmt::format("\"{}\" is the name of a shard: choose another", key.second));
+  }
+  if (const std::string problem = Problem(); !problem.empty()) {
+    return absl::UnavailableError(problem);
+  }
+  const Busy busy(*this, key);
+  if (!busy.held()) return absl::UnavailableError("the server is shutting down");
+  const absl::StatusOr<MatrixRecord> whole = Assemble(key, shards);
+  if (!whole.ok()) return whole.status();
+  absl::Status status = Reload(key);
+  for (int attempt = 0; status.ok() && attempt < kAttempts; ++attempt) {
+    const MatrixRecord present = RecordOf(key).value_or(MatrixRecord());
+    const bool there = present.revision != 0 && !present.deleted;
+    if (there && !replace) return engine::NameIsTaken(key.second);
+    if (there && !present.in_shards()) {
+      return absl::FailedPreconditionError(
+          fmt::format("\"{}\" is a matrix that is not in shards: delete it first", key.second));
+    }
+    if (!present.renamed_from.empty()) return ChangedElsewhere(key.second);
+    MatrixRecord next = *whole;
+    next.epoch = present.epoch;
+    next.revision = present.revision;
+    next.former = present.former;
+    next.shares = present.shares;
+    status = Write(next);
+    if (status.ok()) return next;
+    if (!absl::IsAborted(status)) break;
+    status = Reload(key);
+  }
+  return status.ok() ? ChangedElsewhere(key.second) : status;
+}
+
+absl::StatusOr<MatrixRecord> Cluster::RenameSharded(const engine::NameKey& from,
+                                                    const engine::NameKey& to) {
+  if (absl::Status valid = engine::ValidateName("matrix", to.second); !valid.ok()) return valid;
+  if (ParseShardName(to.second).has_value()) {
+    return absl::InvalidArgumentError(
+        fmt::format("\"{}\" is the name of a shard: choose another", to.second));
+  }
+  absl::Status status = Reload(to);
+  for (int attempt = 0; status.ok() && attempt < kAttempts; ++attempt) {
+    MatrixRecord old = RecordOf(from).value_or(MatrixRecord());
+    if (!old.in_shards()) return NotInShards(from.second);
+    if (from == to) return old;
+    const MatrixRecord present = RecordOf(to).value_or(MatrixRecord());
+    if (present.revision != 0 && !present.deleted) return engine::NameIsTaken(to.second);
+    if (!present.renamed_from.empty()) return ChangedElsewhere(to.second);
+    MatrixRecord next = old;
+    next.key = to;
+    next.former = present.former;
+    next.epoch = std::max(old.epoch, present.epoch) + 1;
+    next.revision = present.revision;
+    Directory::Change gone{.key = DirectoryKey(from), .value = {}, .if_revision = old.revision};
+    MarkDeleted(old);
+    ++old.epoch;
+    if (!old.former.empty()) gone.value = ToJson(old);
+    status =
+        directory_
+            ->Apply({{.key = DirectoryKey(to), .value = ToJson(next), .if_revision = next.revision},
+                     std::move(gone)})
+            .status();
+    Note(status);
+    const bool aborted = absl::IsAborted(status);
+    absl::Status known = Reload(to);
+    if (known.ok()) known = Reload(from);
+    if (status.ok()) return next;
+    if (!aborted) return status;
+    status = known;
+  }
+  return status.ok() ? ChangedElsewhere(from.second) : status;
+}
+
+absl::StatusOr<MatrixRecord> Cluster::ShareSharded(const engine::NameKey& key,
+                                                   const engine::Share& share, bool revoke) {
+  if (share.with != engine::kEverybody) {
+    absl::Status valid = engine::ValidateName("tenant's", share.with);
+    if (!valid.ok()) return valid;
+  }
+  if (share.with == key.first) {
+    return absl::InvalidArgumentError("a matrix is not shared with its owner, who has it anyway");
+  }
+  absl::Status status;
+  for (int attempt = 0; status.ok() && attempt < kAttempts; ++attempt) {
+    MatrixRecord record = RecordOf(key).value_or(MatrixRecord());
+    if (!record.in_shards()) return NotInShards(key.second);
+    const size_t others = std::erase_if(
+        record.shares, [&](const engine::Share& other) { return other.with == share.with; });
+    if (revoke && others == 0) {
+      return absl::NotFoundError(
+          fmt::format("\"{}\" is not shared with \"{}\"", key.second, share.with));
+    }
+    if (!revoke) record.shares.push_back(share);
+    if (record.shares.size() > engine::Shares::kMost) {
+      return absl::ResourceExhaustedError(
+          fmt::format("\"{}\" is shared with {} tenants, which is the most", key.second,
+                      engine::Shares::kMost));
+    }
+    status = Write(record);
+    if (status.ok()) return record;
+    if (!absl::IsAborted(status)) return status;
+    status = Reload(key);
+  }
+  return status.ok() ? ChangedElsewhere(key.second) : status;
+}
+
+std::string Cluster::WholeOf(const engine::NameKey& key) const {
+  const std::optional<ShardName> shard = ParseShardName(key.second);
+  if (!shard.has_value()) return {};
+  const MutexLock lock(mutex_);
+  for (auto it = known_.matrices.lower_bound({key.first, ""});
+       it != known_.matrices.end() && it->first.first == key.first; ++it) {
+    if (it->second.in_shards() && it->second.upload == shard->upload) return it->first.second;
+  }
+  return {};
+}
+
+void Cluster::RetireLocked(const MatrixRecord& before) {
+  if (before.in_shards()) retired_.insert(UploadOf(before));
+}
+
+void Cluster::DropStrays(const std::vector<MatrixRecord>& records) {
+  const std::set<engine::NameKey> live = LiveUploads(records);
+  std::set<engine::NameKey> present;
+  std::vector<engine::NameKey> strays;
+  const std::chrono::nanoseconds now = std::chrono::system_clock::now().time_since_epoch();
+  {
+    const MutexLock lock(mutex_);
+    for (const MatrixRecord& record : records) {
+      const std::optional<ShardName> shard = ParseShardName(record.key.second);
+      if (!shard.has_value() || record.deleted) continue;
+      const engine::NameKey upload(record.key.first, shard->upload);
+      present.insert(upload);
+      if (!IsMine(record) || live.contains(upload)) continue;
+      const std::chrono::nanoseconds made(record.copies.front().identity.created_unix_ns);
+      if (retired_.contains(upload) || now - made > options_.stray_patience) {
+        strays.push_back(record.key);
+      }
+    }
+    std::erase_if(retired_, [&](const engine::NameKey& upload) {
+      return !present.contains(upload) || live.contains(upload);
+    });
+  }
+  if (strays.empty()) return;
+  // What is known here may be old.
+  const auto contents = directory_->Read(std::string(kMatricesPrefix));
+  if (!contents.ok()) return LookSoon();
+  std::vector<MatrixRecord> read;
+  for (const Directory::Entry& entry : contents->entries) {
+    if (auto record = ParseMatrixRecord(entry.value); record.ok()) {
+      read.push_back(*std::move(record));
+    }
+  }
+  const std::set<engine::NameKey> still = LiveUploads(read);
+  for (const engine::NameKey& key : strays) {
+    if (still.contains({key.first, ParseShardName(key.second)->upload})) continue;
+    const Busy busy(*this, key, Busy::IfFree());
+    if (!busy.held() || !WithdrawBusy(key).ok()) {
+      LookSoon();
+      continue;
+    }
+    const absl::Status status = engine_.catalog().Delete(key.first, key.second);
+    Log(LogLevel::kInfo, "dropped a shard of no matrix",
+        {{"matrix", key.second}, {"status", std::string(status.message())}});
+    on_changed_(key.first, key.second);
+    const MutexLock lock(mutex_);
+    ++counts_.shards_dropped;
+  }
+  LookSoon();  // records still name this node
+}
+
+}  // namespace sparsed::server
