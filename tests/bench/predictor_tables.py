@@ -18,12 +18,13 @@ import sys
 from measurements import geomean, interval, read_lines, table
 
 H100 = pathlib.Path(__file__).resolve().parents[2] / "docs/results/h100"
-FILES = {"orders": "row-orders.jsonl.gz", "thresholds": "heavy-rows.jsonl.gz", "products": "squares.jsonl.gz"}
+FILES = {"orders": "row-orders.jsonl.gz", "thresholds": "heavy-rows.jsonl.gz", "coarsenings": "heavy-rows-coarsened.jsonl.gz", "products": "squares.jsonl.gz"}
 SPLITS = {"families": "families that the model has not seen", "random": "patterns at random"}
 ORDER_MODELS = {
     "never": "the original order, always", "fixed": "the best fixed order", "network": "the paper's network: times of four orders",
     "classifier": "the paper's classifier of four orders", "network_ratio": "network, times over the original order's",
     "network_all": "the same, all eleven", "trees": "extra trees, all eleven"}
+COARSENING_MODELS = {"fixed": "the best fixed pair", "tree": "the paper's two phases", "trees_regret": "extra trees on more features, of all pairs"}
 THRESHOLD_MODELS = {"fixed": "the best fixed threshold", "tree": "the paper's decision tree", "trees_regret": "extra trees on more features, by log time"}
 PRODUCT_MODELS = {"fixed": "the best fixed algorithm that suits", "tree": "decision tree (CART)", "mlp": "MLP, features alone", "cnn": "CNN, map alone", "matnet": "MatNet"}
 LARGE = 100_000  # nonzeros: RS-SpMM's section 4 trains on such matrices
@@ -34,8 +35,9 @@ def read(task):
     """The header, and by pattern its line with `of`: {(setting, split): {model: the chosen contender}}."""
     header, *lines = read_lines(H100 / FILES[task])
     cases = {line["pattern"]: dict(line, of={}) for line in lines}
-    for line in read_lines(H100 / "predictors.jsonl.gz"):
-        if line["task"] == task:
+    phases = task == "coarsenings"  # the thresholds' task, of another file
+    for line in read_lines(H100 / ("predictors-coarsened.jsonl.gz" if phases else "predictors.jsonl.gz")):
+        if line["task"] == ("thresholds" if phases else task):
             chosen = dict(line["chosen"], never=0) if task == "orders" else line["chosen"]
             cases[line["pattern"]]["of"][line["setting"], line["split"]] = chosen
     return header, list(cases.values())
@@ -124,8 +126,8 @@ def thresholds():
     lines = ["## RS-SpMM's threshold", "",
              f"Section 4.2: {about(cases)}; `row_segments` with min_heavy = 1 to 16, panels of 64 columns, all measured. The decision tree's inputs are the paper's, how many "
              "distances between neighbours are in each bin and the number of accumulations (taken as the nonzeros), its parameters those of J48 as near as scikit-learn has "
-             "them (entropy, two cases a leaf, cost-complexity pruning of 0.005). The paper's first phase chooses the coarsening that is best most often; with one coarsening measured for each K there was "
-             f"nothing to choose, so these are of its second phase. The paper leaves out matrices of fewer than 100,000 nonzeros: {len(large)} patterns remain in the last column.", ""]
+             "them (entropy, two cases a leaf, cost-complexity pruning of 0.005). The paper's first phase chooses the coarsening that is best most often; these are "
+             f"of its second phase, with the coarsening that the kernel's cost model says ([both phases](#both-phases)). The paper leaves out matrices of fewer than 100,000 nonzeros: {len(large)} patterns remain in the last column.", ""]
     for k in header["settings"]:
         for split, named in SPLITS.items():
             rows = [judgement_row(name, Judgement(cases, k, split, model)) + [Judgement(large, k, split, model).share()]
@@ -142,6 +144,26 @@ def thresholds():
         " and ".join(f"{100 * (2 ** sorted(noise[k])[len(noise[k]) * 9 // 10] - 1):.0f} %" for k in noise) +
         " for a tenth: a part of what every choice falls short by is the oracle's luck among sixteen. "
         "With the best threshold, `row_segments` has " + " and ".join(f"{by_groups(cases, over[k])}" for k in over) + " of the speed of plain CSR's default kernel.", ""]
+    return lines
+
+
+def coarsenings():
+    header, cases = read("coarsenings")
+    names = [tuple(map(int, name.split("/"))) for name in header["contenders"]]
+    tried = sorted({coarsening for _, coarsening in names})
+    lines = ["### Both phases", "",
+             f"{about(cases)[0].upper()}{about(cases)[1:]}, another run on another card: `row_segments` with panels of 64 columns, min_heavy = {', '.join(str(t) for t in sorted({t for t, _ in names}))} and coarsen = "
+             f"{', '.join(map(str, tried))}, all measured. The first phase takes the coarsening that is best on most patterns, with whatever threshold; the second has the decision tree choose among its thresholds.", ""]
+    rows = []
+    for k in header["settings"]:
+        best = collections.Counter(names[case["ms"][k].index(min(case["ms"][k]))][1] for case in cases)
+        for coarsening in tried:
+            shares = [min(case["ms"][k]) / min(ms for ms, name in zip(case["ms"][k], names) if name[1] == coarsening) for case in cases]
+            rows.append([k, coarsening, f"{best[coarsening]} of {len(cases)}", by_groups(cases, shares)])
+    lines += table(["K", "coarsening", "is the best on", "with the best threshold for it, share of the best of all"], rows)
+    for k in header["settings"]:
+        for split, named in SPLITS.items():
+            lines += [f"K = {k}, {named}:", "", *table(HEADERS, [judgement_row(name, Judgement(cases, k, split, model)) for model, name in COARSENING_MODELS.items()])]
     return lines
 
 
@@ -287,12 +309,12 @@ def served_section():
 def page():
     return "\n".join([
         "# The papers' own models", "",
-        "Made by `tests/bench/predictor_tables.py` from " + ", ".join(f"`{name}`" for name in FILES.values()) + " (an H100) and `predictors.jsonl.gz`, the choices of models "
+        "Made by `tests/bench/predictor_tables.py` from " + ", ".join(f"`{name}`" for name in FILES.values()) + " (H100s), `predictors.jsonl.gz` and `predictors-coarsened.jsonl.gz`, the choices of models "
         "that `tools/train/papers/run` trained on the other folds ([how](../../selector.md#the-papers-own-models)). Each model is judged on all patterns, a sixth at a time. *Split by "
         "families*: a fold's families are in no other. *At random*, as the papers split: then relatives of a pattern, its shuffle or another size of the same shape, are among what was trained on.", "",
         "*Share of the oracle*: the fastest contender's time over the chosen one's, geometric mean; in brackets the 95 % interval (bootstrap over groups of alike patterns). *Worst twentieth*: the share that "
         "a twentieth of the patterns is below. *The best*: how often the choice is the fastest. A model sees times of the same run as it is judged by: an oracle over noisy times is too good by the noise.", "",
-        *orders(), *thresholds(), *products(), *served_section()]).rstrip() + "\n"
+        *orders(), *thresholds(), *coarsenings(), *products(), *served_section()]).rstrip() + "\n"
 
 
 def main():

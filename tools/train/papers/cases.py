@@ -142,12 +142,11 @@ def threshold_and_coarsening(name):
 
 
 def thresholds(paths):
-    """RS-SpMM's thresholds, of `sparsed_corpus measure` with a recipe for each, with one coarsening or with each of several; settings are K."""
+    """RS-SpMM's thresholds, of `sparsed_corpus measure` with a pipeline for each that is tried, with one coarsening or with each of several; settings are K."""
     patterns, measurements, device = corpus(paths)
     taken = [(name, line) for line in measurements if line["operation"] == "spmm" and line["pattern"] in patterns
              and (name := contender(line["recipe"])) is not None]
-    measured = sorted({threshold_and_coarsening(name)[1] for name, _ in taken})
-    contenders = [f"{threshold}/{coarsening}" if coarsening else str(threshold) for coarsening in measured for threshold in THRESHOLDS]
+    contenders = sorted({name for name, _ in taken}, key=lambda name: threshold_and_coarsening(name)[::-1])
     found = {}
     for name, line in taken:
         of, k = found.setdefault(line["pattern"], case(patterns[line["pattern"]])), str(line["k"])
