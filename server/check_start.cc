@@ -1,4 +1,4 @@
-#include "server/check_files.h"
+#include "server/check_start.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "kernels/cuda/driver.h"
+#include "server/listener/listen_socket.h"
 #include "server/security/access.h"
 #include "server/security/certificates.h"
 
@@ -56,7 +58,33 @@ absl::StatusOr<std::string> InstalledModels(const Config& config) {
   return std::filesystem::is_directory(folder, error) ? folder.string() : std::string();
 }
 
-void CheckFiles(const Config& config, Problems& problems) {
+std::optional<UnsafeAddress> FindUnsafeAddress(const Config& config) {
+  const auto unsafe = [](const char* flag, const std::string& address, const char* why) {
+    return UnsafeAddress{flag, fmt::format("{}: other machines reach it, and {}", address, why)};
+  };
+  for (const std::string& address : config.listen) {
+    if (StaysOnThisMachine(address)) continue;
+    const bool tls = !config.tls_certificate.empty();
+    if (!config.access_file.empty() && !tls) {
+      return unsafe("listen", address,
+                    "tokens do not travel in plain text; give --tls-certificate and --tls-key, or "
+                    "listen at 127.0.0.1");
+    }
+    if (config.insecure || !config.access_file.empty()) continue;
+    return unsafe("listen", address,
+                  "nothing says who calls; give --tls-certificate, --tls-key and --access-file, "
+                  "listen at 127.0.0.1 or unix:/PATH, or say --insecure if whoever reaches it may "
+                  "do everything");
+  }
+  if (config.metrics_token && !StaysOnThisMachine(config.metrics_listen)) {
+    return unsafe("metrics-listen", config.metrics_listen,
+                  "the token of --metrics-token does not travel in plain text; have "
+                  "--metrics-listen be at 127.0.0.1");
+  }
+  return std::nullopt;
+}
+
+void CheckStart(const Config& config, Problems& problems) {
   const auto check_folder = [&](const char* flag, const std::string& folder) {
     if (const std::string why = WhyNotWritable(folder); !why.empty()) {
       problems.Add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
@@ -97,7 +125,18 @@ void CheckFiles(const Config& config, Problems& problems) {
     problems.Add("models", std::string(models.status().message()));
   }
   if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
+  if (const std::optional<UnsafeAddress> unsafe = FindUnsafeAddress(config)) {
+    problems.Add(unsafe->flag, unsafe->why);
+  }
   for (const std::string& address : config.listen) check_socket("listen", address);
+  for (const std::string& name : config.devices) {
+    const std::optional<DeviceId> device = ParseDeviceId(name);
+    if (!device || device->kind != DeviceKind::kCuda) continue;
+    if (const auto found = cuda::ProbeDevice(device->ordinal); !found.ok()) {
+      problems.Add("devices",
+                   fmt::format("{} cannot serve: {}", name, std::string(found.status().message())));
+    }
+  }
   check_socket("local-listen", config.local_listen);
 }
 

@@ -1,6 +1,8 @@
-// The files that settings name, as far as they can be looked at without starting.
+// What a start would refuse, as far as it can be told without starting: addresses that are not
+// safe, files and GPUs that settings name.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,9 +15,20 @@ namespace sparsed::server {
 /// there is none. FAILED_PRECONDITION: what they name is none. Looks beside the program's folder.
 absl::StatusOr<std::string> InstalledModels(const Config& config);
 
-/// Adds to `problems` what a start with these settings would find wrong with them: the access file,
+/// An address at which the server does not listen.
+struct UnsafeAddress {
+  const char* flag;  ///< that names it
+  std::string why;
+};
+
+/// The first address at which other machines would reach a server that asks nobody who he is, or
+/// secrets would travel in plain text.
+std::optional<UnsafeAddress> FindUnsafeAddress(const Config& config);
+
+/// Adds to `problems` what a start with these settings would find wrong with them: an address that
+/// is not safe, GPUs by their numbers, the access file,
 /// certificates and their key, the data directory, the models, and the folders of the audit log and
 /// of Unix sockets. Makes and changes nothing.
-void CheckFiles(const Config& config, Problems& problems);
+void CheckStart(const Config& config, Problems& problems);
 
 }  // namespace sparsed::server

@@ -22,7 +22,7 @@
 #include "engine/store/blob.h"
 #include "engine/store/salvage.h"
 #include "server/calibrate.h"
-#include "server/check_files.h"
+#include "server/check_start.h"
 #include "server/config/command_line.h"
 #include "server/listener/listen_socket.h"
 #include "server/log/log.h"
@@ -166,7 +166,7 @@ int Salvage(const Config& config) {
 
 /// --check-config: says what a start would use, or all that is wrong. Returns the exit code.
 int CheckOnly(Settings settings) {
-  CheckFiles(settings.config, settings.problems);
+  CheckStart(settings.config, settings.problems);
   if (!settings.problems.empty()) return Refuse(std::cerr, settings.problems.Sentences());
   std::cout << settings.annotated;
   return 0;
@@ -175,7 +175,7 @@ int CheckOnly(Settings settings) {
 /// Why a start failed: what is wrong with the files that settings name, by the lines in which they
 /// do, and what the start said unless it is the same.
 std::vector<std::string> WhyNotStarted(Settings settings, const absl::Status& status) {
-  CheckFiles(settings.config, settings.problems);
+  CheckStart(settings.config, settings.problems);
   std::vector<std::string> sentences = settings.problems.Sentences();
   const std::string said(status.message());
   if (std::ranges::none_of(sentences, [&](const std::string& sentence) {

@@ -24,7 +24,7 @@
 #include "engine/engine.h"
 #include "kernels/device_id.h"
 #include "proto/wire/chunk_codec.h"
-#include "server/check_files.h"
+#include "server/check_start.h"
 #include "server/cluster/cluster.h"
 #include "server/cluster/cluster_metrics.h"
 #include "server/cluster/etcd.h"
@@ -120,35 +120,6 @@ int64_t MaxConnections(const Config& config, int64_t descriptors) {
         {{"max_connections", most}, {"descriptors", descriptors}});
   }
   return std::min(wanted, most);
-}
-
-/// FAILED_PRECONDITION if other machines would reach a server that asks nobody who he is, or
-/// secrets would travel in plain text.
-absl::Status CheckAddresses(const Config& config) {
-  const auto refuse = [](const std::string& address, const std::string& why) {
-    return absl::FailedPreconditionError(
-        fmt::format("{}: other machines reach it, and {}", address, why));
-  };
-  for (const std::string& address : config.listen) {
-    if (StaysOnThisMachine(address)) continue;
-    const bool tls = !config.tls_certificate.empty();
-    if (!config.access_file.empty() && !tls) {
-      return refuse(address,
-                    "tokens do not travel in plain text; give --tls-certificate and "
-                    "--tls-key, or listen at 127.0.0.1");
-    }
-    if (config.insecure || (tls && !config.access_file.empty())) continue;
-    return refuse(address,
-                  "nothing says who calls; give --tls-certificate, --tls-key and "
-                  "--access-file, listen at 127.0.0.1 or unix:/PATH, or say --insecure if "
-                  "whoever reaches it may do everything");
-  }
-  if (config.metrics_token && !StaysOnThisMachine(config.metrics_listen)) {
-    return refuse(config.metrics_listen,
-                  "the token of --metrics-token does not travel in plain "
-                  "text; have --metrics-listen be at 127.0.0.1");
-  }
-  return absl::OkStatus();
 }
 
 /// Whether a Host header says an address or localhost, not a name that anybody may have chosen.
@@ -264,7 +235,9 @@ class Server::Impl {
   }
 
   absl::Status Start() {
-    if (absl::Status status = CheckAddresses(config_); !status.ok()) return status;
+    if (const std::optional<UnsafeAddress> unsafe = FindUnsafeAddress(config_)) {
+      return absl::FailedPreconditionError(unsafe->why);
+    }
     auto access = Access::Open(config_.access_file);
     if (!access.ok()) return access.status();
     access_ = *std::move(access);

@@ -102,8 +102,9 @@ class Steps {
   /// does not take long.
   virtual int64_t matrix_rows() const = 0;
 
-  /// UNAVAILABLE where a request waits, so that the step ends.
+  /// UNAVAILABLE where a request waits, so that the step ends; CANCELLED where all of it is to end.
   absl::Status CheckUnwanted() const {
+    if (stop_ != nullptr && *stop_) return absl::CancelledError("it was stopped");
     return *wanted_ ? absl::UnavailableError("requests came all the time") : absl::OkStatus();
   }
   /// `rate` is one try's.
@@ -445,7 +446,12 @@ class CpuSteps final : public Steps {
     if (absl::IsResourceExhausted(memory.status())) memory = host_.Allocate(kLeast);
     if (!memory.ok()) return memory.status();
     memory_ = *std::move(memory);
-    std::memset(memory_.mutable_data(), 1, memory_.size());
+    // Pages that the system has yet to make: a second of them is long for whoever stops the server.
+    constexpr size_t kPart = size_t{64} << 20;
+    for (size_t at = 0; at < memory_.size(); at += kPart) {
+      if (absl::Status wanted = CheckUnwanted(); absl::IsCancelled(wanted)) return wanted;
+      std::memset(memory_.mutable_data() + at, 1, std::min(kPart, memory_.size() - at));
+    }
     return absl::OkStatus();
   }
 

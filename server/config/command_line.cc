@@ -296,9 +296,10 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str()
       ->group("Limits");
 
-  app.add_option("--log-level", config.log_level, "debug, info, warn or error")
+  app.add_option("--log-level", config.log_level, "debug, info, warning or error")
       ->transform(OneOf<LogLevel>({{"debug", LogLevel::kDebug},
                                    {"info", LogLevel::kInfo},
+                                   {"warning", LogLevel::kWarn},
                                    {"warn", LogLevel::kWarn},
                                    {"error", LogLevel::kError}}))
       ->type_name("LEVEL")

@@ -18,7 +18,7 @@ const char* Name(LogLevel level) {
     case LogLevel::kInfo:
       return "info";
     case LogLevel::kWarn:
-      return "warn";
+      return "warning";
     case LogLevel::kError:
       return "error";
   }

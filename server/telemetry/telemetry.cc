@@ -47,7 +47,8 @@ bool IsNotable(Op op) {
   }
 }
 
-/// The server's own failures are worth a look; what a caller did wrong is the caller's to see.
+/// The server's own failures are worth a look. What a caller did wrong is the caller's to see, but
+/// who was told of an error by its id finds it in the log; who cancels was told of none.
 LogLevel LevelOf(const StageRecord& record) {
   switch (record.status.code()) {
     case absl::StatusCode::kOk:
@@ -57,10 +58,10 @@ LogLevel LevelOf(const StageRecord& record) {
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kUnavailable:
       return LogLevel::kWarn;
-    case absl::StatusCode::kResourceExhausted:
-      return LogLevel::kInfo;
-    default:
+    case absl::StatusCode::kCancelled:
       return LogLevel::kDebug;
+    default:
+      return LogLevel::kInfo;
   }
 }
 

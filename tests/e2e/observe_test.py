@@ -185,6 +185,9 @@ def main(sparsed, sparsectl):
         # A failure says its id, also to programs, and the log knows it.
         failed = call("show", "nobody", status=4).stderr
         expect(re.search(r"\(request [0-9a-f]{16}\)$", failed.strip()), failed)
+        expect(wait_for("the failure in the log", lambda: server.events(
+            event="request", op="get", level="info", code="NOT_FOUND",
+            request_id=re.search(r"\(request ([0-9a-f]{16})\)$", failed.strip())[1])), failed)
         # So does one that is refused before it begins.
         refused = call("list", SPARSED_TOKEN="of-nobody", status=10).stderr
         refused_id = re.search(r"\(request ([0-9a-f]{16})\)$", refused.strip())

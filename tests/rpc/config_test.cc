@@ -13,7 +13,7 @@
 
 #include "base/byte_size.h"
 #include "kernels/cuda/driver.h"
-#include "server/check_files.h"
+#include "server/check_start.h"
 #include "server/config/command_line.h"
 #include "server/config/machine.h"
 #include "server/config/nearest_word.h"
@@ -650,17 +650,23 @@ TEST(ConfigFile, CheckConfigSaysWhereEachValueComesFrom) {
   EXPECT_EQ(Parse({flag.c_str(), "--worker-slots=none", "--check-config"}).exit_code(), 2);
 }
 
-TEST(CheckFiles, FilesThatSettingsNameAreLookedAt) {
+TEST(CheckStart, FilesAndAddressesAreLookedAt) {
   const auto problems = [](std::vector<const char*> flags) {
     const Parsed parsed = Parse(std::move(flags));
     EXPECT_EQ(parsed.exit_code(), -1) << parsed.err;
     Problems found = parsed.settings().problems;
-    CheckFiles(parsed.config(), found);
+    CheckStart(parsed.config(), found);
     std::string all;
     for (const std::string& problem : found.Sentences()) all += problem + "\n";
     return all;
   };
   EXPECT_EQ(problems({"--in-memory"}), "");
+  EXPECT_TRUE(
+      problems({"--in-memory", "--listen=0.0.0.0:7480"})
+          .starts_with("--listen: 0.0.0.0:7480: other machines reach it, and nothing says"));
+  EXPECT_EQ(problems({"--in-memory", "--listen=0.0.0.0:7480", "--insecure"}), "");
+  EXPECT_TRUE(problems({"--in-memory", "--devices=cpu,cuda:9999"})
+                  .starts_with("--devices: cuda:9999 cannot serve: "));
   const std::string fresh = "--data-dir=" + testing::TempDir() + "not/there/yet";
   EXPECT_EQ(problems({fresh.c_str()}), "");
   EXPECT_FALSE(std::filesystem::exists(testing::TempDir() + "not"));
@@ -703,7 +709,7 @@ TEST(ByteSize, UnitsOfThousandAndOf1024AreToldApart) {
   }
 }
 
-TEST(CheckFiles, OnePassTellsAllThatIsWrongByItsLines) {
+TEST(CheckStart, OnePassTellsAllThatIsWrongByItsLines) {
   const std::string path =
       WriteFile("all_wrong.yaml",
                 "in_memory: true\nworker_slots: several\nhost_memory: 900000GiB\n"
@@ -714,7 +720,7 @@ TEST(CheckFiles, OnePassTellsAllThatIsWrongByItsLines) {
   const Parsed parsed = Parse({flag.c_str(), "--check-config"});
   ASSERT_EQ(parsed.exit_code(), -1) << parsed.err;
   Problems problems = parsed.settings().problems;
-  CheckFiles(parsed.config(), problems);
+  CheckStart(parsed.config(), problems);
   std::string said;
   for (const std::string& sentence : problems.Sentences()) {
     ASSERT_TRUE(sentence.starts_with(path + ":")) << sentence;
@@ -738,7 +744,7 @@ TEST(CheckFiles, OnePassTellsAllThatIsWrongByItsLines) {
 
 TEST(CommandLine, PrintedConfigurationIsAFileThatMeansTheSame) {
   const Parsed printed = Parse({"--in-memory", "--listen=unix:/run/s", "--host-memory=3GiB",
-                                "--log-level=warn", "--print-config"});
+                                "--log-level=warning", "--print-config"});
   ASSERT_EQ(printed.exit_code(), 0);
   const std::string flag = "--config=" + WriteFile("printed.yaml", printed.out);
   const Parsed again = Parse({flag.c_str(), "--print-config"});
