@@ -46,22 +46,25 @@ absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::stri
                             info->parts == 0 ? "" : Parts(*info) + ", ", TimeToLive(*info))};
 }
 
+std::vector<Listing::Column> BufferColumns() {
+  return {{"NAME", "name"},
+          {"ROWS", "rows"},
+          {"COLUMNS", "cols"},
+          {"TYPE", "type"},
+          {"BYTES", "bytes"},
+          {"DISTRIBUTION", "distribution"},
+          {"VERSION", "version"},
+          {"DURABLE", "durable"},
+          {"TENANT", "tenant"},
+          {"OWNER", "owner"},
+          {"TIME TO LIVE", "time_to_live_ns"},
+          {"IDLE", "idle_ns"}};
+}
+
 absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
   const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
   if (!buffers.ok()) return buffers.status();
-  Listing listing("buffers", "no buffers",
-                  {{"NAME", "name"},
-                   {"ROWS", "rows"},
-                   {"COLUMNS", "cols"},
-                   {"TYPE", "type"},
-                   {"BYTES", "bytes"},
-                   {"DISTRIBUTION", "distribution"},
-                   {"VERSION", "version"},
-                   {"DURABLE", "durable"},
-                   {"TENANT", "tenant"},
-                   {"OWNER", "owner"},
-                   {"TIME TO LIVE", "time_to_live_ns"},
-                   {"IDLE", "idle_ns"}});
+  Listing listing("buffers", "no buffers", BufferColumns());
   for (const DenseInfo& info : *buffers) {
     listing.Add(ToJson(info), {info.name, Count(info.rows), Count(info.cols), Name(info.type),
                                Bytes(info.bytes), info.parts == 0 ? "whole" : Parts(info),
@@ -251,6 +254,7 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
   CLI::App* listing = buffers->add_subcommand("list", "List them");
   listing->add_option("PREFIX", *prefix, "Only names that begin so");
   listing->callback(list);
+  invocation.columns[buffers] = invocation.columns[listing] = BufferColumns();
   AddPut(*buffers, invocation);
   AddGet(*buffers, invocation);
   auto name = std::make_shared<std::string>();

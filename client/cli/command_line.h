@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct Invocation {
   std::function<absl::StatusOr<Report>(const Client&)> run;
   std::function<absl::StatusOr<Report>()> run_here;  ///< in its place: it needs no server
   bool lists = false;                                ///< what --sort can sort
+  /// Of each command that lists things, the columns: the same whatever is asked for.
+  std::map<const CLI::App*, std::vector<Listing::Column>> columns;
 };
 
 inline constexpr const char* kTypes = "f32, f64, f16 or bf16";

@@ -85,6 +85,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   list->add_flag("--all", listed->all,
                  "Those of all tenants, TENANT~NAME, instead of your own; for operators")
       ->excludes(shared);
+  invocation.columns[list] = MatrixColumns();
   list->callback([&invocation, listed] {
     invocation.lists = true;
     invocation.run = [listed](const Client& client) { return List(client, *listed); };

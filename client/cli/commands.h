@@ -75,6 +75,7 @@ struct ListArguments {
   bool all = false;     ///< of all tenants, likewise
 };
 absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments);
+std::vector<Listing::Column> MatrixColumns();
 struct ShowArguments {
   std::string name;
   bool features = false;  ///< those of the pattern, in place of plans, layouts and measurements

@@ -59,7 +59,8 @@ Place PlaceAfter(const CLI::App& app, std::span<const std::string> words) {
 
 class Completer {
  public:
-  Completer(std::string word, const NamesOfType& names) : typed_(std::move(word)), names_(names) {}
+  Completer(std::string word, const CLI::App& command, const NamesOfType& names)
+      : typed_(std::move(word)), command_(command), names_(names) {}
 
   /// If what is typed may become it.
   void Add(const std::string& word, std::string_view description = "") {
@@ -71,9 +72,11 @@ class Completer {
     const std::string type = TypeOf(option);
     for (const std::string& choice : ChoicesOf(option)) Add(before + choice);
     if (type == "MATRIX" || type == "BUFFER" || type == "MODEL") {
-      for (const std::string& name : names_(type)) Add(before + name);
+      AddNames(type, before);
+    } else if (type == "COLUMN") {
+      AddNames(type, before + (typed_.starts_with(before + "-") ? "-" : ""));
     } else if (typed_.starts_with(before + "@")) {
-      for (const std::string& name : names_("BUFFER")) Add(before + "@" + name);
+      AddNames("BUFFER", before + "@");
     } else if (type == "TEXT" || type == "FILE" || type == "FOLDER" || type == "DIR") {
       completions_.files = true;
     }
@@ -94,7 +97,12 @@ class Completer {
   Completions Take() { return std::move(completions_); }
 
  private:
+  void AddNames(const std::string& type, const std::string& before) {
+    for (const std::string& name : names_(type, command_)) Add(before + name);
+  }
+
   const std::string typed_;
+  const CLI::App& command_;
   const NamesOfType& names_;
   Completions completions_;
 };
@@ -105,7 +113,7 @@ Completions Complete(const CLI::App& app, std::span<const std::string> words,
                      const NamesOfType& names) {
   const std::string typed = words.empty() ? "" : words.back();
   const Place place = PlaceAfter(app, words.empty() ? words : words.first(words.size() - 1));
-  Completer completer(typed, names);
+  Completer completer(typed, *place.command, names);
   const size_t equals = typed.find('=');
   if (place.flag != nullptr) {
     completer.AddValues(*place.flag, "");
@@ -147,21 +155,33 @@ std::string CompletionScript(const std::string& shell) {
   if (shell == "bash") {
     return R"(# Completion of sparsectl for bash: source <(sparsectl completion bash)
 _sparsectl() {
-    local typed word words
-    read -ra words <<< "${COMP_LINE:0:COMP_POINT}"
-    [[ "${COMP_LINE:0:COMP_POINT}" == *[[:space:]] ]] && words+=("")
-    typed="${words[${#words[@]} - 1]}"
-    # Bash replaces what is behind a = or a : alone.
-    local last="${COMP_WORDS[COMP_CWORD]}" kept
-    [[ "$last" == [=:@] ]] && last=""
-    kept="${typed%"$last"}"
+    # The words up to the cursor. Bash breaks them behind = : @ as well; what has no space between is
+    # one word.
+    local rest="${COMP_LINE:0:COMP_POINT}" i gap piece words=()
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        gap="${rest%%[![:space:]]*}"
+        rest="${rest#"$gap"}"
+        piece="${COMP_WORDS[i]}"
+        ((i < COMP_CWORD)) || piece="$rest"
+        rest="${rest#"$piece"}"
+        if [[ -n "$gap" || $i == 0 ]]; then
+            words+=("$piece")
+        else
+            words[${#words[@]} - 1]+="$piece"
+        fi
+    done
+    # Of the last one it replaces $2 alone; what is before that stays.
+    local typed="${words[${#words[@]} - 1]}" word
+    local kept="${typed%"$2"}"
     COMPREPLY=()
     while IFS=$'\t' read -r word _; do
-        if [[ "$word" == :files ]]; then
-            compopt -o filenames 2> /dev/null
+        if [[ "$word" == :files && "$2" == *=* ]]; then  # no break behind =
+            compopt -o filenames
             while IFS= read -r word; do
-                COMPREPLY+=("$word")
-            done < <(compgen -f -- "${last}")
+                COMPREPLY+=("${2%%=*}=$word")
+            done < <(compgen -f -- "${2#*=}")
+        elif [[ "$word" == :files ]]; then
+            compopt -o default
         else
             COMPREPLY+=("${word#"$kept"}")
         fi

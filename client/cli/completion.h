@@ -19,8 +19,10 @@ struct Completions {
   bool files = false;  ///< a path is possible, too
 };
 
-/// Names that a server knows, of type "MATRIX", "BUFFER" or "MODEL".
-using NamesOfType = std::function<std::vector<std::string>(const std::string& type)>;
+/// Names of a type: "MATRIX", "BUFFER" or "MODEL", which a server knows; "COLUMN", of what
+/// `command` lists.
+using NamesOfType =
+    std::function<std::vector<std::string>(const std::string& type, const CLI::App& command)>;
 
 /// `words` are those behind the program's name; the last is the one that is being typed, and may be
 /// empty.

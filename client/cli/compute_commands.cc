@@ -173,6 +173,7 @@ void AddResult(CLI::App* command, ResultArguments& result, const char* what) {
                    fmt::format("Keep {} on the server instead, as a buffer of this name, which "
                                "is made if there is none",
                                what))
+      ->type_name("BUFFER")
       ->excludes(out);
 }
 

@@ -54,7 +54,8 @@ void CheckPort(const std::string& proc, const std::string& address, std::string_
 void CheckDataFolder(const std::string& path, bool asked_for, Findings& findings);
 /// `free` bytes of `whole` at a data directory's path: whether uploads find room.
 Finding DescribeDisk(const std::string& path, int64_t free, int64_t whole);
-/// Of a running server, or of this shell where none runs. `proc` is /proc.
+/// Of running servers, those with the same limits together, or of this shell where none runs.
+/// `proc` is /proc.
 void CheckLimits(const std::string& proc, Findings& findings);
 /// Memory and processors, and what of them this machine's cgroups leave.
 void CheckMachine(const std::string& proc, Findings& findings);

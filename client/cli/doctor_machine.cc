@@ -189,7 +189,9 @@ std::string WhoListens(const std::string& proc, int port,
   return fmt::format("a process of the user {}", name);
 }
 
-void CheckLimitsOf(const std::string& limits, const std::string& whose, Findings& findings) {
+/// `gpu`: memory that cannot be locked matters.
+void CheckLimitsOf(const std::string& limits, const std::string& whose, bool gpu,
+                   Findings& findings) {
   const auto files = LimitOf(limits, "Max open files");
   if (files.has_value()) {
     const int64_t hard = files->second;
@@ -204,12 +206,12 @@ void CheckLimitsOf(const std::string& limits, const std::string& whose, Findings
   }
   const auto locked = LimitOf(limits, "Max locked memory");
   if (locked.has_value()) {
-    const bool little = locked->second >= 0 && locked->second < kGiB;
+    const bool little = gpu && locked->second >= 0 && locked->second < kGiB;
     findings.push_back({"limits", little ? Status::kNote : Status::kOk,
                         fmt::format("{}: {} of locked memory at most", whose,
                                     locked->second < 0 ? "any amount" : Bytes(locked->second)),
-                        little ? "with a GPU, shared memory that cannot be pinned is copied once "
-                                 "more: LimitMEMLOCK=infinity, or --ulimit memlock=-1"
+                        little ? "on its way to a GPU, shared memory that cannot be pinned is "
+                                 "copied once more: LimitMEMLOCK=infinity, or --ulimit memlock=-1"
                                : ""});
   }
   const auto memory = LimitOf(limits, "Max address space");
@@ -337,7 +339,7 @@ bool CheckServer(const std::string& address, const ClientOptions& options, Findi
         {"server", serves ? Status::kOk : Status::kNote,
          serves ? fmt::format("{} serves: {}", device.name, device.description)
                 : fmt::format("{} does not serve: {}", device.name, device.unavailable),
-         serves ? "" : "if it is meant to: on its machine, what doctor says of gpu"});
+         serves ? "" : "if it should, run `sparsectl doctor` on the server's machine"});
   }
   if (!info->durable) {
     findings.push_back({"server", Status::kNote, "it keeps everything in memory",
@@ -451,16 +453,23 @@ void CheckDataFolder(const std::string& path, bool asked_for, Findings& findings
 }
 
 void CheckLimits(const std::string& proc, Findings& findings) {
+  std::error_code error;
+  const bool gpu = std::filesystem::exists(proc + "/driver/nvidia", error);
   const std::vector<std::string> servers = Processes(proc, "sparsed");
+  std::map<std::string, std::vector<std::string>> alike;  // by their limits: process ids
   for (const std::string& pid : servers) {
     const auto limits = ReadSmallFile(fmt::format("{}/{}/limits", proc, pid));
-    if (limits.has_value()) {
-      CheckLimitsOf(*limits, fmt::format("sparsed, process {}", pid), findings);
-    }
+    if (limits.has_value()) alike[*limits].push_back(pid);
+  }
+  for (const auto& [limits, pids] : alike) {
+    CheckLimitsOf(
+        limits,
+        fmt::format("sparsed, process{} {}", pids.size() == 1 ? "" : "es", fmt::join(pids, ", ")),
+        gpu, findings);
   }
   if (!servers.empty()) return;
   const auto limits = ReadSmallFile(proc + "/self/limits");
-  if (limits.has_value()) CheckLimitsOf(*limits, "a server from this shell", findings);
+  if (limits.has_value()) CheckLimitsOf(*limits, "a server from this shell", gpu, findings);
 }
 
 void CheckMachine(const std::string& proc, Findings& findings) {

@@ -206,7 +206,14 @@ int CompleteWords(const CLI::App& app, Invocation& invocation, std::span<char* c
       invocation.server = typed[i + 1];
     }
   }
-  const auto names = [&invocation](const std::string& type) {
+  const auto names = [&invocation](const std::string& type, const CLI::App& command) {
+    if (type == "COLUMN") {
+      std::vector<std::string> columns;
+      for (const Listing::Column& column : invocation.columns[&command]) {
+        columns.push_back(column.Word());
+      }
+      return columns;
+    }
     invocation.options.max_attempts = 1;
     invocation.options.connect_timeout = std::chrono::seconds(1);
     const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);

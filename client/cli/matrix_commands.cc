@@ -264,28 +264,31 @@ absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& argum
   return report;
 }
 
+std::vector<Listing::Column> MatrixColumns() {
+  return {{"NAME", "name"},
+          {"ROWS", "rows"},
+          {"COLUMNS", "cols"},
+          {"NONZEROS", "nnz"},
+          {"TYPE", "type"},
+          {"STATE", "state"},
+          {"PLANS", "plans"},
+          {"CSR", "csr_bytes"},
+          {"PLAN IN USE", "plan_in_use", true},
+          {"OWNER", "owner", true},
+          {"VERSION", "version", true},
+          {"DURABLE", "durable", true},
+          {"CREATED", "created_unix_ns", true},
+          {"NODES", "nodes", true},
+          {"PATTERN", "pattern_hash", true}};
+}
+
 absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments) {
   const absl::StatusOr<std::vector<MatrixInfo>> matrices =
       arguments.all      ? client.ListAll(arguments.prefix)
       : arguments.shared ? client.ListShared(arguments.prefix)
                          : client.ListMatrices(arguments.prefix);
   if (!matrices.ok()) return matrices.status();
-  Listing listing("matrices", "no matrices",
-                  {{"NAME", "name"},
-                   {"ROWS", "rows"},
-                   {"COLUMNS", "cols"},
-                   {"NONZEROS", "nnz"},
-                   {"TYPE", "type"},
-                   {"STATE", "state"},
-                   {"PLANS", "plans"},
-                   {"CSR", "csr_bytes"},
-                   {"PLAN IN USE", "plan_in_use", true},
-                   {"OWNER", "owner", true},
-                   {"VERSION", "version", true},
-                   {"DURABLE", "durable", true},
-                   {"CREATED", "created_unix_ns", true},
-                   {"NODES", "nodes", true},
-                   {"PATTERN", "pattern_hash", true}});
+  Listing listing("matrices", "no matrices", MatrixColumns());
   for (const MatrixInfo& info : *matrices) {
     Json json = ToJson(info);
     const std::string plan = PlanInUse(info);

@@ -76,6 +76,16 @@ Json ToJson(const ModelInfo& model) {
           {"problem", model.problem}};
 }
 
+std::vector<Listing::Column> ModelColumns() {
+  return {{"NAME", "name"},
+          {"DEVICE", "device"},
+          {"STATE", "state"},
+          {"HELD OUT", "held_out_share"},
+          {"PATTERNS", "patterns"},
+          {"FROM", "own"},
+          {"TRAINED ON", "device_model"}};
+}
+
 absl::StatusOr<Report> ListModels(const Client& client) {
   const absl::StatusOr<std::vector<ModelInfo>> models = client.ListModels();
   if (!models.ok()) return models.status();
@@ -89,14 +99,7 @@ absl::StatusOr<Report> ListModels(const Client& client) {
   for (const ModelInfo& model : *models) {
     if (model.used) by_rules.erase(model.device);
   }
-  Listing listing("models", "no models, and nothing that they could choose for",
-                  {{"NAME", "name"},
-                   {"DEVICE", "device"},
-                   {"STATE", "state"},
-                   {"HELD OUT", "held_out_share"},
-                   {"PATTERNS", "patterns"},
-                   {"FROM", "own"},
-                   {"TRAINED ON", "device_model"}});
+  Listing listing("models", "no models, and nothing that they could choose for", ModelColumns());
   for (const ModelInfo& model : *models) {
     listing.Add(ToJson(model),
                 {model.name, model.device, StateOf(model), ShareOf(model), Count(model.patterns),
@@ -427,12 +430,14 @@ void AddModel(CLI::App& app, Invocation& invocation) {
                               "sparsectl model rollback --device=cpu"}));
   model->require_subcommand(1);
 
-  AddCommand(*model, "list", "List the models: what they are for, which are used or watched",
-             {"model list", "model list -o json"})
-      ->callback([&invocation] {
-        invocation.lists = true;
-        invocation.run = ListModels;
-      });
+  CLI::App* list =
+      AddCommand(*model, "list", "List the models: what they are for, which are used or watched",
+                 {"model list", "model list -o json"});
+  invocation.columns[list] = ModelColumns();
+  list->callback([&invocation] {
+    invocation.lists = true;
+    invocation.run = ListModels;
+  });
 
   const auto add_name = [](CLI::App* command, std::string& name, const char* what) {
     command->add_option("NAME", name, what)->type_name("MODEL")->required();

@@ -117,13 +117,6 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-/// A title as one word, as --sort has it.
-std::string Word(std::string_view title) {
-  std::string word = Lower(title);
-  std::ranges::replace(word, ' ', '-');
-  return word;
-}
-
 /// What is not there comes last, lists go by their length.
 bool Before(const Json& a, const Json& b) {
   const auto rank = [](const Json& j) { return j.is_null() ? 2 : j.is_number() ? 0 : 1; };
@@ -139,18 +132,24 @@ TextStyle& Style() {
   return style;
 }
 
+std::string Listing::Column::Word() const {
+  std::string word = Lower(title);
+  std::ranges::replace(word, ' ', '-');
+  return word;
+}
+
 absl::Status Listing::Sort(std::string_view by) {
   const bool descending = by.starts_with('-');
   if (descending) by.remove_prefix(1);
   const std::string wanted = Lower(by);
   std::string key;
   for (const Column& column : columns_) {
-    if (wanted == Word(column.title) || wanted == column.key) key = column.key;
+    if (wanted == column.Word() || wanted == column.key) key = column.key;
   }
   if (key.empty()) {
     std::string known;
     for (const Column& column : columns_) {
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", Word(column.title));
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", column.Word());
     }
     return absl::InvalidArgumentError(
         fmt::format("nothing is listed by \"{}\"; --sort takes {}", by, known));

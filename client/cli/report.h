@@ -53,6 +53,9 @@ class Listing {
     std::string title;
     std::string key;    ///< of the objects' member that it is of
     bool wide = false;  ///< shown only where there is room for all (TextStyle::wide)
+
+    /// The title as --sort takes it: "time-to-live".
+    std::string Word() const;
   };
   /// `key`: of the array in the command's JSON; `none`: what is said of an empty one.
   Listing(std::string key, std::string none, std::vector<Column> columns)

@@ -200,6 +200,11 @@ absl::StatusOr<Report> Restore(const RestoreArguments& arguments) {
   return report;
 }
 
+std::vector<Listing::Column> ContentsColumns() {
+  return {{"KIND", "kind"},    {"NAME", "name"},    {"TENANT", "tenant"}, {"ROWS", "rows"},
+          {"COLUMNS", "cols"}, {"NONZEROS", "nnz"}, {"TYPE", "type"},     {"VERSION", "version"}};
+}
+
 absl::StatusOr<Report> Verify(const VerifyArguments& arguments) {
   const absl::StatusOr<SnapshotSummary> summary = Read(arguments.path, "verifying", nullptr);
   if (!summary.ok()) return summary.status();
@@ -208,15 +213,7 @@ absl::StatusOr<Report> Verify(const VerifyArguments& arguments) {
   TellDamage(*summary, report);
   if (!arguments.list) return report;
   report.text += "\n";
-  Listing listing("contents", "nothing in it",
-                  {{"KIND", "kind"},
-                   {"NAME", "name"},
-                   {"TENANT", "tenant"},
-                   {"ROWS", "rows"},
-                   {"COLUMNS", "cols"},
-                   {"NONZEROS", "nnz"},
-                   {"TYPE", "type"},
-                   {"VERSION", "version"}});
+  Listing listing("contents", "nothing in it", ContentsColumns());
   for (const Json& item : summary->contents) {
     const bool matrix = TextIn(item, "kind") == "matrix";
     listing.Add(item, {matrix ? "matrix" : "buffer", TextIn(item, "name"), TextIn(item, "tenant"),
@@ -278,6 +275,7 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
   auto verified = std::make_shared<VerifyArguments>();
   AddFile(verify, verified->path, "The snapshot; -: standard input");
   verify->add_flag("--list", verified->list, "List the matrices and buffers in it");
+  invocation.columns[verify] = ContentsColumns();
   verify->callback([&invocation, verified] {
     invocation.lists = verified->list;
     invocation.run_here = [verified] { return Verify(*verified); };

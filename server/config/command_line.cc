@@ -1,6 +1,7 @@
 #include "server/config/command_line.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "base/help_text.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/device_id.h"
 #include "server/config/access_flags.h"
@@ -462,8 +464,10 @@ class WrongWords {
     for (const CLI::Option* option : known_.app.get_options()) {
       flags.push_back(option->get_single_name());
     }
+    flags.emplace_back(kFormerWorkerSlots);
     const size_t name = std::min(written.find_first_not_of('-'), written.size());
-    const std::string nearest = NearestWord(written.substr(name), flags);
+    std::string nearest = NearestWord(written.substr(name), flags);
+    if (nearest == kFormerWorkerSlots) nearest = "worker-slots";
     return nearest.empty() ? "" : fmt::format("; did you mean --{}?", nearest);
   }
 
@@ -554,7 +558,7 @@ std::variant<Settings, int> ParseCommandLine(int argc, const char* const* argv, 
       line->Parse(WrongWords(problems).Sort(words));
     }
   } catch (const CLI::CallForHelp&) {  // whatever is wrong beside it
-    out << line->app.help();
+    out << WrappedHelp(line->app.help(), TerminalColumns(STDOUT_FILENO));
     return 0;
   } catch (const CLI::CallForVersion& version) {
     out << version.what() << "\n";

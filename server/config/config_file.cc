@@ -110,10 +110,13 @@ class ConfigFile {
       problems_.AddAt(place, fmt::format("unknown key '{}'{}", key, Hint(key)));
       return;
     }
-    const auto [first, is_new] = lines_.emplace(key, place.line);
+    const std::string& written = key_node.Scalar();
+    const auto [first, is_new] = lines_.emplace(key, std::pair(place.line, written));
     if (!is_new) {
+      const auto& [line, name] = first->second;
       problems_.AddAt(place,
-                      fmt::format("key '{}' again, it is in line {} already", key, first->second));
+                      fmt::format("key '{}' again, it is in line {} already{}", written, line,
+                                  name == written ? "" : fmt::format(" as '{}'", name)));
       return;
     }
     const auto given = [](const CLI::Option* other) { return other->count() > 0; };
@@ -149,7 +152,8 @@ class ConfigFile {
     for (const CLI::Option* option : app_.get_options()) {
       if (option->get_configurable()) keys.push_back(KeyOf(option->get_single_name()));
     }
-    const std::string nearest = NearestWord(KeyOf(key), keys);
+    keys.emplace_back(kFormerWorkerSlots);
+    const std::string nearest = PresentKey(NearestWord(KeyOf(key), keys));
     return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
   }
 
@@ -221,7 +225,8 @@ class ConfigFile {
   CLI::App& app_;
   const std::string& path_;
   Problems& problems_;
-  std::map<std::string, int> lines_;  ///< where each key is first
+  /// Where each key is first, and how it is written there.
+  std::map<std::string, std::pair<int, std::string>> lines_;
 };
 
 }  // namespace

@@ -205,11 +205,11 @@ absl::Status Access::Check(const Caller& caller) {
 
 absl::Status Access::Require(const Caller& caller, Role least, std::string_view what) {
   if (caller.role >= least) return absl::OkStatus();
-  return Deny(
-      Denial::kRole,
-      absl::PermissionDeniedError(fmt::format("the {} has the role {}, and {} takes the role {}",
-                                              caller.name, Name(caller.role), what, Name(least))),
-      "");
+  return Deny(Denial::kRole,
+              absl::PermissionDeniedError(
+                  fmt::format("the {} has the role {}; the role {} is needed for {}", caller.name,
+                              Name(caller.role), Name(least), what)),
+              "");
 }
 
 absl::Status Access::Deny(Denial denial, absl::Status why, std::string_view from) {

@@ -11,14 +11,17 @@ repository. Comments of HTML before a block change that:
                               commands and flags are there is looked at all the same
   <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
   <!-- needs: LIBRARY -->     only where this shared library is installed: libxgboost.so.0
-  <!-- before: COMMANDS -->   commands that make what the block takes for granted
+
+What a block takes for granted, the blocks before it have made, where a reader sees it.
+Of a page that needs the Python package, its blocks of `python` run, too: one program, each block in its place among
+those of `sh`, on the same server.
 
 Links to files, and to headings of pages, have to lead somewhere. docs/reference-metrics.md, which is made from
 sources, has to have what a server serves.
 
 Addresses and folders that documents name, such as 127.0.0.1:7470 and /var/lib/sparsed, are replaced by
 free ones. `sparsed` in the background is waited for; in the foreground it is stopped once it serves. A
-page that starts none has one in memory. Exits with 1 if a command failed, or a reason is missing.
+page that starts none has one with a data directory. Exits with 1 if a command failed, or a reason is missing.
 """
 
 import ctypes
@@ -68,24 +71,43 @@ serve_for_a_moment() {
   kill "$pid"
   wait "$pid"
 }
+# A block of Python in the page's one program.
+run_python() {
+  [[ -n "${PROGRAM_PID:-}" ]] || coproc PROGRAM { exec python3 -c "$PROGRAM_READER"; }
+  local said
+  echo "$1" >&"${PROGRAM[1]}"
+  read -r said <&"${PROGRAM[0]}"
+}
+"""
+
+# Runs the files that standard input names, in one namespace, and says so of each.
+PROGRAM_READER = """
+import os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+names = {"__name__": "__main__"}
+for path in sys.stdin:
+    path = path.strip()
+    exec(compile(open(path).read(), path, "exec"), names)
+    print("done", file=answers, flush=True)
 """
 
 
 class Block:
-    """Commands between ```sh and ```, and what the comments before them say."""
+    """Commands between ```sh and ```, or of Python, and what the comments before them say."""
 
-    def __init__(self, line, text, reason, needs, before):
-        self.line, self.text, self.reason, self.needs, self.before = line, text, reason, needs, before
+    def __init__(self, kind, line, text, reason, needs):
+        self.kind, self.line, self.text, self.reason, self.needs = kind, line, text, reason, needs
 
 
 def blocks_of(page):
     """The page's blocks; comments belong to the next one, with nothing but blank lines between."""
-    found, before, reason, needs = [], "", None, None
+    found, reason, needs = [], None, None
     lines = page.read_text().splitlines()
     at = 0
     while at < len(lines):
         line = lines[at]
-        comment = re.match(r"<!-- (not run|needs|before): *(.*?) *(-->|$)", line)
+        comment = re.match(r"<!-- (not run|needs): *(.*?) *(-->|$)", line)
         if comment:
             text = comment[2]
             while not lines[at].rstrip().endswith("-->"):
@@ -93,22 +115,21 @@ def blocks_of(page):
                 text += "\n" + lines[at].rstrip().removesuffix("-->").rstrip()
             if comment[1] == "not run":
                 reason = text
-            elif comment[1] == "needs":
-                needs = text
             else:
-                before += text + "\n"
+                needs = text
         elif re.match(r" *```", line):
             first = at + 1
             at += 1
             while at < len(lines) and lines[at].strip() != "```":
                 at += 1
-            if line.strip() == "```sh":
+            kind = line.strip().removeprefix("```")
+            if kind in ("sh", "python"):
                 indent = len(line) - len(line.lstrip())
                 text = "\n".join(part[indent:] for part in lines[first:at])
-                found.append(Block(first, text, reason, needs, before))
-            before, reason, needs = "", None, None
+                found.append(Block(kind, first, text, reason, needs))
+            reason, needs = None, None
         elif line.strip():
-            before, reason, needs = "", None, None
+            reason, needs = None, None
         at += 1
     return found
 
@@ -126,7 +147,7 @@ def as_functions(commands):
 
 
 def starts_server(blocks):
-    return any(re.search(r"^sparsed .*&", block.before + block.text, re.M) for block in blocks)
+    return any(re.search(r"^sparsed .*&", block.text, re.M) for block in blocks)
 
 
 def is_installed(library):
@@ -167,7 +188,10 @@ class Page:
 
     def run(self):
         runnable = []
-        for block in blocks_of(self.path):
+        blocks = blocks_of(self.path)
+        if not (self.python and any(block.needs == "python" for block in blocks)):
+            blocks = [block for block in blocks if block.kind == "sh"]
+        for block in blocks:
             where = f"{self.path.relative_to(ROOT)}:{block.line}"
             if block.reason is not None:
                 if len(block.reason) < 5:
@@ -218,17 +242,21 @@ class Page:
 
         script = PRELUDE
         if not starts_server(blocks):
-            script += "block=0\nserve --in-memory\n"
+            script += 'block=0\nserve --data-dir="$WORK/own"\n'
         for block in blocks:
-            commands = as_functions(block.before + block.text)
+            commands = as_functions(block.text) if block.kind == "sh" else block.text
             commands = re.sub("|".join(map(re.escape, replaced)), lambda found: replaced[found[0]], commands)
+            if block.kind == "python":
+                program = work / f"{self.path.name}:{block.line}"
+                program.write_text("\n" * block.line + commands)
+                commands = f"run_python {program}"
             script += f"block={block.line}\n{commands}\n"
         environment = {
             **{name: value for name, value in os.environ.items()
                if not name.startswith("SPARSED_") or name == "SPARSED_LIBRARY"},
             "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(work), "WORK": str(work),
             "SPARSED_SERVER": f"127.0.0.1:{port}", "METRICS": f"127.0.0.1:{metrics}",
-            "SPARSED_PROGRAM": str(self.programs[0]), "LC_ALL": "C.UTF-8",
+            "SPARSED_PROGRAM": str(self.programs[0]), "PROGRAM_READER": PROGRAM_READER, "LC_ALL": "C.UTF-8",
             "CUDA_VISIBLE_DEVICES": "",
         }
         output = work / "output"

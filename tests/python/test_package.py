@@ -149,9 +149,6 @@ def test_the_reference_is_current():
         ("docs/python.md", "scipy"),
         ("docs/python-torch.md", "torch"),
         ("docs/python-migration.md", "torch"),
-        ("docs/tutorial-graph-network.md", "torch"),
-        ("docs/tutorial-recommender.md", "torch"),
-        ("docs/tutorial-solver.md", "scipy"),
     ],
 )
 def test_examples_of_the_documentation(own_server, page, needs):
@@ -176,19 +173,23 @@ def test_example_of_the_readme(server):
 
 
 @pytest.mark.parametrize("page", ["graph-network", "recommender", "solver"])
-def test_commands_of_the_tutorials(page):
-    """Those that need the package; tests/e2e/docs_test.py runs all others."""
+def test_tutorials(page):
+    """Commands and blocks of Python, one after the other on one server, as a reader has them."""
     pytest.importorskip("torch")
     server = os.environ.get("SPARSED_SERVER", str(ROOT / "build/cuda/server/sparsed"))
     sparsectl = Path(server).parents[1] / "client/sparsectl"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    tutorial = ROOT / f"docs/tutorial-{page}.md"
     done = subprocess.run(
-        [sys.executable, ROOT / "tests/e2e/docs_test.py", server, sparsectl, "--python",
-         ROOT / f"docs/tutorial-{page}.md"],
-        capture_output=True, text=True, timeout=300, env={**os.environ, "PATH": path},
-    )  # fmt: skip
+        [sys.executable, ROOT / "tests/e2e/docs_test.py", server, sparsectl, "--python", tutorial],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PATH": path},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " 0 did not" in done.stdout
+    blocks = re.findall(r"^```(?:sh|python)$", tutorial.read_text(), re.MULTILINE)
+    assert f": {len(blocks)} blocks ran, 0 did not" in done.stdout
 
 
 def test_installed_files():

@@ -268,7 +268,10 @@ TEST(CommandLine, LanesAreTheFormerNameOfWorkerSlots) {
   ExpectWrong({"--in-memory", "--lanes=1", "--worker-slots=1"}, "--worker-slots");
   const std::string twice =
       "--config=" + WriteFile("twice.yaml", "in_memory: true\nlanes: 1\nworker_slots: 1\n");
-  ExpectWrong({twice.c_str()}, "3:1: key 'worker_slots' again, it is in line 2 already");
+  ExpectWrong({twice.c_str()}, "3:1: key 'worker_slots' again, it is in line 2 already as 'lanes'");
+  ExpectWrong({"--in-memory", "--lane=1"}, "there is no flag --lane; did you mean --worker-slots?");
+  const std::string nearly = "--config=" + WriteFile("nearly.yaml", "in_memory: true\nlane: 1\n");
+  ExpectWrong({nearly.c_str()}, "unknown key 'lane'; did you mean 'worker_slots'?");
 }
 
 TEST(CommandLine, WhatIsSaidTwiceIsRefused) {

@@ -26,15 +26,23 @@ class Tree : public testing::Test {
  protected:
   Tree() : app_("Talks to sparsed.", "sparsectl") {
     app_.add_option("-s,--server", invocation_.server, "host:port");
+    app_.add_option("--sort", invocation_.sort)->type_name("COLUMN");
     AddCommands(app_, invocation_);
   }
 
   Completions All(const std::vector<std::string>& words) {
-    return Complete(app_, words, [this](const std::string& type) -> std::vector<std::string> {
-      asked_ = type;
-      return type == "MATRIX" ? std::vector<std::string>{"cora", "core", "web"}
-                              : std::vector<std::string>{"weights"};
-    });
+    return Complete(
+        app_, words,
+        [this](const std::string& type, const CLI::App& command) -> std::vector<std::string> {
+          asked_ = type;
+          if (type == "MATRIX") return {"cora", "core", "web"};
+          if (type != "COLUMN") return {"weights"};
+          std::vector<std::string> columns;
+          for (const Listing::Column& column : invocation_.columns[&command]) {
+            columns.push_back(column.Word());
+          }
+          return columns;
+        });
   }
   std::vector<std::string> Words(const std::vector<std::string>& words) {
     std::vector<std::string> found;
@@ -75,6 +83,20 @@ TEST_F(Tree, NamesThatTheServerKnows) {
   EXPECT_THAT(Words({"buffers", "get", ""}), ElementsAre("weights"));
   EXPECT_EQ(asked_, "BUFFER");
   EXPECT_THAT(Words({"spmm", "cora", "--operand=@w"}), ElementsAre("--operand=@weights"));
+  EXPECT_THAT(Words({"spmm", "cora", "-b", "@w"}), ElementsAre("@weights"));
+  EXPECT_THAT(Words({"spmm", "cora", "--keep-as="}), ElementsAre("--keep-as=weights"));
+}
+
+TEST_F(Tree, ColumnsOfWhatACommandLists) {
+  EXPECT_THAT(Words({"list", "--sort=no"}), ElementsAre("--sort=nonzeros", "--sort=nodes"));
+  EXPECT_THAT(Words({"list", "--sort=-no"}), ElementsAre("--sort=-nonzeros", "--sort=-nodes"));
+  EXPECT_THAT(Words({"list", "--sort", "pa"}), ElementsAre("pattern"));
+  EXPECT_THAT(Words({"buffers", "--sort=t"}),
+              ElementsAre("--sort=type", "--sort=tenant", "--sort=time-to-live"));
+  EXPECT_THAT(Words({"buffers", "list", "--sort=-i"}), ElementsAre("--sort=-idle"));
+  EXPECT_THAT(Words({"model", "list", "--sort=h"}), ElementsAre("--sort=held-out"));
+  EXPECT_THAT(Words({"snapshot", "verify", "x", "--sort=k"}), ElementsAre("--sort=kind"));
+  EXPECT_THAT(Words({"info", "--sort="}), IsEmpty()) << "it lists nothing";
 }
 
 TEST_F(Tree, Files) {

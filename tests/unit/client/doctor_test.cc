@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -56,6 +57,7 @@ TEST_F(Doctor, LimitsOfTheServerThatRuns) {
         "Max locked memory         65536                65536                bytes     \n"
         "Max address space         unlimited            1073741824           bytes     \n");
   Write("/18/comm", "bash\n");
+  Write("/driver/nvidia/version", "590\n");
   Write("/self/limits",
         "Max open files            1024                 10                 files\n");
   CheckLimits(root_, findings_);
@@ -64,7 +66,27 @@ TEST_F(Doctor, LimitsOfTheServerThatRuns) {
   EXPECT_EQ(findings_[0].what, "sparsed, process 17: 4096 open files at most");
   EXPECT_THAT(findings_[0].remedy, HasSubstr("LimitNOFILE=65536"));
   EXPECT_THAT(findings_[1].what, HasSubstr("64.0 KiB of locked memory"));
+  EXPECT_EQ(findings_[1].status, Status::kNote);
   EXPECT_EQ(findings_[2].status, Status::kWarning);
+}
+
+TEST_F(Doctor, ServersWithTheSameLimitsAreToldOfOnce) {
+  const std::string few =
+      "Max open files            1024                 4096                 files     \n"
+      "Max locked memory         65536                65536                bytes     \n";
+  for (const char* pid : {"17", "23"}) {
+    Write(std::string("/") + pid + "/comm", "sparsed\n");
+    Write(std::string("/") + pid + "/limits", few);
+  }
+  Write("/31/comm", "sparsed\n");
+  Write("/31/limits",
+        "Max open files            1024                 100000               files     \n");
+  CheckLimits(root_, findings_);
+  ASSERT_EQ(findings_.size(), 3u);
+  std::ranges::sort(findings_, {}, &Finding::what);
+  EXPECT_EQ(findings_[0].what, "sparsed, process 31: 100000 open files at most");
+  EXPECT_EQ(findings_[1].what, "sparsed, processes 17, 23: 4096 open files at most");
+  EXPECT_EQ(findings_[2].status, Status::kOk) << "without a GPU nothing is to be locked";
 }
 
 TEST_F(Doctor, LimitsOfThisShellWhereNoServerRuns) {

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Completion of sparsectl in an interactive bash: what a line is after TAB, and what was offered.
+
+  completion_test.py SPARSED SPARSECTL
+
+Bash breaks words at = : and @, and replaces a part of a word alone; only a real one shows what becomes
+of the line.
+"""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from running import running
+
+SECONDS = 20  # for one answer
+RC = r"""
+PS1='$ '
+bind 'set bell-style none' 'set show-all-if-ambiguous on' 'set page-completions off'
+bind 'set enable-bracketed-paste off' 'set completion-query-items 0'
+bind 'set horizontal-scroll-mode off'
+say() { printf '<<%s>>\n' "$READLINE_LINE"; }
+bind -x '"\C-t": say'
+source <(sparsectl completion bash)
+echo re''ady
+"""
+
+
+class Bash:
+    """An interactive bash in a terminal of its own."""
+
+    def __init__(self, folder, environment, more=""):
+        rc = Path(folder, ".rc")
+        rc.write_text(more + RC)
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.execvpe("bash", ["bash", "--init-file", rc, "-i"], environment)
+        self.until("ready\r\n$ ")
+
+    def until(self, end):
+        """What it prints up to that."""
+        said, deadline = "", time.monotonic() + SECONDS
+        while end not in said:
+            if not select.select([self.terminal], [], [], max(0, deadline - time.monotonic()))[0]:
+                raise SystemExit(f"bash says {said!r}, and not {end!r}")
+            said += os.read(self.terminal, 65536).decode(errors="replace")
+        return said
+
+    def after_tab(self, typed):
+        """The line that TAB makes of it, and the words that were offered on lines of their own."""
+        os.write(self.terminal, typed.encode() + b"\t\x14")
+        said = self.until(">>\r\n")
+        os.write(self.terminal, b"\x15\x14")  # away with the line
+        self.until("<<>>\r\n")
+        line = re.search(r"<<(.*)>>\r\n", said)[1]
+        shown = said[:said.index("<<")].replace("\r", "").split("\n")
+        return line, [word for part in shown if "sparsectl" not in part
+                      for word in part.split() if word != "$"]
+
+    def end(self):
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
+
+
+# What is typed, the line then, and what is offered where there are several.
+LINES = [
+    ("sparsectl buff", "sparsectl buffers ", []),
+    ("sparsectl show gr", "sparsectl show graph", ["graph", "graph:2"]),
+    ("sparsectl show graph:", "sparsectl show graph:2 ", []),
+    ("sparsectl spmm graph --oper", "sparsectl spmm graph --operand ", []),
+    # Buffers, with the @ that stands for them.
+    ("sparsectl spmm graph --operand=@", "sparsectl spmm graph --operand=@", ["@first", "@second"]),
+    ("sparsectl spmm graph --operand=@f", "sparsectl spmm graph --operand=@first ", []),
+    ("sparsectl spmm graph --operand @s", "sparsectl spmm graph --operand @second ", []),
+    ("sparsectl spmm graph -b @", "sparsectl spmm graph -b @", ["@first", "@second"]),
+    ("sparsectl spmm graph -b @f", "sparsectl spmm graph -b @first ", []),
+    ("sparsectl spmm graph:2 --operand=@f", "sparsectl spmm graph:2 --operand=@first ", []),
+    ("sparsectl spmm graph --keep-as=", "sparsectl spmm graph --keep-as=", ["first", "second"]),
+    ("sparsectl spmm graph --keep-as=f", "sparsectl spmm graph --keep-as=first ", []),
+    # Files: bash's own, with what is special in their names quoted.
+    ("sparsectl spmm graph --operand=B", "sparsectl spmm graph --operand=B.npy ", []),
+    ("sparsectl upload my", r"sparsectl upload my\ graph.mtx ", []),
+    (r"sparsectl upload my\ gr", r"sparsectl upload my\ graph.mtx ", []),
+    (r"sparsectl upload my\ graph.mtx B", r"sparsectl upload my\ graph.mtx B.npy ", []),
+    # Values and columns.
+    ("sparsectl list --sort=non", "sparsectl list --sort=nonzeros ", []),
+    ("sparsectl list --sort=-non", "sparsectl list --sort=-nonzeros ", []),
+    ("sparsectl list --sort=no", "sparsectl list --sort=no", ["nodes", "nonzeros"]),
+    ("sparsectl bench graph --op=sd", "sparsectl bench graph --op=sddmm ", []),
+    ("sparsectl -o y", "sparsectl -o yaml ", []),
+    ("x=1 sparsectl show ot", "x=1 sparsectl show other ", []),
+    ("true; sparsectl  show  ot", "true; sparsectl  show  other ", []),
+    ("sparsectl nonsense @", "sparsectl nonsense @", []),
+]
+
+
+def main(sparsed, sparsectl):
+    sparsectl = Path(sparsectl).resolve()
+    folder = tempfile.TemporaryDirectory(prefix="sparsed-completion-")
+    work = Path(folder.name, "work")
+    work.mkdir()
+    problems = 0
+    with folder, running(sparsed, Path(folder.name, "log"), "--in-memory", "--devices=cpu") as server:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SPARSED_")},
+            "PATH": f"{sparsectl.parent}:{os.environ['PATH']}", "TERM": "dumb",
+            "SPARSED_SERVER": server.listen, "COLUMNS": "200", "LC_ALL": "C.UTF-8",
+        }
+
+        def run(*words):
+            subprocess.run([sparsectl, *words], cwd=work, env=environment, check=True,
+                           stdout=subprocess.DEVNULL)
+
+        run("generate", "matrix", "20x20", "--row-nonzeros=2", "--out=my graph.mtx")
+        run("generate", "dense", "20x4", "--out=B.npy")
+        for name in ("graph", "graph:2", "other"):
+            run("upload", "my graph.mtx", f"--name={name}")
+        for name in ("first", "second"):
+            run("buffers", "put", name, "B.npy")
+        # As it comes; with breaks that people set so that others' completions work; and where @ makes
+        # no word by itself.
+        for more in ("", "COMP_WORDBREAKS=${COMP_WORDBREAKS//[=:]}\n", "shopt -u hostcomplete\n"):
+            bash = Bash(work, environment, more)
+            for typed, line, offered in LINES:
+                got, words = bash.after_tab(typed)
+                # What bash shows is the part of the word that it would replace.
+                names = sorted(re.sub(r"^--.*=", "", word) for word in words)
+                if got != line or names != offered:
+                    print(f"PROBLEM {more.strip()} {typed!r}: {got!r}, not {line!r}; {words}")
+                    problems += 1
+            bash.end()
+    print(f"{3 * len(LINES)} lines, {problems} wrong")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    sys.exit(main(*sys.argv[1:]))
