@@ -48,16 +48,24 @@ std::string MeasuredCell(const ExplainedOperation& o) {
   return o.trial_ms > 0 && o.k > 1 ? fmt::format("{:.4f} (K={})", o.trial_ms, o.trial_k) : "";
 }
 
+/// Operations a second that the plan's trial reached, and their share of what the device does.
+std::string ReachedText(const Explanation& e, const ExplainedOperation& o) {
+  const double flops_per_second = o.stored.flops / (1e-3 * o.measured_ms);
+  return fmt::format("{:.1f} GFLOP/s, {:.0f} % of what arithmetic allows", 1e-9 * flops_per_second,
+                     100 * flops_per_second / e.flops_per_second);
+}
+
 /// Of the plan's trial, beside the roof that it was under. `assumed`: the model has another cache.
-std::string MeasuredText(const std::string& name, const ExplainedOperation& o, bool assumed) {
+std::string MeasuredText(const std::string& name, const Explanation& e, const ExplainedOperation& o,
+                         bool assumed) {
   if (o.measured.empty()) return "";
   if (o.measured_ms > 0) {
     const std::string share = RooflineShare(o.roofline_share, o.roof);
     const std::string where = assumed ? ", with the device's own cache and not the one assumed here"
-                              : share.empty()       ? ""
-                              : share == "in cache" ? ", where caches bound it and not memory"
-                              : o.limit == "cache"
-                                  ? ""
+                              : o.limit == "cache" ? fmt::format(": {}", ReachedText(e, o))
+                              : share.empty()      ? ""
+                              : share == "in cache"
+                                  ? ", where caches bound it and not memory"
                                   : fmt::format(", at {} of the memory roofline", share);
     return fmt::format("measured: {:.4f} ms by {}{}", o.measured_ms, o.measured, where);
   }
@@ -77,6 +85,7 @@ std::string TablesText(const Explanation& e) {
   Table roofline({"ROOFLINE", "ROOF", "FLOP/BYTE", "GFLOP/s", "ms", "BEST FLOP/BYTE",
                   "BEST GFLOP/s", "BEST ms", "MEASURED ms"},
                  {"BEST FLOP/BYTE", "BEST GFLOP/s", "FLOP/BYTE", "GFLOP/s"});
+  bool has_roof = false;
   for (const ExplainedOperation& o : e.operations) {
     const Roof roof = RoofOf(e, o);
     const Movement& m = roof.stored;
@@ -86,6 +95,7 @@ std::string TablesText(const Explanation& e) {
       roofline.Add({Title(o), "", "", "", "", "", "", "", MeasuredCell(o)});
       continue;
     }
+    has_roof = true;
     const double milliseconds = Milliseconds(e, roof, m.moved_bytes);
     const double best = Milliseconds(e, roof, m.footprint_bytes);
     const bool arithmetic = m.flops / e.flops_per_second > m.moved_bytes / roof.bytes_per_second;
@@ -111,6 +121,7 @@ std::string TablesText(const Explanation& e) {
                           in_cache ? " before it" : "", e.reordered_by),
               "  ");
   text += fmt::format("\n{}", roofline.Text());
+  if (!has_roof) return text;
   text += Wrapped(
       "  what the ROOF, the rate of memory, of the cache or of arithmetic, allows for the bytes "
       "that are moved BY ROWS, and at BEST, if each was moved once",
@@ -126,8 +137,10 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
                   MiB(o.stored.footprint_bytes));
   if (o.cache_limit.empty()) {
     return held +
-           "; what does is not known while the device is not calibrated (`sparsectl calibrate`, or "
-           "the first quiet minutes of the server)";
+           "; what does, its own rate, arithmetic or neither, is known once the device is "
+           "calibrated: sparsectl calibrate, or the server's first quiet minutes. Fewer bytes "
+           "(f16, "
+           "bf16) and wider products help in most cases";
   }
   const Roof roof = RoofOf(e, o);
   const double milliseconds = Milliseconds(e, roof, o.inner.moved_bytes);
@@ -268,7 +281,7 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
   text += fmt::format("\n{}\n", TablesText(e));
   for (const ExplainedOperation& o : e.operations) {
     text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(name, e, o)), "  ");
-    for (const std::string& more : {GainText(e, o), MeasuredText(name, o, assumed_cache)}) {
+    for (const std::string& more : {GainText(e, o), MeasuredText(name, e, o, assumed_cache)}) {
       if (!more.empty()) text += Wrapped("  " + more, "    ");
     }
     for (const std::string& more : DistributionTexts(o)) text += Wrapped("  " + more, "      ");

@@ -408,6 +408,8 @@ absl::StatusOr<MatrixKeep> Catalog::KeepMatrix(std::string_view tenant, const Ma
       budget_.Count(kMatrixBytes, MemoryUse::kMatrices, keep.payer);
   if (!charge.ok()) return charge.status();
   keep.charge = *std::move(charge);
+  // Requests go on as they are, whatever is in it now.
+  if (replaced != nullptr) keep.plan_uses = replaced->keep().plan_uses;
   return keep;
 }
 

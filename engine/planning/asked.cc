@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/catalog/signature.h"
 #include "kernels/formats/bcsr.h"
 #include "kernels/formats/incsr.h"
 #include "kernels/kernel_table.h"
@@ -77,7 +78,8 @@ absl::Status NoSuchKernel(std::string_view name, const ProblemClass& c, std::str
                               ? "does not do that"
                               : fmt::format("takes layouts of kind {}, not {}", takes, kind);
   return absl::InvalidArgumentError(fmt::format("kernel: '{}' {}; {} from {} is computed by: {}",
-                                                name, why, ToString(c), recipe, Listed(kernels)));
+                                                name, why, SignatureText(c), recipe,
+                                                Listed(kernels)));
 }
 
 /// Whether the kernel is one of those that a client wants tried for SpGEMM.
@@ -168,7 +170,7 @@ absl::Status CheckAsked(const Asked& asked, const ProblemClass& c, int64_t rows,
     for (const Candidate& candidate : CandidatesFor(c, {})) recipes.push_back(candidate.recipe);
     return absl::InvalidArgumentError(
         fmt::format("transform pipeline: no kernel computes {} from {}; there are kernels for: {}",
-                    ToString(c), asked.recipe, fmt::join(recipes, ", ")));
+                    SignatureText(c), asked.recipe, fmt::join(recipes, ", ")));
   }
   if (asked.kernel.empty() || std::ranges::count(kernels, asked.kernel) > 0) {
     return absl::OkStatus();

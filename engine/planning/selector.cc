@@ -64,14 +64,16 @@ Worth Weigh(const Promise& promise, const Stakes& stakes) {
           : "";
   const double gain_s = 1e-3 * gain_ms;
   const bool pays = gain_ms > cost_ms;
-  return {pays, gain_ms - cost_ms,
-          fmt::format(
-              "{:.2f}x expected ({:.2f} to {:.2f}) by model {}{}: {} in {:.0f} requests, {} "
-              "the {:.2g} s of building and trying",
-              std::exp2(-ratio), std::exp2(-ratio - deviation), std::exp2(-ratio + deviation),
-              promise.model, reached,
-              gain_s < 1e-3 ? "nothing to be gained" : fmt::format("{:.2g} s to be gained", gain_s),
-              stakes.requests, pays ? "more than" : "not worth", 1e-3 * cost_ms)};
+  return {
+      pays, gain_ms - cost_ms,
+      fmt::format(
+          "{:.2f}x expected ({:.2f} to {:.2f}) by model {}{}: over that range, as what turns out "
+          "slower is not used, {} in {:.0f} requests on average, {} the {:.2g} s of building and "
+          "trying",
+          std::exp2(-ratio), std::exp2(-ratio - deviation), std::exp2(-ratio + deviation),
+          promise.model, reached,
+          gain_s < 1e-3 ? "nothing is saved" : fmt::format("{:.2g} s are saved", gain_s),
+          stakes.requests, pays ? "more than" : "not worth", 1e-3 * cost_ms)};
 }
 
 void Selector::Use(DeviceKind device, std::shared_ptr<const Model> model) {

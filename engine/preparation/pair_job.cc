@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/catalog/signature.h"
 #include "engine/planning/candidates.h"
 #include "engine/preparation/pattern_job.h"
 #include "engine/preparation/spgemm_trial.h"
@@ -243,8 +244,8 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   const bool only_asked = OnlyAsked(c, pattern_->plans().Find(c, plan.pair));
   const auto keep_default = [&](const std::string& why, bool for_now = false) {
     if (only_asked) {
-      notes_.push_back(
-          fmt::format("{}, {}: what was asked for was not tried: {}", ToString(c), recipe, why));
+      notes_.push_back(fmt::format("{}, {}: what was asked for was not tried: {}", SignatureText(c),
+                                   recipe, why));
       return absl::OkStatus();
     }
     plan.reason = fmt::format("the default is kept: {}", why);
@@ -265,11 +266,11 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   }
   if (!left.ok()) return left.status();
   if (!right.ok()) {
-    notes_.push_back(fmt::format("{}, {}: {}", ToString(c), recipe, Sentence(right.status())));
+    notes_.push_back(fmt::format("{}, {}: {}", SignatureText(c), recipe, Sentence(right.status())));
     return absl::OkStatus();
   }
   progress_.At("trial", 0, 0);
-  progress_.Say(fmt::format("trying kernels for {}, {}", ToString(c), recipe));
+  progress_.Say(fmt::format("trying kernels for {}, {}", SignatureText(c), recipe));
   absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
       SpgemmTrial::Begin(problem, left->operand, right->operand, baseline,
                          modules_.budget.Source(MemoryUse::kPreparation), BackendOf(c),
@@ -298,7 +299,7 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   }
   if (only_asked && for_now) {
     notes_.push_back(
-        fmt::format("{}, {}: not all that was asked for could be tried", ToString(c), recipe));
+        fmt::format("{}, {}: not all that was asked for could be tried", SignatureText(c), recipe));
     for_now = false;  // for the rest it is decided
   }
   return ActivateFastest(c, pair, for_now).status();
@@ -542,7 +543,7 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
     const PlanTable::Found present = pattern_->plans().Find(c, plan.pair);
     // The right pattern's, of which no product can be had until it is uploaded anew.
     if (absl::IsDataLoss(kept) || OnlyAsked(c, present)) {
-      notes_.push_back(fmt::format("{}, {}: no plan from {}: {}", ToString(c),
+      notes_.push_back(fmt::format("{}, {}: no plan from {}: {}", SignatureText(c),
                                    ToString(*plan.pair, pattern_->hash()), plan.recipe,
                                    Sentence(kept)));
       return true;

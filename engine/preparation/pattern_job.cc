@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/catalog/signature.h"
 #include "engine/execution/distributions.h"
 #include "engine/planning/candidates.h"
 #include "engine/preparation/distribution_trial.h"
@@ -145,7 +146,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   if (c.device == DeviceKind::kCuda && gpu_ == nullptr) return WithoutCard();
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
   if (kernels.empty()) {
-    notes_.push_back(fmt::format("{}: there is no kernel for it", ToString(c)));
+    notes_.push_back(fmt::format("{}: there is no kernel for it", SignatureText(c)));
     return absl::OkStatus();
   }
   search.plain.problem_class = c;
@@ -169,7 +170,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
                    modules_.executor, &stop_, deadline_.ForTrials());
   if (EndsJob(trial.status())) return trial.status();
   if (!trial.ok() && search.only_asked) {
-    notes_.push_back(fmt::format("{}: what was asked for was not tried: {}", ToString(c),
+    notes_.push_back(fmt::format("{}: what was asked for was not tried: {}", SignatureText(c),
                                  Sentence(trial.status())));
     return absl::OkStatus();
   }
@@ -407,7 +408,7 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     return absl::OkStatus();
   }
   progress_.At("trial", 0, 0);
-  progress_.Say(fmt::format("trying {} for {}", layout->recipe, ToString(c)));
+  progress_.Say(fmt::format("trying {} for {}", layout->recipe, SignatureText(c)));
   absl::StatusOr<Array> values = BackendOf(c).ValuesFor(
       *search.matrix, *layout, modules_.budget.Source(MemoryUse::kPreparation),
       modules_.options.threads_per_worker);
@@ -433,7 +434,7 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     outcome = kTried;
     RecordBaseline(search);
     RecordMeasurement(search, layout->recipe, kernel, *times, build_seconds);
-    progress_.Say(fmt::format("{}: {} has {:.2f}x plain CSR's speed for K = {}", ToString(c),
+    progress_.Say(fmt::format("{}: {} has {:.2f}x plain CSR's speed for K = {}", SignatureText(c),
                               layout->recipe, times->speedup(), search.k));
     const Estimate* const estimate = estimate_of(name);
     if (estimate != nullptr) {
@@ -524,7 +525,7 @@ void PatternJob::RecordDecision(ClassSearch& search, const std::string& recipe,
   const ProblemClass& c = search.plain.problem_class;
   const bool tried = outcome == kTried;
   if (!tried) {
-    progress_.Say(fmt::format("{}: {} not tried: {}", ToString(c), recipe, reason));
+    progress_.Say(fmt::format("{}: {} not tried: {}", SignatureText(c), recipe, reason));
   }
   modules_.observer.OnRecipe(outcome);
   search.decisions.push_back({c, recipe, tried, std::move(reason)});
@@ -532,7 +533,7 @@ void PatternJob::RecordDecision(ClassSearch& search, const std::string& recipe,
 
 void PatternJob::AddNote(ClassSearch& search, std::string what) {
   const ProblemClass& c = search.plain.problem_class;
-  progress_.Say(fmt::format("{}: {}", ToString(c), what));
+  progress_.Say(fmt::format("{}: {}", SignatureText(c), what));
   const auto note = std::ranges::find(search.decisions, "", &Decision::recipe);
   if (note != search.decisions.end()) {
     note->reason += "; " + what;
@@ -612,7 +613,7 @@ void PatternJob::Decide(ClassSearch& search) {
   }
   if (search.only_asked && plan.provisional) {
     notes_.push_back(fmt::format("{}: the plan stays, not all could be tried beside it",
-                                 ToString(plan.problem_class)));
+                                 SignatureText(plan.problem_class)));
     return;
   }
   Activate(plan);
@@ -790,12 +791,12 @@ bool PatternJob::IsMeasured(const Plan& plan, int runs) const {
 void PatternJob::Activate(const Plan& plan) {
   const PlanTable::Found present = pattern_->plans().Find(plan.problem_class, plan.pair);
   if (plan.provisional && present.decided() && !IsMeasured(present.plan->plan)) {
-    notes_.push_back(
-        fmt::format("{}: {} stays, it could not be tried again ({})", ToString(plan.problem_class),
-                    plan.pair ? fmt::format("{} / {}", ToString(*plan.pair, pattern_->hash()),
-                                            present.plan->plan.kernel)
-                              : present.plan->plan.ToString(),
-                    plan.reason));
+    notes_.push_back(fmt::format(
+        "{}: {} stays, it could not be tried again ({})", SignatureText(plan.problem_class),
+        plan.pair ? fmt::format("{} / {}", ToString(*plan.pair, pattern_->hash()),
+                                present.plan->plan.kernel)
+                  : present.plan->plan.ToString(),
+        plan.reason));
     return;
   }
   // A product finds its factors' layouts when it is asked for: they may come and go.
@@ -857,7 +858,8 @@ std::string PatternJob::Outcome() const {
     const std::string what = plan.pair             ? ToString(*plan.pair, pattern_->hash()) + " "
                              : plan.recipe == kCsr ? ""
                                                    : plan.recipe + " ";
-    sentences.push_back(fmt::format("{}: {}{}", ToString(plan.problem_class), what, plan.reason));
+    sentences.push_back(
+        fmt::format("{}: {}{}", SignatureText(plan.problem_class), what, plan.reason));
   }
   sentences.insert(sentences.end(), notes_.begin(), notes_.end());
   return fmt::format("{}", fmt::join(sentences, ". "));

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "engine/catalog/signature.h"
 #include "engine/preparation/fair_time.h"
 #include "engine/preparation/job.h"
 #include "engine/preparation/pattern_job.h"
@@ -422,7 +423,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
         return absl::ResourceExhaustedError(fmt::format(
             "{} transform pipelines and kernels wait to be tried for {}; wait until the "
             "preparation has ended",
-            waits[c].size(), ToString(c)));
+            waits[c].size(), SignatureText(c)));
       }
       waiting->second.priority = std::max(waiting->second.priority, job.priority);
       if (waiting->second.requester.request_id.empty()) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/escaping.h"
+#include "engine/catalog/signature.h"
 #include "server/page/pattern_picture.h"
 #include "server/page/sources.h"
 #include "server/page/table.h"
@@ -112,6 +113,22 @@ json ProgressJson(const engine::PreparationStatus& status, const Viewer& viewer)
           {"seconds", status.seconds}};
 }
 
+/// Where the time of its products went, on average; null where there was none.
+json TimeJson(const TimeSpent& time, std::string_view matrix) {
+  if (time.requests <= 0) return nullptr;
+  json phases = json::object();
+  for (int phase = 0; phase < kPhases; ++phase) {
+    const double seconds = time[static_cast<Phase>(phase)];
+    if (seconds > 0) {
+      phases[std::string(Name(static_cast<Phase>(phase)))] = seconds / time.requests;
+    }
+  }
+  return {{"seconds", time.seconds / time.requests},
+          {"phases", std::move(phases)},
+          {"transport", TransportOf(time)},
+          {"finding", Finding(time, matrix)}};
+}
+
 /// Seconds since the epoch; null if it is none.
 json UnixTime(std::chrono::steady_clock::time_point time) {
   if (time == std::chrono::steady_clock::time_point()) return nullptr;
@@ -129,7 +146,7 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
   for (const auto& [active, per_second, in_use] : matrix.UsedPlans()) {
     if (list.size() == kMostOfMatrix) break;
     const engine::Plan& plan = active->plan;
-    list.push_back({{"class", ToString(plan.problem_class)},
+    list.push_back({{"class", engine::SignatureText(plan.problem_class)},
                     {"product", plan.pair ? ToString(*plan.pair, pattern.hash()) : ""},
                     {"recipe", plan.recipe},
                     {"kernel", plan.kernel},
@@ -157,7 +174,7 @@ json LayoutsJson(const engine::Pattern& pattern) {
                     {"resident", entry.layout->resident()},
                     {"on_disk", pattern.on_disk(layout.recipe)},
                     {"build_seconds", entry.build_seconds},
-                    {"reordered", !layout.transposed && layout.Find("row_order") != nullptr}});
+                    {"reordered", !layout.transposed && Reorders(layout.recipe)}});
   }
   return list;
 }
@@ -207,7 +224,7 @@ std::string TextOf(const Candidate& candidate) {
 
 json CandidateJson(const Candidate& candidate, const engine::Pattern& pattern,
                    const engine::Executor& executor, const std::set<std::string>& plans) {
-  json row = {{"class", ToString(candidate.of())}};
+  json row = {{"class", engine::SignatureText(candidate.of())}};
   if (!candidate.measured) {
     const engine::Decision& decision = *candidate.decision;
     row["recipe"] = decision.recipe;
@@ -332,6 +349,8 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   const bool tells_since = request.viewer.all || pattern.IsOnlyOf(matrix.tenant());
   answer["plans"] = PlansJson(matrix, tells_since, executor);
   answer["layouts"] = LayoutsJson(pattern);
+  answer["time"] = TimeJson(
+      tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()).time, matrix.name());
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
   return answer;
 }

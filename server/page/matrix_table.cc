@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/catalog/signature.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -29,9 +31,12 @@ void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, Mat
     }
   }
   if (shown == nullptr) return;
-  row.problem_class = ToString(shown->problem_class);
+  row.problem_class = engine::SignatureText(shown->problem_class);
   row.plan = shown->ToString();
-  if (shown->plan_ms > 0) row.gain = shown->baseline_ms / shown->plan_ms;
+  // The baseline has no speed-up over itself.
+  if (shown->plan_ms > 0 && shown->plan_ms != shown->baseline_ms) {
+    row.gain = shown->baseline_ms / shown->plan_ms;
+  }
   row.roofline = engine::RooflineOf(*shown, pattern.trials().measurements(), executor);
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/recipe_steps.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -68,6 +70,14 @@ PatternPicture PictureOf(const DensityMap& map, int64_t rows, int64_t cols) {
     }
   }
   return Shaded(static_cast<int64_t>(across.size()), static_cast<int64_t>(down.size()), counts);
+}
+
+bool Reorders(const std::string& recipe) {
+  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
+  return parsed.ok() && std::ranges::any_of(parsed->steps, [](const RecipeStep& step) {
+           const StepDefinition* const definition = FindStep(step);
+           return definition != nullptr && definition->phase == Phase::kReorder;
+         });
 }
 
 }  // namespace sparsed::server

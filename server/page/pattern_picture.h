@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/features/density_map.h"
@@ -25,5 +26,9 @@ struct PatternPicture {
 PatternPicture PictureOf(const CsrView& csr, std::span<const int32_t> order);
 /// Of its density map.
 PatternPicture PictureOf(const DensityMap& map, int64_t rows, int64_t cols);
+
+/// Whether a layout of that pipeline has its rows in another order than the upload's: others may
+/// list rows, too, as those that are not empty.
+bool Reorders(const std::string& recipe);
 
 }  // namespace sparsed::server

@@ -193,18 +193,23 @@ def main(sparsed, sparsectl):
         refused_id = re.search(r"\(request ([0-9a-f]{16})\)$", refused.strip())
         expect(refused_id and wait_for("the refusal in the log", lambda: server.events(
             event="refused", request_id=refused_id[1], code="UNAUTHENTICATED")), refused)
-        failed = json.loads(call("--json", "show", "nobody", status=4).stdout)
+        multiplied = (f"--operand={operand}", f"--out={out}")
+        failed = json.loads(call("--json", "spmm", "nobody", *multiplied, status=4).stdout)
         expect(wait_for("the failure among the slow", lambda: server.events(
             event="slow request", request_id=failed["error"].get("request_id"),
             code="NOT_FOUND")), failed)
 
         # Names are what callers choose.
-        call("show", 'a"b\\c\n\x01\u00e4', status=3)
+        call("spmm", 'a"b\\c\n\x01\u00e4', *multiplied, status=3)
         wait_for("the odd name", lambda: server.events(subject='a"b\\c\n\x01\u00e4'))
 
         listed = json.loads(call("--json", "slow", "--limit=100").stdout)["requests"]
         expect(any(one["operation"] == "spmm" and one["k"] == 16 and one["trace_id"] == TRACE
                    and one["timings_ms"]["kernel"] > 0 for one in listed), listed)
+        expect(not any(one["operation"] in ("get", "list", "explain") for one in listed),
+               "status calls are among the slow:", listed)
+        looks = json.loads(call("--json", "slow", "--op=get").stdout)["requests"]
+        expect(looks and all(one["operation"] == "get" for one in looks), looks)
         totals = [one["timings_ms"]["total"] for one in listed]
         expect(totals == sorted(totals, reverse=True), "the slowest do not come first:", totals)
         table = call("slow", "--limit=3").stdout

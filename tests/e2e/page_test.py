@@ -74,6 +74,12 @@ def check_views(page, url):
         page.wait("document.querySelector('main h1') !== null &&"
                   f"document.querySelectorAll('{CONTENT}').length > 0", f"{view} has content")
     page.wait(shows(page, "host_memory"), "the configuration is there")
+    setting = ("(key) => [...document.querySelectorAll('main tbody tr')].find((row) =>"
+               "row.firstChild.innerText === key).lastChild.innerText")
+    for key, text in (("host_memory", "512 MiB"), ("buffer_time_to_live", "1 d 0 h"),
+                      ("ring_spin", "µs"), ("max_queued", "")):
+        said = page.js(f"({setting})({key!r})")
+        check(said == text or text == "µs" and said.endswith(text), f"{key} is {said!r}")
     page.press("1")
     page.wait("location.hash === '#/'")
 
@@ -116,7 +122,12 @@ def check_matrix(page, url):
       return dots;
     })()""")
     check(1000 < dots < 256 * 256, f"the picture has {dots} dots")
-    page.wait(shows(page, "spmm f32"), "what was measured is there")
+    page.wait(shows(page, "spmm K="), "what was measured is there")
+    page.wait(shows(page, "Where the time goes"), "where the time of requests went")
+    page.wait(shows(page, "%, is "), "what most of it is")
+    page.wait(f"{shows(page, 'No reordering won')} ||"
+              "document.querySelectorAll('canvas').length === 2",
+              "an order that a plan has, or that none won")
     page.wait("document.querySelectorAll('.chosen').length > 0", "the chosen candidate is marked")
     page.wait(f"{shows(page, 'spgemm f32 cpu')} && {shows(page, 'csr * csr')}",
               "SpGEMM's signature, and the product")
@@ -148,7 +159,9 @@ def check_escapes(page, url):
     page.go(url + "/#/matrix?tenant=default&name=" + ATTACK.replace(" ", "%20"))
     page.wait(f"document.querySelector('h1').innerText === {ATTACK!r}")
     check(page.js("document.querySelectorAll('main img').length") == 0, "an element of the address")
-    page.wait("!document.getElementById('banner').hidden", "there is no such matrix")
+    page.wait(shows(page, "There is no matrix of this name"))
+    check(page.js("[...document.querySelectorAll('main .card')].every((card) =>"
+                  "card.offsetParent === null)"), "cards of a matrix that there is not")
 
 
 def check_access(page, url):
@@ -215,8 +228,12 @@ def check_idle(page, url):
 
 def check_unknown(page, url):
     page.go(url + "/#/nowhere/at/all")
-    page.wait("location.hash === '#/' && document.querySelectorAll('.tile').length > 0",
-              "a view that there is not is the overview, and the address says so")
+    page.wait(shows(page, "There is no such page"), "an address that is none says so")
+    page.press("1")
+    page.wait("location.hash === '#/' && document.querySelectorAll('.tile').length > 0")
+    page.go(url + "/#/matrices/graph")
+    page.wait("location.hash === '#/matrix?name=graph' &&"
+              "document.querySelectorAll('main .facts dd').length > 0", "as one would guess it")
 
 
 def check_token(page, url):

@@ -35,7 +35,8 @@ DEADLINE_SECONDS = 120
 SKIPPED = 77
 
 # In place of Grafana's variables. The ranges span many scrapes and little of the test.
-GRAFANA_VARIABLES = {"$__rate_interval": "20s", "$__range": "5m", "$instance": ".*"}
+GRAFANA_VARIABLES = {"$__rate_interval": "20s", "$__range": "5m", "$instance": ".*",
+                     "$kind": "work"}
 
 
 # What has no number here, and why.

@@ -481,9 +481,10 @@ TEST(Catalog, PrepareAddsClassesAndTimesAgain) {
   EXPECT_EQ(again.plans_size(), 2);
   ASSERT_EQ(again.measurements_size(), 2);
   for (const v1::Measurement& m : again.measurements()) EXPECT_NE(m.kernel(), "cpu.imaginary");
-  EXPECT_NE(server.Page("/metrics")
-                .find(R"(sparsed_requests_total{code="OK",op="prepare",tenant="default"} 2)"),
-            std::string::npos);
+  EXPECT_NE(
+      server.Page("/metrics")
+          .find(R"(sparsed_requests_total{code="OK",kind="work",op="prepare",tenant="default"} 2)"),
+      std::string::npos);
 }
 
 TEST(Catalog, PrepareRefusesWhatItCannotDo) {
@@ -543,7 +544,7 @@ TEST(Catalog, PrepareTriesARecipeAndAKernelThatAreAskedFor) {
     EXPECT_NE(status.error_message().find(sentence), std::string::npos) << status.error_message();
   };
   refused("apst", "", "unknown step 'apst'; known: csr, ");
-  refused("", "cpu.fast", "'cpu.fast' is none; spmm f32 k<=128 cpu from csr is computed by: cpu.");
+  refused("", "cpu.fast", "'cpu.fast' is none; spmm K=128 f32 cpu from csr is computed by: cpu.");
   refused("aspt", "cpu.csr.slab", "is computed by: cpu.aspt.panel");
   refused("coo_panels", "", "there are kernels for: csr, transpose, ");
 }
@@ -798,7 +799,8 @@ TEST(Catalog, AWatcherThatLeavesIsForgotten) {
     EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
   }
   EXPECT_TRUE(Eventually([&] {
-    return server.Page("/metrics").find("sparsed_requests_in_flight{op=\"watch\"} 0") !=
+    return server.Page("/metrics")
+               .find("sparsed_requests_in_flight{kind=\"status\",op=\"watch\"} 0") !=
            std::string::npos;
   }));
 }

@@ -69,6 +69,15 @@ TEST(Page, FilesMayLoadNothingFromElsewhere) {
   }
 }
 
+TEST(Page, OnlyOrdersOfRowsAreShownBesideTheUploads) {
+  for (const char* orders : {"lsh_cluster", "breadth_first > aspt", "plain_sort"}) {
+    EXPECT_TRUE(server::Reorders(orders)) << orders;
+  }
+  for (const char* none : {"csr", "dcsr", "aspt", "transpose", "lsh_cluster > nothing", ""}) {
+    EXPECT_FALSE(server::Reorders(none)) << none;
+  }
+}
+
 TEST(Page, StatusSaysWhatTheServerIs) {
   TestServer server(WithPages);
   MakeGood(server);
@@ -79,7 +88,13 @@ TEST(Page, StatusSaysWhatTheServerIs) {
   EXPECT_EQ(status["all"], true);
   EXPECT_EQ(status["totals"]["matrices"], 1);
   EXPECT_EQ(status["devices"][0]["name"], "cpu");
-  EXPECT_GT(status["devices"][0]["memory"]["uses"]["matrices"], 0);
+  const json& memory = status["devices"][0]["memory"];
+  EXPECT_GT(memory["uses"]["matrices"], 0);
+  int64_t sum = 0;
+  for (const auto& [use, bytes] : memory["uses"].items()) sum += bytes.get<int64_t>();
+  EXPECT_EQ(memory["used"], sum) << "what is kept or set aside is not in use";
+  EXPECT_GE(memory["peak"], memory["used"]);
+  EXPECT_EQ(memory["limit"], server.engine().budget().limit());
   EXPECT_EQ(status["live"]["operations"], json({"spmm", "sddmm", "spgemm", "chain", "other"}));
   const json& points = status["live"]["points"];
   ASSERT_EQ(points.size(), static_cast<size_t>(server::LiveRequests::kPoints));
@@ -210,7 +225,7 @@ TEST(Page, ThePlanShownIsTheOneInUse) {
   const auto plan_shown = [&] { return Ask(server, "matrix?name=m"); };
   json matrix = plan_shown();
   EXPECT_EQ(matrix["in_use"], false);
-  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("k<=512")) << "takes CSR longest";
+  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("K=512 ")) << "takes CSR longest";
   const std::vector<float> b(50, 1.f);
   for (int i = 0; i < 3; ++i) Spmm(server.compute(), "m", 50, 1, b);
   // The table is as it was a moment ago.
@@ -218,7 +233,7 @@ TEST(Page, ThePlanShownIsTheOneInUse) {
     matrix = plan_shown();
     return matrix["in_use"] == true;
   }));
-  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("spmm f32 k<=1 "));
+  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("spmm K=1 f32 "));
   int in_use = 0;
   for (const json& plan : matrix["plans"]) {
     in_use += plan["in_use"] == true;
@@ -238,6 +253,27 @@ TEST(Page, ThePlanShownIsTheOneInUse) {
     EXPECT_EQ(plan.in_use(), plan.problem_class().k() == 1) << plan.ShortDebugString();
     EXPECT_GT(plan.since_unix_ns(), info.created_unix_ns());
   }
+  // Requests go on as they are when other values take the matrix's place.
+  const Pattern pattern = Uniform(60, 50, 5, 3);
+  v1::UploadHeader header = HeaderOf("m", pattern);
+  header.set_replace(true);
+  ASSERT_TRUE(Upload(server.catalog(), header, pattern, FloatValues(pattern.nnz(), 7)).ok());
+  matrix = plan_shown();
+  EXPECT_EQ(matrix["in_use"], true);
+  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("spmm K=1 f32 "));
+}
+
+/// Where the time of a matrix's products goes, for whoever asks why it is slow.
+TEST(Page, OfAMatrixSaysWhereTheTimeGoes) {
+  TestServer server(WithPages);
+  MakeGood(server);
+  EXPECT_TRUE(Ask(server, "matrix?name=good")["time"].is_null());
+  ExpectGood(server);
+  const json time = Ask(server, "matrix?name=good")["time"];
+  EXPECT_GT(time["seconds"], 0);
+  EXPECT_TRUE(time["phases"].contains("kernel")) << time;
+  EXPECT_EQ(time["transport"], "stream");
+  EXPECT_THAT(time["finding"].get<std::string>(), HasSubstr("%, is "));
 }
 
 TEST(Page, ToLookAtAMatrixIsNoUseOfIt) {
@@ -368,6 +404,13 @@ TEST_F(PageOfTenants, AnOperatorSeesEverything) {
   EXPECT_THAT(NamesOf(As("boss", "matrices?sort=tenant")), ElementsAre("of-alice", "of-bob"));
   As("boss", "matrix?tenant=alice&name=of-alice");
   EXPECT_THAT(As("boss", "configuration")["yaml"].get<std::string>(), HasSubstr("access_file"));
+  const json units = As("boss", "configuration")["units"];
+  EXPECT_EQ(units["host_memory"], "bytes");
+  EXPECT_EQ(units["buffer_time_to_live"], "seconds");
+  EXPECT_EQ(units["slow_request"], "seconds");
+  EXPECT_EQ(units["ring_spin"], "microseconds");
+  EXPECT_FALSE(units.contains("max_queued"));
+  EXPECT_FALSE(units.contains("listen"));
   EXPECT_EQ(As("boss", "requests")["recent"].size(), 2u);
   EXPECT_GE(As("boss", "tenants")["total"], 2);
 }

@@ -146,6 +146,15 @@ function askForToken(why) {
 
 // ---- Where we are: "#/matrices?sort=bytes"
 
+/** What is no text in an address stays as it is. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch (error) {
+    return text;
+  }
+}
+
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
   const parameters = Object.fromEntries(new URLSearchParams(query || ''));
@@ -415,7 +424,8 @@ class Chart {
     const text = shown.map((one) =>
       `${one.name} ${one.values[index] > 0 ? this.format(one.values[index]) : NONE}`).join(' · ');
     this.readout.textContent = shown.length === 0 ? this.empty :
-        `${ago < 2 * this.step ? 'now' : seconds(ago) + ' ago'}: ${text} ${this.unit}`;
+        `${ago < 2 * this.step ? `in the last ${this.step} s` : `${seconds(ago)} ago`}: ` +
+        `${text} ${this.unit}`;
     this.figure.setAttribute('aria-label', `${this.title}. ${this.readout.textContent}`);
     replace(this.names, h('ul', {class: 'legend'}, this.series.map((one, n) =>
       one.values.some((value) => value > 0) ?
@@ -492,7 +502,7 @@ function overview() {
     sort: 'rate', order: 'desc', empty: 'no matrix yet: sparsectl upload FILE',
   });
   busiest.before.parentElement.remove();
-  const slowest = card('Slowest requests of the last hour', h('div', {}));
+  const slowest = card('Slowest requests of the last hour', phaseLegend(), h('div', {}));
   return {
     element: h('div', {}, h('h1', {class: 'hidden-text'}, 'Overview'), numbers,
                h('div', {class: 'grid'}, throughput.element, latency.element), nodes,
@@ -501,18 +511,18 @@ function overview() {
       const live = status.live, now = recentRates(live), totals = status.totals;
       const cpu = status.devices.find((device) => device.memory);
       replace(numbers, tiles([
-        ['Requests a second', digits(now.perSecond)],
+        ['Requests a second', digits(now.perSecond), 'in the last 10 s'],
         ['Latency, median', seconds(now.p50), now.before],
         ['Latency, 99 %', seconds(now.p99), now.before],
-        ['Failed in a minute', whole.format(now.failed),
+        ['Failed in the last minute', whole.format(now.failed),
             `callers’ ${whole.format(now.wrong)}`],
         ['Matrices', whole.format(totals.matrices),
          totals.patterns === undefined ? '' : `${whole.format(totals.patterns)} patterns`],
         totals.preparations === undefined ?
             null : ['Preparations', whole.format(totals.preparations)],
         ['In flight', whole.format(totals.requests_in_flight)],
-        cpu ? ['Host memory', bytes(used(cpu)), `of ${bytes(cpu.memory.limit)}`] :
-              ['Host memory', bytes(totals.host_bytes || 0)],
+        cpu ? ['Host memory in use', bytes(cpu.memory.used), `of ${bytes(cpu.memory.limit)}`] :
+              ['Host memory in use', bytes(totals.host_bytes || 0)],
       ]));
       const ended = live.points.slice(0, -1), n = live.operations.length;
       throughput.show(live.operations.map((name, i) => ({name,
@@ -550,8 +560,6 @@ async function refreshTop(table) {
   table.emptyLine.textContent = answer.rows.length === 0 ? table.empty : 'none was used lately';
   replace(table.body, busy.map((row) => tableRow(table.columns, row)));
 }
-const used = (device) => Object.entries(device.memory.uses)
-    .filter(([use]) => use !== 'kept').reduce((sum, [, value]) => sum + value, 0);
 
 function matrixColumns() {
   return [
@@ -568,12 +576,12 @@ function matrixColumns() {
      cell: (row) => latencyOf(row, row.p50)},
     {title: '99 %', sort: 'p99', right: true, brief: true, class: 'wide',
      cell: (row) => latencyOf(row, row.p99)},
-    {title: 'Over CSR', sort: 'gain', right: true, brief: true, cell: (row) => gain(row.gain)},
+    {title: 'Speed-up', sort: 'gain', right: true, brief: true, cell: (row) => gain(row.gain)},
     {title: 'Roofline', sort: 'roofline', right: true, brief: true, class: 'wide',
      cell: roofline},
     {title: 'Plan', class: 'wide plan', brief: true, cell: (row) => row.plan ?
-      [row.plan, h('div', {class: 'dim'},
-        row.in_use === false ? `${row.class}, not used yet` : row.class)] :
+      [planText(row.plan), h('div', {class: 'dim'},
+        row.in_use === false ? `${row.class}, no request yet` : row.class)] :
       NONE},
   ];
 }
@@ -645,19 +653,36 @@ class Picture {
   }
 }
 
+/** A pipeline by its steps; with their parameters on pointing at it, and where it is read aloud. */
+function pipeline(recipe) {
+  const steps = recipe.replace(/\([^)]*\)/g, '');
+  return steps === recipe ? recipe :
+    h('span', {title: recipe, class: 'shortened'}, broken(steps),
+      h('span', {class: 'hidden-text'}, ` (${recipe})`));
+}
+/** A kernel's name, which may be broken behind its dots and underscores. */
+const kernel = (name) => h('span', {}, broken(name));
+/** "<pipeline> / <kernel>". */
+function planText(plan) {
+  const at = plan.lastIndexOf(' / ');
+  return at < 0 ? plan :
+    h('span', {}, pipeline(plan.slice(0, at)), ' / ', kernel(plan.slice(at + 3)));
+}
+const broken = (name) => name.split(/(?<=[._])/).flatMap((part) => [part, h('wbr')]);
+
 /** The problem signature, and of SpGEMM which product and by which layouts. */
 const signature = (row) =>
   [row.class, row.product ? h('div', {class: 'dim'}, row.product) : null].filter(Boolean);
 const PLAN_COLUMNS = [
-  {title: 'For', cell: (row) => [...signature(row), row.in_use ?
+  {title: 'Signature', class: 'signature', cell: (row) => [...signature(row), row.in_use ?
     [' ', pill('in use', 'good')] : null].flat().filter(Boolean)},
   {title: 'Used', right: true, class: 'middle',
    cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
-  {title: 'Pipeline', class: 'plan', cell: (row) => row.recipe},
-  {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel},
-  {title: 'Plain CSR', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
+  {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.recipe)},
+  {title: 'Kernel', class: 'plan middle', cell: (row) => kernel(row.kernel)},
+  {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
-  {title: 'Over CSR', right: true, cell: (row) => gain(row.gain)},
+  {title: 'Speed-up', right: true, cell: (row) => gain(row.gain)},
   {title: 'Roofline', right: true, class: 'wide', cell: roofline},
   {title: 'Serves since', right: true, class: 'wide keep',
    cell: (row) => row.since === null ? NONE : moment(row.since)},
@@ -666,21 +691,21 @@ const PLAN_COLUMNS = [
     row.reason].filter(Boolean)},
 ];
 const CANDIDATE_COLUMNS = [
-  {title: 'Pipeline', class: 'plan', cell: (row) => row.recipe || 'all'},
-  {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel || NONE},
-  {title: 'For', cell: signature},
+  {title: 'Pipeline', class: 'plan', cell: (row) => row.recipe ? pipeline(row.recipe) : 'all'},
+  {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel ? kernel(row.kernel) : NONE},
+  {title: 'Signature', class: 'signature', cell: signature},
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
-  {title: 'Over CSR', cell: (row) => row.gain === undefined ? NONE :
+  {title: 'Speed-up', cell: (row) => row.gain === undefined ? NONE :
     [meter((row.gain || 0) / 4, 0.25), gain(row.gain)]},
   {title: 'Roofline', right: true, class: 'wide', cell: roofline},
   {title: 'GFLOP/s', right: true, class: 'wide',
    cell: (row) => row.gflops ? digits(row.gflops) : NONE},
   {title: 'Built in', right: true, class: 'wide', cell: (row) => ms(row.preparation_ms)},
-  {title: 'Outcome', class: 'wrap', cell: (row) => row.chosen ? pill('chosen', 'good') :
+  {title: 'Outcome', class: 'wrap outcome', cell: (row) => row.chosen ? pill('chosen', 'good') :
     row.reason === undefined ? 'measured' : row.reason},
 ];
 const LAYOUT_COLUMNS = [
-  {title: 'Pipeline', class: 'plan', cell: (row) => row.recipe},
+  {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.recipe)},
   {title: 'Kind', cell: (row) => row.kind},
   {title: 'Bytes', right: true, cell: (row) => bytes(row.bytes)},
   {title: 'Built in', right: true, cell: (row) => seconds(row.build_seconds)},
@@ -697,6 +722,7 @@ function matrix(parameters) {
   const which = {tenant: parameters.tenant || '', name: parameters.name || ''};
   const head = h('div', {class: 'bar-line'}, h('h1', {}, which.name), h('span', {}));
   const known = card('', h('div', {}));
+  const time = h('div', {hidden: true});
   const pictures = h('div', {class: 'pictures'});
   const plans = h('div', {}), layouts = h('div', {}), progress = h('div', {});
   const candidates = new ServerTable({
@@ -704,6 +730,7 @@ function matrix(parameters) {
     parameters: which, columns: CANDIDATE_COLUMNS, empty: 'nothing was tried yet'});
   const drawn = [];
   let shown = '';
+  const orderText = h('p', {class: 'empty'});
   const showPictures = (layout) => {
     const key = layout ? layout.recipe : 'none';
     if (shown === key) return;
@@ -725,16 +752,33 @@ function matrix(parameters) {
   }}});
   const which_order = h('span', {class: 'search', hidden: true},
                         h('label', {for: 'order', class: 'dim'}, 'Order'), orders);
-  return {
-    element: h('div', {}, h('p', {}, h('a', {href: '#/matrices'}, '← Matrices')), head, known,
+  const back = h('p', {}, h('a', {href: '#/matrices'}, '← Matrices'));
+  const none = h('p', {hidden: true}, 'There is no matrix of this name' +
+      (which.tenant ? ` of ${which.tenant}` : '') + ', or it is not yours to see.');
+  const there = h('div', {hidden: true}, known,
+      time,
       h('section', {class: 'card'}, h('div', {class: 'bar-line'}, h('h2', {}, 'Pattern'),
           which_order),
-        pictures),
-      progress, card('Plans', plans), candidates.element, card('Layouts', layouts)),
+        pictures, orderText),
+      progress, card('Plans', plans), candidates.element, card('Layouts', layouts));
+  return {
+    element: h('div', {}, back, head, none, there),
     drawn,
     async refresh() {
-      const [row] = await Promise.all([ask('matrix', which), candidates.refresh()]);
+      let row = null;
+      try {
+        row = await ask('matrix', which);
+      } catch (error) {
+        if (error.status !== 404) throw error;
+      }
+      none.hidden = row !== null;
+      there.hidden = row === null;
+      head.lastChild.hidden = row === null;
+      if (row === null) return;
+      await candidates.refresh();
       replace(head.lastChild, state(row.state));
+      time.hidden = !row.time;
+      if (row.time) replace(time, timeCard(row.time));
       const features = row.features;
       replace(known.lastChild, facts([
         ['Owner', row.tenant], ['Rows × columns',
@@ -747,7 +791,9 @@ function matrix(parameters) {
         ['Rate', row.rate < 0.005 ? 'not used lately' : `${rate(row.rate)} a second`],
         ['Latency', row.p50 === null || row.rate < 0.005 ? NONE :
             `${seconds(row.p50)} median, ${seconds(row.p99)} at 99 %`],
-        ['Over plain CSR', gain(row.gain)], ['Share of the memory roofline', roofline(row)],
+        ['Speed-up over plain CSR', row.gain === null && row.plan.startsWith('csr / ') ?
+            'plain CSR serves' : gain(row.gain)],
+        ['Share of the memory roofline', roofline(row)],
         features ? ['Density', percent(features.density)] : null,
         features ? ['Nonzeros a row', `${digits(features.row_nonzeros_mean)} (${whole.format(
           features.row_nonzeros_min)} to ${whole.format(features.row_nonzeros_max)})`] : null,
@@ -755,8 +801,10 @@ function matrix(parameters) {
         ['Pattern', h('span', {class: 'mono', title: row.pattern}, row.pattern.slice(0, 16))],
       ]));
       const reordered = row.layouts.filter((layout) => layout.reordered);
-      const recipes = row.plans.map((plan) => plan.recipe);
-      const planned = reordered.find((layout) => recipes.includes(layout.recipe));
+      // That of the plan that requests use, else of another signature's.
+      const plansOf = (layout) => row.plans.filter((plan) => plan.recipe === layout.recipe);
+      const planned = reordered.find((one) => plansOf(one).some((plan) => plan.in_use)) ||
+          reordered.find((one) => plansOf(one).length > 0);
       const layout = reordered.find((one) => one.recipe === chosen) || planned || reordered[0];
       if (orders.length !== reordered.length) {
         replace(orders, reordered.map((one) => h('option', {value: one.recipe}, one.recipe)));
@@ -764,6 +812,7 @@ function matrix(parameters) {
       if (layout) orders.value = layout.recipe;
       which_order.hidden = reordered.length < 2;
       showPictures(layout);
+      orderText.textContent = orderNote(row, layout, layout ? plansOf(layout) : []);
       const job = row.preparation;
       const working = row.state !== 'READY' || job.detail;
       progress.hidden = !working;
@@ -776,6 +825,25 @@ function matrix(parameters) {
       drawn.forEach((picture) => picture.draw());
     },
   };
+}
+
+/** What the order of the second picture is for, or why there is none. */
+function orderNote(row, layout, plans) {
+  if (layout) {
+    return plans.length > 0 ?
+      `The second order serves ${plans.map((plan) => plan.class).join(', ')}.` :
+      'No plan uses the second order now.';
+  }
+  if (row.plans.length === 0) return 'No order of the rows was tried yet.';
+  return 'No reordering won: every plan reads the rows as they were uploaded.';
+}
+
+/** Where the time of a matrix's products goes. */
+function timeCard(time) {
+  return card('Where the time goes', h('p', {}, `On average a product took ${
+    seconds(time.seconds)}${time.transport ? ` (transport: ${time.transport})` : ''}. `,
+    time.finding), phases(time, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
+      time.phases[phase] ? seconds(time.phases[phase]) : NONE])));
 }
 
 function preparationLine(job) {
@@ -818,28 +886,31 @@ function preparations() {
 }
 
 const PHASES = ['queue', 'receive', 'setup', 'to_device', 'kernel', 'from_device', 'send'];
-function phases(row) {
+const phaseLegend = () => legend(PHASES.map((phase) => [phase.replace('_', ' ')]));
+function phases(row, small = true) {
   const parts = PHASES.map((phase) => [phase, row.phases[phase] || 0]);
   const text = parts.filter(([, value]) => value > 0)
     .map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
   if (!text) return NONE;
   const sum = Math.max(row.seconds, parts.reduce((all, [, value]) => all + value, 0));
-  return h('span', {title: text}, stack(parts, sum, true), h('span', {class: 'hidden-text'}, text));
+  return h('span', {title: text}, stack(parts, sum, small),
+           h('span', {class: 'hidden-text'}, text));
 }
 const asked = (row) =>
   [row.k > 0 ? `K=${row.k}` : '', row.parameters].filter(Boolean).join(' ') || NONE;
 
 const REQUEST_COLUMNS = [
   {title: 'Operation', class: 'brief', cell: (row) => row.op},
-  {title: 'Of', class: 'wrap', cell: (row) => row.matrix || NONE},
+  {title: 'Matrix or buffer', class: 'wrap', cell: (row) => row.matrix || NONE},
   {title: 'Parameters', class: 'middle', cell: asked},
   {title: 'Took', right: true, cell: (row) => seconds(row.seconds)},
   {title: 'Phases', class: 'middle', cell: phases},
-  {title: 'Plan', class: 'wide plan', cell: (row) => row.plan || NONE},
+  {title: 'Plan', class: 'wide plan', cell: (row) => row.plan ? planText(row.plan) : NONE},
   {title: 'In', right: true, class: 'wide',
    cell: (row) => row.bytes_in ? bytes(row.bytes_in) : NONE},
   {title: 'Out', right: true, class: 'wide',
    cell: (row) => row.bytes_out ? bytes(row.bytes_out) : NONE},
+  {title: 'Transport', class: 'wide', cell: (row) => row.transport || NONE},
   {title: 'Tenant', class: 'wide', cell: (row) => row.tenant},
   {title: 'Ended', right: true, class: 'middle', cell: (row) => clock(row.ended)},
   {title: 'Result', cell: (row) => pill(row.code === 'OK' ? 'OK' : 'failed', codeKind(row.code))},
@@ -853,7 +924,7 @@ function requests() {
   const running = h('div', {}), slowest = h('div', {}), recent = h('div', {});
   const IN_FLIGHT = [
     {title: 'Operation', cell: (row) => row.op},
-    {title: 'Of', class: 'wrap', cell: (row) => row.matrix || NONE},
+    {title: 'Matrix or buffer', class: 'wrap', cell: (row) => row.matrix || NONE},
     {title: 'Parameters', cell: asked},
     {title: 'Since', right: true, cell: (row) => seconds(row.seconds)},
     {title: 'It is', cell: (row) => row.activity},
@@ -861,9 +932,7 @@ function requests() {
   ];
   return {
     element: h('div', {}, h('h1', {}, 'Requests'), card('In flight, the oldest', running),
-      card('Slowest of the last hour',
-          legend(PHASES.map((phase) => [phase.replace('_', ' ')])),
-           slowest),
+      card('Slowest of the last hour', phaseLegend(), slowest),
       card('Last ended', recent)),
     async refresh() {
       const answer = await ask('requests');
@@ -876,7 +945,8 @@ function requests() {
 
 function buffers() {
   const table = new ServerTable({
-    title: 'Buffers', heading: 'h1', caption: 'Dense matrices kept under a name', endpoint: 'buffers', keep: true,
+    title: 'Buffers', heading: 'h1', caption: 'Dense matrices kept under a name',
+    endpoint: 'buffers', keep: true,
     sort: 'name', order: 'asc', empty: 'there are no buffers',
     columns: [
       {title: 'Buffer', sort: 'name', cell: (row) => row.name},
@@ -886,11 +956,12 @@ function buffers() {
       {title: 'Bytes', sort: 'bytes', right: true, cell: (row) => bytes(row.bytes)},
       {title: 'Version', sort: 'version', right: true, class: 'wide',
        cell: (row) => whole.format(row.version)},
-      {title: 'Not used for', sort: 'idle', right: true, class: 'middle',
+      {title: 'Unused for', sort: 'idle', right: true, class: 'middle',
        cell: (row) => seconds(row.idle_seconds)},
-      {title: 'Stays unused for', right: true, class: 'wide', cell: (row) =>
-        row.time_to_live_seconds > 0 ? seconds(row.time_to_live_seconds) : 'ever'},
-      {title: 'Where', class: 'wide', cell: (row) => [row.parts ? `columns over ${row.parts} GPUs` : '', row.resident ? 'memory' : '',
+      {title: 'Time to live', right: true, class: 'wide', cell: (row) =>
+        row.time_to_live_seconds > 0 ? seconds(row.time_to_live_seconds) : 'for ever'},
+      {title: 'Where', class: 'wide', cell: (row) => [
+        row.parts ? `columns over ${row.parts} GPUs` : '', row.resident ? 'memory' : '',
         row.durable ? 'disk' : ''].filter(Boolean).join(', ')},
     ],
   });
@@ -914,12 +985,17 @@ function devices() {
         const memory = device.memory;
         const uses = memory ? Object.entries(memory.uses) : [];
         return h('section', {class: 'card'},
-          h('div', {class: 'bar-line'}, h('h2', {}, device.name), device.unavailable ?
-            pill('does not serve', 'bad') : pill('serves', 'good'),
+          h('div', {class: 'bar-line'}, h('h2', {}, device.name),
+            !device.found ? pill('not there') : device.unavailable ?
+              pill('does not serve', 'bad') : pill('serves', 'good'),
             h('span', {class: 'dim'}, device.unavailable || device.description)),
           memory ? h('div', {}, facts([
-            ['Memory', `${bytes(used(device))} of ${bytes(memory.limit)}`],
-            ['Most so far', bytes(memory.peak)],
+            ['Memory in use', `${bytes(memory.used)} of ${bytes(memory.limit)}`],
+            ['Most in use so far', bytes(memory.peak)],
+            memory.kept === undefined ? null :
+              ['Kept for the next request, not in use', bytes(memory.kept)],
+            memory.reserved > 0 ?
+              ['Set aside for messages, not in use', bytes(memory.reserved)] : null,
             ['Busy worker slots', busy === null ? NONE : digits(Math.max(0, busy))],
             ['Busy so far', seconds(device.busy_seconds)],
             ['Waiting requests', whole.format(device.queue_depth)],
@@ -950,7 +1026,7 @@ function tenants() {
        cell: (row) => digits(row.weight)},
       {title: 'Device seconds', sort: 'seconds', right: true, cell: (row) =>
         row.seconds === undefined ? NONE : seconds(row.seconds)},
-      {title: 'Used of its share', cell: (row) => row.used_share === undefined ? NONE :
+      {title: 'Device time', cell: (row) => row.used_share === undefined ? NONE :
         h('span', {title: 'the line is what its weight entitles it to, if all want everything'},
           meter(row.used_share, row.entitled_share),
           `${percent(row.used_share)} of ${percent(row.entitled_share)}`)},
@@ -984,16 +1060,25 @@ function tenants() {
   };
 }
 
+/** A setting's number for people; `unit` as the server says it. */
+function withUnit(value, unit) {
+  const number = Number(value);
+  if (!unit || value === '' || Number.isNaN(number)) return '';
+  if (unit === 'bytes') return bytes(number);
+  if (unit === 'microseconds') return `${digits(number)} µs`;
+  return number < 120 ? `${digits(number)} s` : span(number);
+}
+
 function configuration() {
   const lines = h('div', {});
   let shown = false;
   return {
     element: h('div', {}, h('h1', {}, 'Configuration'),
       card('', h('p', {class: 'dim'}, 'As it is in force; in a file for --config it would bring ' +
-                                      'about the same. Sizes are in bytes.'), lines)),
+                                      'about the same.'), lines)),
     async refresh() {
       if (shown) return;
-      const {yaml} = await ask('configuration');
+      const {yaml, units} = await ask('configuration');
       const rows = yaml.split('\n').filter(Boolean).map((line) => {
         const colon = line.indexOf(':');
         return {key: line.slice(0, colon), value: line.slice(colon + 1).trim()};
@@ -1002,10 +1087,19 @@ function configuration() {
       replace(lines, plainTable('Configuration', [
         {title: 'Key', cell: (row) => h('span', {class: 'mono'}, row.key)},
         {title: 'Value', class: 'wrap', cell: (row) => h('span', {class: 'mono'}, row.value)},
-        {title: '', class: 'dim', cell: (row) =>
-          /^\d{5,}$/.test(row.value) && !/time|seconds|requests|queued/.test(row.key) ? bytes(Number(row.value)) : ''},
+        {title: 'That is', class: 'dim', cell: (row) => withUnit(row.value, units[row.key])},
       ], rows, 'empty'));
     },
+  };
+}
+
+/** Of an address that is none, and of a matrix that there is not. */
+function notFound() {
+  return {
+    element: h('div', {}, h('h1', {}, 'There is no such page'),
+      h('p', {}, `Nothing is at “${location.hash}”. The views are above; `,
+        h('a', {href: '#/matrices'}, 'all matrices'), '.')),
+    async refresh() { /* it stays so */ },
   };
 }
 
@@ -1031,12 +1125,13 @@ function showTabs(view) {
 function open() {
   const {view, parameters} = place();
   const known = VIEWS.find(([name]) => name === view);
-  if (!known && view !== 'matrix') {
-    history.replaceState(null, '', address(''));
+  if (view.startsWith('matrices/')) {  // as one would guess it
+    const name = decoded(view.slice('matrices/'.length));
+    history.replaceState(null, '', address('matrix', {name}));
     return open();
   }
   const [title, make] = view === 'matrix' ? [parameters.name || 'Matrix', matrix] :
-      [known[1], known[2]];
+      known ? [known[1], known[2]] : ['Not found', notFound];
   document.title = `${title} · sparsed`;
   showTabs(view);
   current = make(parameters);

@@ -405,12 +405,14 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   o.inner_reordered = o.reordered;
   const Width wide(1000);
   std::string text = ExplanationText("m", e, false);
-  EXPECT_THAT(text, HasSubstr("in cache: all 953.67 MiB fit the last level cache, so that memory "
-                              "does not bound it; what does is not known while the device is not "
-                              "calibrated (`sparsectl calibrate`"));
+  EXPECT_THAT(text,
+              HasSubstr("in cache: all 953.67 MiB fit the last level cache, so that memory "
+                        "does not bound it; what does, its own rate, arithmetic or neither, is "
+                        "known once the device is calibrated: sparsectl calibrate"));
   EXPECT_THAT(text, testing::Not(HasSubstr("a reordering")));
   // Nothing is known of the roof: its columns are gone.
   EXPECT_THAT(text, testing::Not(HasSubstr("BEST ms")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("what the ROOF")));
   EXPECT_THAT(text, HasSubstr("MEASURED ms"));
   e.cache_bytes_per_second = 1e11;
   e.inner_cache_bytes = 2 << 20;
@@ -426,8 +428,10 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
               HasSubstr("arithmetic does: 1e+09 operations take 1000.0000 ms at 1 GFLOP/s"));
   o.cache_limit = "overhead";
   o.measured_ms = 9000;
-  EXPECT_THAT(ExplanationText("m", e, false),
-              HasSubstr("which need 1000.0000 ms of the 9000.0000 ms that it takes"));
+  EXPECT_THAT(
+      ExplanationText("m", e, false),
+      testing::AllOf(HasSubstr("which need 1000.0000 ms of the 9000.0000 ms that it takes"),
+                     HasSubstr("csr.row_balanced on csr: 0.1 GFLOP/s, 11 % of what arithmetic")));
 }
 
 TEST(Explanation, BeginsWithWhereTheTimeOfRequestsWent) {

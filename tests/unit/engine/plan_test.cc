@@ -390,16 +390,16 @@ TEST(Asked, SaysWhatThereIs) {
   EXPECT_THAT(refusal("apst", "", Spmm(32)), HasSubstr("unknown step 'apst'; known: csr,"));
   EXPECT_THAT(refusal("aspt(tiles=3)", "", Spmm(32)), HasSubstr("known: min_dense, panel"));
   EXPECT_EQ(refusal("", "cpu.csr.fast", Spmm(32, true)),
-            "kernel: 'cpu.csr.fast' is none; spmm^T f32 k<=32 cpu from csr is computed by: "
+            "kernel: 'cpu.csr.fast' is none; spmm^T K=32 f32 cpu from csr is computed by: "
             "cpu.csr.scatter");
   EXPECT_EQ(refusal("aspt", "cpu.csr.slab", Spmm(32)),
-            "kernel: 'cpu.csr.slab' takes layouts of kind csr, not aspt; spmm f32 k<=32 cpu from "
+            "kernel: 'cpu.csr.slab' takes layouts of kind csr, not aspt; spmm K=32 f32 cpu from "
             "aspt(panel=64,min_dense=2) is computed by: cpu.aspt.panel");
   EXPECT_THAT(refusal("aspt", "cpu.aspt.panel_dot", Spmm(32)),
               HasSubstr("'cpu.aspt.panel_dot' does not do that; "));
   EXPECT_THAT(
       refusal("aspt", "cpu.aspt.panel", Spmm(32, false, ElementType::kF16)),
-      HasSubstr("no kernel computes spmm f16 k<=32 cpu from aspt(panel=64,min_dense=2); "
+      HasSubstr("no kernel computes spmm K=32 f16 cpu from aspt(panel=64,min_dense=2); "
                 "there are kernels for: csr, transpose, dcsr, bcsr(width=0), lsh_cluster("));
   EXPECT_THAT(refusal("aspt", "", Spmm(32, true)), HasSubstr("no kernel computes spmm^T"));
   EXPECT_THAT(refusal("aspt", "", spgemm),
@@ -422,7 +422,7 @@ TEST(Asked, SaysWhatThereIs) {
   EXPECT_EQ(refusal("bcsr(width=4,height=4)", "cpu.bcsr.blocks", Spmm(32)), "");
   EXPECT_EQ(refusal("bcsr", "cpu.bcsr.blocks", Spmm(32)), "");
   EXPECT_THAT(refusal("bcsr(width=4)", "", Spmm(32, true)),
-              HasSubstr("no kernel computes spmm^T f32 k<=32 cpu from bcsr(width=4)"));
+              HasSubstr("no kernel computes spmm^T K=32 f32 cpu from bcsr(width=4)"));
   EXPECT_EQ(refusal("transpose > bcsr(width=4)", "", Spmm(32, true)), "");
   EXPECT_THAT(refusal("bcsr(width=4)", "", spgemm),
               HasSubstr("no kernel of SpGEMM reads its factors from bcsr(width=4); "));

@@ -311,7 +311,7 @@ TEST(Preparation, TriesReorderingOnShuffledClusters) {
   Pattern& pattern = *(*matrix)->pattern();
   const PreparationStatus status = pattern.progress().status();
   EXPECT_EQ(status.state, PreparationState::kReady) << status.detail;
-  EXPECT_THAT(status.message, HasSubstr("spmm f32 k<=32 cpu"));
+  EXPECT_THAT(status.message, HasSubstr("spmm K=32 f32 cpu"));
   EXPECT_EQ(status.detail, "") << "plans and decisions say it all";
   EXPECT_GT(status.seconds, 0);
   const PlanTable::Found found = pattern.plans().Find(Class(Operation::kSpmm));
@@ -1009,7 +1009,7 @@ TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
   site.preparation.RequestTrial(*matrix, problem);
   EXPECT_EQ(site.preparation.pending(), 0);
   EXPECT_EQ(site.listener.ends("ready"), 2);
-  EXPECT_THAT(pattern.progress().status().message, HasSubstr("sddmm f32 k<=32 cpu"));
+  EXPECT_THAT(pattern.progress().status().message, HasSubstr("sddmm K=32 f32 cpu"));
   CheckDecisions(pattern, Class(Operation::kSpmm));
   CheckDecisions(pattern, ClassOf(problem));
   CheckConsistent(site, pattern);
