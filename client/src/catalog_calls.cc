@@ -6,6 +6,7 @@
 
 #include "client/src/convert.h"
 #include "client/src/exchange.h"
+#include "client/src/sharded.h"
 #include "sparsed/v1/catalog.pb.h"
 
 namespace sparsed {
@@ -136,7 +137,11 @@ Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const 
   request.set_name(name);
   return LaunchUnary<v1::MatrixInfo, MatrixInfo>(
       connection, "/sparsed.v1.Catalog/Get", options, true, request,
-      [](const v1::MatrixInfo& reply) { return FromProto(reply); });
+      [raw = connection.get(), name](const v1::MatrixInfo& reply) {
+        MatrixInfo info = FromProto(reply);
+        NoteShards(raw->nodes(), name, info);
+        return info;
+      });
 }
 
 Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,

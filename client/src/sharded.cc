@@ -69,6 +69,16 @@ absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(const absl::Status& sta
   return ShardedOf(FromProto(info));
 }
 
+void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
+  if (info.shards.empty()) return;
+  // What is known of these shards by now stays known.
+  const std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
+  if (known != nullptr && known->info().shards.front().matrix == info.shards.front().matrix) {
+    return;
+  }
+  if (auto sharded = ShardedOf(info); sharded.ok()) nodes.LearnSharded(name, *std::move(sharded));
+}
+
 ShardedMatrix::ShardedMatrix(MatrixInfo info)
     : info_(std::move(info)), numbers_(info_.shards.size()) {
   int64_t nnz = 0;
@@ -124,27 +134,29 @@ absl::StatusOr<std::shared_ptr<const std::vector<int64_t>>> ShardedMatrix::Begin
     const MutexLock lock(mutex_);
     if (begins_ != nullptr) return begins_;
   }
-  constexpr int64_t kNone = -1;
-  std::vector<int64_t> begins(static_cast<size_t>(info_.rows) + 1, kNone);
+  // All of them before there is memory for as many rows as the server says.
+  std::vector<std::shared_ptr<const ShardNumbers>> all;
   for (size_t shard = 0; shard < info_.shards.size(); ++shard) {
     const auto numbers = Numbers(connection, work, shard);
     if (!numbers.ok()) return numbers.status();
-    for (size_t j = 0; j < (*numbers)->rows.size(); ++j) {
-      begins[static_cast<size_t>((*numbers)->rows[j])] = (*numbers)->begins[j];
+    all.push_back(*numbers);
+  }
+  constexpr int64_t kNone = -1;
+  std::vector<int64_t> begins(static_cast<size_t>(info_.rows) + 1, kNone);
+  for (const auto& numbers : all) {
+    for (size_t j = 0; j < numbers->rows.size(); ++j) {
+      begins[static_cast<size_t>(numbers->rows[j])] = numbers->begins[j];
     }
   }
   begins.back() = info_.nnz;
   // Each row is one shard's, and only one's: as many as there are.
   if (begins.front() != 0 || !std::ranges::is_sorted(begins)) return MakesNoSense("numbers");
-  for (const ShardInfo& shard : info_.shards) {
-    const auto numbers =
-        Numbers(connection, work, static_cast<size_t>(&shard - info_.shards.data()));
-    if (!numbers.ok()) return numbers.status();
+  for (size_t shard = 0; shard < all.size(); ++shard) {
     int64_t nnz = 0;
-    for (const int32_t row : (*numbers)->rows) {
+    for (const int32_t row : all[shard]->rows) {
       nnz += begins[static_cast<size_t>(row) + 1] - begins[static_cast<size_t>(row)];
     }
-    if (nnz != shard.nnz) return MakesNoSense("numbers");
+    if (nnz != info_.shards[shard].nnz) return MakesNoSense("numbers");
   }
   auto shared = std::make_shared<const std::vector<int64_t>>(std::move(begins));
   const MutexLock lock(mutex_);
@@ -187,11 +199,6 @@ absl::StatusOr<CsrMatrix> DownloadSharded(Connection& connection, ShardWork& wor
   const MatrixInfo& info = sharded.info();
   std::vector<CsrMatrix> parts;
   std::vector<std::shared_ptr<const ShardNumbers>> numbers;
-  CsrMatrix whole;
-  whole.rows = info.rows;
-  whole.cols = info.cols;
-  // At first of each row how many nonzeros it has.
-  whole.row_offsets.assign(static_cast<size_t>(info.rows) + 1, 0);
   for (size_t shard = 0; shard < info.shards.size(); ++shard) {
     const ShardInfo& of = info.shards[shard];
     absl::StatusOr<CsrMatrix> part = DownloadPart(connection, work, of.matrix);
@@ -201,14 +208,22 @@ absl::StatusOr<CsrMatrix> DownloadSharded(Connection& connection, ShardWork& wor
     if (part->rows != of.rows || part->cols != of.cols || part->type() != info.type) {
       return MakesNoSense("shards");
     }
-    for (int64_t row = 0; row < of.rows; ++row) {
-      const auto i = static_cast<size_t>(row);
-      const int64_t to = (*known)->rows.empty() ? of.first_row + row : (*known)->rows[i];
-      whole.row_offsets[static_cast<size_t>(to) + 1] =
-          part->row_offsets[i + 1] - part->row_offsets[i];
-    }
     parts.push_back(*std::move(part));
     numbers.push_back(*known);
+  }
+  CsrMatrix whole;
+  whole.rows = info.rows;
+  whole.cols = info.cols;
+  // At first of each row how many nonzeros it has.
+  whole.row_offsets.assign(static_cast<size_t>(info.rows) + 1, 0);
+  for (size_t shard = 0; shard < parts.size(); ++shard) {
+    for (int64_t row = 0; row < parts[shard].rows; ++row) {
+      const auto i = static_cast<size_t>(row);
+      const int64_t to = numbers[shard]->rows.empty() ? info.shards[shard].first_row + row
+                                                      : numbers[shard]->rows[i];
+      whole.row_offsets[static_cast<size_t>(to) + 1] =
+          parts[shard].row_offsets[i + 1] - parts[shard].row_offsets[i];
+    }
   }
   for (size_t row = 0; row + 1 < whole.row_offsets.size(); ++row) {
     whole.row_offsets[row + 1] += whole.row_offsets[row];

@@ -51,6 +51,9 @@ class ShardedMatrix {
   std::shared_ptr<const std::vector<int64_t>> begins_ ABSL_GUARDED_BY(mutex_);
 };
 
+/// A server said what `name` is: further calls need not ask.
+void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info);
+
 // Each of these takes what the call of the whole takes. They ask `connection` for what `name` is,
 // if nothing is known or what is known is wrong by now.
 

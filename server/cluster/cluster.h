@@ -305,7 +305,7 @@ class Cluster {
   /// The shards of a record that is no more, or another, are no matrix's from now on.
   void RetireLocked(const MatrixRecord& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Shards that this node owns and that no matrix is made of.
-  void DropStrays(const std::vector<MatrixRecord>& records);
+  void DropStrays();
 
   /// If the directory says so, too, when it is asked now.
   void DropHere(const engine::NameKey& key);

@@ -132,6 +132,7 @@ absl::Status Cluster::MayChange(const engine::NameKey& key) {
     engine_.catalog().RaiseVersions(static_cast<uint64_t>(highest_revision_));
   }
   if (!record.has_value() || record->deleted) return absl::OkStatus();
+  if (record->in_shards()) return engine::NameIsTaken(key.second);
   if (IsMine(*record)) return Own(*record);
   // It is about to take over.
   if (record->CopyAt(options_.self.name) != nullptr && !IsAlive(record->owner()) &&
@@ -820,7 +821,7 @@ void Cluster::Settle(const std::stop_token& stop) {
       }
       if (busy.held() && !arrived && PublishBusy(key).ok()) LookSoon();
     }
-    DropStrays(records);
+    DropStrays();
   }
 }
 

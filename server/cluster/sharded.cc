@@ -104,8 +104,8 @@ v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view look
 absl::Status Cluster::InShardsError(std::string_view tenant, std::string_view reference,
                                     const MatrixRecord& record) const {
   absl::Status status = absl::FailedPreconditionError(fmt::format(
-      "\"{}\" is in {} shards: there are SpMM and SDDMM with operands of the client's, download, "
-      "rename, share and delete of such a matrix, and clients of this version or a later one",
+      "\"{}\" is in {} shards: such a matrix has SpMM and SDDMM with operands of the client's, "
+      "download, rename, share and delete, and clients that know of shards",
       reference, record.shards.size()));
   const v1::MatrixInfo info = InfoOf(record, tenant);
   status.SetPayload(kInShardsUrl, absl::Cord(info.SerializeAsString()));
@@ -310,24 +310,26 @@ void Cluster::RetireLocked(const MatrixRecord& before) {
   if (before.in_shards()) retired_.insert(UploadOf(before));
 }
 
-void Cluster::DropStrays(const std::vector<MatrixRecord>& records) {
-  const std::set<engine::NameKey> live = LiveUploads(records);
-  std::set<engine::NameKey> present;
+void Cluster::DropStrays() {
+  std::set<engine::NameKey> live, present;
   std::vector<engine::NameKey> strays;
   const std::chrono::nanoseconds now = std::chrono::system_clock::now().time_since_epoch();
   {
+    // Records as they are now, and not a moment before something was retired.
     const MutexLock lock(mutex_);
-    for (const MatrixRecord& record : records) {
-      const std::optional<ShardName> shard = ParseShardName(record.key.second);
+    for (const auto& [key, record] : known_.matrices) {
+      if (record.in_shards()) live.insert(UploadOf(record));
+    }
+    for (const auto& [key, record] : known_.matrices) {
+      const std::optional<ShardName> shard = ParseShardName(key.second);
       if (!shard.has_value() || record.deleted) continue;
-      const engine::NameKey upload(record.key.first, shard->upload);
+      const engine::NameKey upload(key.first, shard->upload);
       present.insert(upload);
       if (!IsMine(record) || live.contains(upload)) continue;
       const std::chrono::nanoseconds made(record.copies.front().identity.created_unix_ns);
-      if (retired_.contains(upload) || now - made > options_.stray_patience) {
-        strays.push_back(record.key);
-      }
+      if (retired_.contains(upload) || now - made > options_.stray_patience) strays.push_back(key);
     }
+    // Those of a matrix that was renamed are some matrix's still.
     std::erase_if(retired_, [&](const engine::NameKey& upload) {
       return !present.contains(upload) || live.contains(upload);
     });

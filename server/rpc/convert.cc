@@ -10,7 +10,7 @@
 #include "engine/execution/roofline.h"
 #include "engine/memory/device.h"
 #include "engine/retry.h"
-#include "server/cluster/record.h"
+#include "server/cluster/cluster.h"
 #include "server/rpc/sentence.h"
 
 namespace sparsed::server {
@@ -199,10 +199,12 @@ grpc::Status ToGrpc(const absl::Status& status) {
 void ToProto(const absl::Status& status, v1::Status& message) {
   message.set_code(static_cast<int>(status.code()));
   message.set_message(Sentence(status));
-  if (const auto redirect = status.GetPayload(kRedirectUrl)) {
+  for (const char* const url : {kRedirectUrl, kInShardsUrl}) {
+    const auto where = status.GetPayload(url);
+    if (!where) continue;
     google::protobuf::Any& detail = *message.add_details();
-    detail.set_type_url(kRedirectUrl);
-    detail.set_value(std::string(*redirect));
+    detail.set_type_url(url);
+    detail.set_value(std::string(*where));
   }
   const auto delay = engine::RetryDelay(status);
   if (!delay) return;

@@ -24,7 +24,7 @@
 namespace sparsed::server {
 
 /// Same codes; the sentence as clients may have it (sentence.h). A RetryDelay becomes a
-/// google.rpc.RetryInfo among the details; a redirect (kRedirectUrl) goes along.
+/// google.rpc.RetryInfo among the details; kRedirectUrl and kInShardsUrl go along.
 grpc::Status ToGrpc(const absl::Status& status);
 void ToProto(const absl::Status& status, v1::Status& message);
 void ToProto(const StageRecord& record, v1::Timings& message);

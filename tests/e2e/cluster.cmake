@@ -2,3 +2,7 @@
 add_test(NAME cluster_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/cluster_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
 set_tests_properties(cluster_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)
+# Rows of one matrix on three nodes.
+add_test(NAME shards_test
+  COMMAND ${CMAKE_CURRENT_LIST_DIR}/shards_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
+set_tests_properties(shards_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)

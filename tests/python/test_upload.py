@@ -303,6 +303,20 @@ def test_names(client, name):
         client.upload(7, a)
 
 
+def test_shards(client, name):
+    """Of a server by itself: what is wrong is said here, and the rest there."""
+    a = example()
+    for shards in (0, 1025):
+        with pytest.raises(sparsed.InvalidArgument, match="1 to 1024"):
+            client.upload(name, a, shards=shards)
+    with pytest.raises(sparsed.InvalidArgument, match="shape"):
+        client.upload(name, a, shards=2, partition=[0, 1])
+    with pytest.raises(sparsed.InvalidArgument, match="needs one"):
+        client.upload(name, a, shards=13)
+    with pytest.raises(sparsed.FailedPrecondition, match="--etcd"):
+        client.upload(name, a, shards=2, partition=np.arange(12) % 2)
+
+
 def test_progress(client, name, capfd):
     steps = []
     a = sp.random(1000, 1000, 0.05, format="csr", rng=1, dtype=np.float32)

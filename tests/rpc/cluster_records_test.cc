@@ -219,6 +219,7 @@ class ClusterRecords : public testing::Test {
     options.self.address = "127.0.0.1:2";
     options.self.memory_bytes = 1 << 30;
     options.replicas = replicas;
+    options.stray_patience = stray_patience_;
     return Cluster::Join(std::move(options), std::make_unique<MemoryDirectory>(memory_),
                          server_.engine(), [](const auto&, const auto&) {});
   }
@@ -236,7 +237,26 @@ class ClusterRecords : public testing::Test {
         Upload(server_.catalog(), header, pattern_, FloatValues(pattern_.nnz(), seed)).ok());
   }
 
+  /// Parts of a matrix in shards, each of which is pattern_: it is its own columns, too.
+  void MakeParts(const std::string& upload, int shards) {
+    for (int i = 0; i < shards; ++i) {
+      for (const char* part : {"", "/columns"}) {
+        const auto made = Made(fmt::format("shards:{}/{}{}", upload, i, part), 1);
+        ASSERT_TRUE(made.ok()) << made.status();
+      }
+    }
+  }
+  Cluster::Shards ShardsOf(const std::string& upload, int count) const {
+    return {.rows = count * pattern_.rows, .cols = pattern_.cols, .upload = upload, .count = count};
+  }
+  absl::Status MakeSharded(const std::string& name, const Cluster::Shards& shards,
+                           bool replace = false) {
+    return cluster_->MakeSharded({kTenant, name}, shards, replace).status();
+  }
+
   static constexpr CopyIdentity kOther = {7, 3};
+  static constexpr char kUpload[] = "0123456789abcdef";
+  std::chrono::milliseconds stray_patience_ = std::chrono::hours(24);
 
   const Pattern pattern_ = Uniform(20, 20, 3, 1);
   TestServer server_;
@@ -832,6 +852,142 @@ TEST_F(ClusterRecords, WhatAProductMadeIsEnteredBeforeItIsAcknowledged) {
   const absl::Status lost = cluster_->Enter({kTenant, "h"});
   EXPECT_TRUE(absl::IsAborted(lost)) << lost;
   EXPECT_EQ(Here("h"), nullptr);
+}
+
+TEST_F(ClusterRecords, AMatrixIsMadeOfShardsThatAreThereAndFitTogether) {
+  Join(/*replicas=*/1);
+  MakeParts(kUpload, 2);
+  const auto says = [&](const Cluster::Shards& shards, absl::StatusCode code, const char* what) {
+    const absl::Status status = MakeSharded("g", shards);
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_NE(status.message().find(what), std::string::npos) << status;
+  };
+  using enum absl::StatusCode;
+  says(ShardsOf("0123456789ABCDEF", 2), kInvalidArgument, "16 of [0-9a-f]");
+  says(ShardsOf(kUpload, 0), kInvalidArgument, "1 to 1024");
+  says(ShardsOf(kUpload, 1025), kInvalidArgument, "1 to 1024");
+  says(ShardsOf(kUpload, 3), kNotFound, "shards:0123456789abcdef/2");
+  says(ShardsOf("fedcba9876543210", 1), kNotFound, "shards:fedcba9876543210/0");
+  Cluster::Shards shards = ShardsOf(kUpload, 2);
+  shards.rows = 41;
+  says(shards, kInvalidArgument, "40 rows, the matrix 41");
+  shards = ShardsOf(kUpload, 2);
+  shards.cols = 21;
+  says(shards, kInvalidArgument, "20 x 20");
+  shards = ShardsOf(kUpload, 2);
+  shards.partitioned = true;
+  says(shards, kNotFound, "/0/rows");
+  EXPECT_FALSE(memory_.Record("g").has_value());
+
+  ASSERT_TRUE(MakeSharded("g", ShardsOf(kUpload, 2)).ok());
+  const MatrixRecord record = *memory_.Record("g");
+  EXPECT_TRUE(record.in_shards());
+  EXPECT_EQ(record.rows, 40);
+  EXPECT_EQ(record.nnz, 2 * pattern_.nnz());
+  const absl::Status asked = cluster_->Route(kTenant, "g", Cluster::Need::kRead);
+  const auto info = server::InShards(asked);
+  ASSERT_TRUE(info.has_value()) << asked;
+  EXPECT_EQ(info->shards(1).matrix(), fmt::format("shards:{}/1", kUpload));
+  EXPECT_EQ(info->shards(1).first_row(), 20);
+  EXPECT_EQ(info->nodes_size(), 1);
+  // Another tenant sees it when it is shared, and by his own name for it.
+  EXPECT_TRUE(absl::IsNotFound(cluster_->Route("bob", "default~g", Cluster::Need::kRead)));
+  ASSERT_TRUE(cluster_->ShareSharded({kTenant, "g"}, {"bob", engine::Right::kRead}, false).ok());
+  const auto seen = server::InShards(cluster_->Route("bob", "default~g", Cluster::Need::kRead));
+  ASSERT_TRUE(seen.has_value());
+  EXPECT_EQ(seen->shards(0).matrix(), fmt::format("default~shards:{}/0", kUpload));
+
+  EXPECT_TRUE(absl::IsAlreadyExists(MakeSharded("g", ShardsOf(kUpload, 2))));
+  ASSERT_TRUE(Made("whole", 1).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(MakeSharded("whole", ShardsOf(kUpload, 2))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(MakeSharded("whole", ShardsOf(kUpload, 2), true)));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      MakeSharded(fmt::format("shards:{}/7", kUpload), ShardsOf(kUpload, 2))));
+}
+
+TEST_F(ClusterRecords, ShardsGoWithTheirMatrixAndNotBefore) {
+  Join(/*replicas=*/1);
+  MakeParts(kUpload, 2);
+  ASSERT_TRUE(MakeSharded("g", ShardsOf(kUpload, 2)).ok());
+  const std::string shard = fmt::format("shards:{}/0", kUpload);
+  EXPECT_TRUE(absl::IsFailedPrecondition(cluster_->Delete({kTenant, shard})));
+  // By its new name it is the same.
+  ASSERT_TRUE(cluster_->RenameSharded({kTenant, "g"}, {kTenant, "h"}).ok());
+  EXPECT_FALSE(memory_.Record("g").has_value());
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  EXPECT_NE(Here(shard), nullptr);
+  // Another one takes its place: what that is made of stays.
+  const std::string other = "fedcba9876543210";
+  MakeParts(other, 1);
+  ASSERT_TRUE(MakeSharded("h", ShardsOf(other, 1), /*replace=*/true).ok());
+  ASSERT_TRUE(Eventually([&] { return Here(shard) == nullptr; }));
+  ASSERT_TRUE(Eventually([&] { return cluster_->counts().shards_dropped == 4; }));
+  EXPECT_NE(Here(fmt::format("shards:{}/0", other)), nullptr);
+  EXPECT_EQ(cluster_->counts().in_shards, 1);
+  ASSERT_TRUE(cluster_->Delete({kTenant, "h"}).ok());
+  ASSERT_TRUE(Eventually([&] { return cluster_->counts().shards_dropped == 6; }));
+  EXPECT_TRUE(server_.engine().catalog().All().empty());
+}
+
+TEST_F(ClusterRecords, ShardsOfAnUploadThatBrokeOffAreDropped) {
+  stray_patience_ = std::chrono::seconds(6);
+  Join(/*replicas=*/1);
+  MakeParts(kUpload, 1);
+  const std::string live = "fedcba9876543210";
+  MakeParts(live, 1);
+  ASSERT_TRUE(MakeSharded("g", ShardsOf(live, 1)).ok());
+  ASSERT_TRUE(Made("whole", 1).ok());
+  ASSERT_TRUE(Eventually([&] { return cluster_->counts().shards_dropped == 2; }));
+  EXPECT_EQ(Here(fmt::format("shards:{}/0", kUpload)), nullptr);
+  EXPECT_NE(Here(fmt::format("shards:{}/0", live)), nullptr);
+  EXPECT_NE(Here("whole"), nullptr);
+  // Nothing is made of what may be dropped soon.
+  const absl::Status late = MakeSharded("late", ShardsOf(live, 1));
+  EXPECT_TRUE(absl::IsFailedPrecondition(late)) << late;
+}
+
+TEST_F(ClusterRecords, EachShardOfAnUploadIsOnANodeOfItsOwn) {
+  memory_.PutNode("b", true);
+  memory_.PutNode("c", true);
+  Join(/*replicas=*/1);
+  std::vector<std::string> nodes;
+  for (int i = 0; i < 3; ++i) {
+    const absl::Status there =
+        cluster_->RouteUpload(kTenant, fmt::format("shards:{}/{}", kUpload, i), "");
+    for (const char* node : {"b", "c"}) {
+      if (there.message().find(fmt::format(": {} at", node)) != std::string::npos) {
+        nodes.emplace_back(node);
+      }
+    }
+    if (there.ok()) nodes.emplace_back("a");
+    // What belongs to it is where it is.
+    EXPECT_EQ(
+        cluster_->RouteUpload(kTenant, fmt::format("shards:{}/{}/columns", kUpload, i), "").ok(),
+        there.ok());
+  }
+  std::ranges::sort(nodes);
+  EXPECT_EQ(nodes, (std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST_F(ClusterRecords, AShardedRecordThatLiesIsLeftOut) {
+  Join(/*replicas=*/1);
+  MatrixRecord record = RecordOf("g", {});
+  record.upload = kUpload;
+  record.shards = {{.rows = 20, .cols = 3, .nnz = pattern_.nnz()}};
+  memory_.Put(record);
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "g"}).has_value(); }));
+  record.key.second = "lies";
+  record.rows = 21;
+  memory_.PutKey(server::DirectoryKey(record.key), ToJson(record));
+  record.key.second = "last";
+  record.rows = 20;
+  memory_.Put(record);
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, "last"}).has_value(); }));
+  EXPECT_FALSE(cluster_->RecordOf({kTenant, "lies"}).has_value());
+  // Its shards are nowhere, and it is not taken over or copied.
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_TRUE(memory_.Record("g")->in_shards());
+  EXPECT_TRUE(cluster_->Delete({kTenant, "g"}).ok());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -17,6 +18,7 @@
 #include "server/cluster/etcd.h"
 #include "server/cluster/placement.h"
 #include "server/cluster/record.h"
+#include "server/cluster/shards.h"
 #include "server/security/access.h"
 #include "tests/rpc/test_etcd.h"
 
@@ -116,6 +118,55 @@ TEST(Record, IsReadAsItWasWritten) {
   const auto node_read = ParseNodeRecord(ToJson(node));
   ASSERT_TRUE(node_read.ok()) << node_read.status();
   EXPECT_EQ(ToJson(*node_read), ToJson(node));
+}
+
+TEST(Record, AMatrixInShardsIsReadAsItWasWritten) {
+  MatrixRecord record = SomeRecord();
+  record.copies.clear();
+  record.previous.clear();
+  record.upload = "0123456789abcdef";
+  record.partitioned = true;
+  record.made = {5, 6};
+  record.shards = {{.rows = 1, .cols = 4, .nnz = 2}, {.rows = 2, .cols = 0, .nnz = 3}};
+  const auto read = ParseMatrixRecord(ToJson(record));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(ToJson(*read), ToJson(record));
+  EXPECT_TRUE(read->partitioned);
+  EXPECT_EQ(read->made, record.made);
+  EXPECT_EQ(read->owner(), "");
+  for (const auto& lie : std::vector<std::function<void(MatrixRecord&)>>{
+           [](MatrixRecord& r) { r.rows = 4; }, [](MatrixRecord& r) { r.nnz = 4; },
+           [](MatrixRecord& r) { r.shards[0].rows = 0; },
+           [](MatrixRecord& r) { r.shards[1].rows = int64_t{1} << 62; },
+           [](MatrixRecord& r) { r.shards[0].cols = 5; },
+           [](MatrixRecord& r) { r.shards[0].nnz = -2; }, [](MatrixRecord& r) { r.upload = "/"; },
+           [](MatrixRecord& r) {
+             r.copies = {{"a", {1, 1}}};
+           }}) {
+    MatrixRecord wrong = record;
+    lie(wrong);
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseMatrixRecord(ToJson(wrong)).status()));
+  }
+}
+
+TEST(Shards, AreKnownByTheirNames) {
+  for (const auto part :
+       {ShardName::Part::kRows, ShardName::Part::kColumns, ShardName::Part::kRowNumbers}) {
+    const ShardName name{"0123456789abcdef", 1023, part};
+    const auto parsed = ParseShardName(ToString(name));
+    ASSERT_TRUE(parsed.has_value()) << ToString(name);
+    EXPECT_EQ(parsed->upload, name.upload);
+    EXPECT_EQ(parsed->index, name.index);
+    EXPECT_EQ(parsed->part, name.part);
+  }
+  for (const char* name :
+       {"", "shards:", "shards:0123456789abcdef", "shards:0123456789abcdef/",
+        "shards:0123456789abcdef/-1", "shards:0123456789abcdef/+1", "shards:0123456789abcdef/01",
+        "shards:0123456789abcdef/1024", "shards:0123456789abcdef/1/", "shards:0123456789ABCDEF/1",
+        "shards:0123456789abcde/1", "shards:0123456789abcdef/1/column", "shards:0123456789abcdef1",
+        "shards:0123456789abcdef/columns", "x/shards:0123456789abcdef/1"}) {
+    EXPECT_FALSE(ParseShardName(name).has_value()) << name;
+  }
 }
 
 TEST(Record, ACopyThatIsNotCurrentIsFormer) {

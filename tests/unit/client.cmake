@@ -29,6 +29,9 @@ sparsed_test(client_retry_test ${CMAKE_CURRENT_LIST_DIR}/client/retry_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
 sparsed_test(client_nodes_test ${CMAKE_CURRENT_LIST_DIR}/client/nodes_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
+sparsed_test(client_sharded_test ${CMAKE_CURRENT_LIST_DIR}/client/sharded_test.cc
+  ${CMAKE_CURRENT_LIST_DIR}/client/shard_cut_test.cc
+  DEPS sparsed_client sparsed_wire LABELS unit)
 sparsed_test(client_hostile_server_test ${CMAKE_CURRENT_LIST_DIR}/client/hostile_server_test.cc
   DEPS sparsed_client sparsed_wire LABELS unit)
 sparsed_test(client_streams_test ${CMAKE_CURRENT_LIST_DIR}/client/streams_test.cc

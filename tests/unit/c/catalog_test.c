@@ -116,9 +116,17 @@ static void TestUpload(sparsed_client* client, const Sparse* s) {
   view.row_offsets = offsets;
   view.offset_bytes = 4;
   view.values = NULL;
+  upload.replace = 1;
+  /* This server is no node of a cluster. */
+  upload.shards = 2;
+  CHECK_ENDS(sparsed_upload(client, "ones", &view, &upload, NULL, &matrix, NULL),
+             SPARSED_FAILED_PRECONDITION, "--etcd");
+  upload.shards = kRows + 1;
+  CHECK_ENDS(sparsed_upload(client, "ones", &view, &upload, NULL, &matrix, NULL),
+             SPARSED_INVALID_ARGUMENT, "needs one");
+  upload.shards = 0;
   upload.progress = OnProgress;
   upload.progress_context = &sent;
-  upload.replace = 1;
   CHECK_OK(sparsed_upload(client, "ones", &view, &upload, NULL, &matrix, NULL));
   CHECK(sent > 0);
   CHECK_OK(sparsed_download(matrix, NULL, &csr, NULL));

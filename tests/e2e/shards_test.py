@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""A matrix whose rows are on three servers, with a real etcd: products, a node that is killed, and what
+travels over the network.
+
+shards_test.py SPARSED SPARSECTL [--results=FILE]
+
+Where it may, it runs in a network namespace of its own, whose loopback carries nothing else: what
+products move is counted there, and written to FILE as a JSON object a line.
+"""
+
+import argparse
+import array
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from cluster_test import Cluster, Etcd, say, wait_for
+from running import ended
+
+WIDTH = 128
+# Of what products have to move.
+MOST_BYTES = 1.1
+IN_NAMESPACE = "SPARSED_TEST_OWN_NETWORK"
+
+
+def numbers(path):
+    """Those of a .npy file of f32."""
+    data = path.read_bytes()
+    values = array.array("f")
+    values.frombytes(data[10 + int.from_bytes(data[8:10], "little"):])
+    return values
+
+
+def close(ours, theirs):
+    """Whether they are sums of the same numbers, perhaps in another order."""
+    return len(ours) == len(theirs) and all(
+        abs(a - b) <= 1e-4 * (1 + abs(b)) for a, b in zip(ours, theirs))
+
+
+def refused(cluster, node, *arguments, says):
+    done = cluster.run(node, *arguments, check=False)
+    text = done.stderr + done.stdout
+    assert done.returncode != 0 and says in text, f"{arguments}: {text}"
+
+
+def product(cluster, node, name, operand, *flags):
+    out = cluster.folder / "C.npy"
+    out.unlink(missing_ok=True)
+    cluster.run(node, "spmm", name, f"--operand={operand}", f"--out={out}", *flags)
+    return numbers(out)
+
+
+def owned(cluster):
+    return sum(node.metric('sparsed_cluster_matrices{role="owner"}')
+               for node in cluster.nodes.values())
+
+
+def multiply(cluster):
+    """What the whole gives, at every node."""
+    cluster.run("a", "upload", "g.mtx", "--name=whole")
+    uploaded = cluster.run("a", "upload", "g.mtx", "--name=g", "--shards=3")
+    assert len(uploaded["shards"]) == 3, uploaded
+    owners = {shard["nodes"][0] for shard in uploaded["shards"]}
+    assert owners == set(cluster.nodes), f"three shards are on {owners}"
+    assert all(len(shard["nodes"]) == 2 for shard in uploaded["shards"]), uploaded
+    cluster.run("a", "upload", "g.mtx", "--name=parts", "--shards=3", "--partition=parts.txt")
+    for node in cluster.nodes:
+        wait_for(f"{node} lists all",
+                 lambda n=node: set(cluster.matrices(n)) == {"whole", "g", "parts"}, 10)
+        for flags in ((), ("--transpose", "--alpha=0.5")):
+            expected = product(cluster, node, "whole", "B.npy", *flags)
+            for name in ("g", "parts"):
+                assert close(product(cluster, node, name, "B.npy", *flags), expected), \
+                    f"{node} has another product of {name} {flags}"
+    sampled = {}
+    for name in ("whole", "g", "parts"):
+        cluster.run("b", "sddmm", name, "--left=B.npy", "--right=B.npy", "--out=V.npy")
+        sampled[name] = numbers(cluster.folder / "V.npy")
+        cluster.run("c", "download", name, f"--out={name}.mtx")
+    files = {name: (cluster.folder / f"{name}.mtx").read_text() for name in sampled}
+    for name in ("g", "parts"):
+        assert close(sampled[name], sampled["whole"]), f"SDDMM of {name} is another"
+        assert files[name] == files["whole"], f"{name} was downloaded as another matrix"
+    say("products of three shards, by ranges and by a partition, are those of the whole")
+
+
+def mistakes(cluster):
+    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=0", says="1")
+    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=3001", says="1")
+    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=1024",
+            "--partition=parts.txt", says="shard 3 of 1024 no row")
+    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=2", "--partition=parts.txt",
+            says="expected a shard in [0, 2)")
+    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--partition=parts.txt",
+            says="--shards")
+    refused(cluster, "b", "upload", "g.mtx", "--name=g", "--shards=3", says="already")
+    refused(cluster, "b", "upload", "g.mtx", "--name=g", "--replace", says="in shards")
+    refused(cluster, "c", "update", "g", "--values=V.npy", says="in 3 shards")
+    refused(cluster, "c", "spgemm", "g", "g", "--out=P.mtx", says="in 3 shards")
+    shard = cluster.run("c", "show", "g")["shards"][0]["matrix"]
+    refused(cluster, "c", "delete", shard, says="is a shard of")
+
+
+def kill_one(cluster):
+    """With two replicas products go on."""
+    expected = product(cluster, "a", "g", "B.npy")
+    victim = cluster.run("a", "show", "g")["shards"][1]["nodes"][0]
+    others = [name for name in cluster.nodes if name != victim]
+    cluster.nodes[victim].kill()
+    begun = time.monotonic()
+    assert close(product(cluster, others, "g", "B.npy"), expected), "the product is another"
+    say(f"{victim} was killed: a product took {time.monotonic() - begun:.2f} s at once")
+    wait_for("all shards are on two nodes again", lambda: all(
+        len(shard["nodes"]) == 2 and victim not in shard["nodes"]
+        for shard in cluster.run(others[0], "show", "g")["shards"]))
+    cluster.run(others[0], "rename", "g", "renamed")
+    assert close(product(cluster, others[1], "renamed", "B.npy"), expected)
+    cluster.nodes[victim].start()
+    wait_for("it knows the new name", lambda: "renamed" in cluster.matrices(victim), 20)
+    assert close(product(cluster, victim, "renamed", "B.npy"), expected)
+    cluster.run(victim, "upload", "g.mtx", "--name=renamed", "--shards=2", "--replace")
+    assert close(product(cluster, victim, "renamed", "B.npy"), expected)
+    for name in ("renamed", "parts", "whole"):
+        cluster.run(victim, "delete", name)
+    wait_for("nothing is left", lambda: owned(cluster) == 0, 30)
+    say("it came back; what was deleted left nothing")
+
+
+def received():
+    """Bytes that came over the loopback, with all headers."""
+    for line in pathlib.Path("/proc/net/dev").read_text().splitlines():
+        if line.strip().startswith("lo:"):
+            return int(line.split(":", 1)[1].split()[0])
+    raise SystemExit("there is no loopback")
+
+
+def grid(path, width, height):
+    """Each point of a grid and its four neighbours."""
+    lines = []
+    for y in range(height):
+        for x in range(width):
+            for dx, dy in ((0, -1), (-1, 0), (0, 0), (1, 0), (0, 1)):
+                if 0 <= x + dx < width and 0 <= y + dy < height:
+                    lines.append(f"{y * width + x + 1} {(y + dy) * width + x + dx + 1} 1")
+    rows = width * height
+    path.write_text("%%MatrixMarket matrix coordinate real general\n"
+                    f"{rows} {rows} {len(lines)}\n" + "\n".join(lines) + "\n")
+    return rows
+
+
+def bytes_moved(cluster, results):
+    """Of a product from a client that knows nothing yet: what had to travel, and what did."""
+    rows = {"uniform": 30000, "grid": grid(cluster.folder / "grid.mtx", 200, 150)}
+    cluster.run("a", "generate", "matrix", "30000x30000", "--row-nonzeros=8", "--seed=5",
+                "--out=uniform.mtx")
+    cluster.run("a", "generate", "dense", f"30000x{WIDTH}", "--out=X.npy")
+    for name, count in rows.items():
+        cluster.run("a", "upload", f"{name}.mtx", "--shards=3")
+        named = sum(shard["cols"] for shard in cluster.run("a", "show", name)["shards"])
+        necessary = {"operand": named * WIDTH * 4, "result": count * WIDTH * 4}
+        idle = received()
+        time.sleep(1)
+        idle = received() - idle
+        before, begun = received(), time.monotonic()
+        product(cluster, "b", name, "X.npy")
+        moved = received() - before - int(idle * (time.monotonic() - begun))
+        over = moved / sum(necessary.values())
+        say(f"{name}: {moved / 1e6:.1f} MB moved, {over:.3f} of what was necessary; the shards "
+            f"name {named} of 3 x {count} rows")
+        results.append({"what": "SpMM in 3 shards, bytes over loopback", "matrix": name,
+                        "rows": count, "k": WIDTH, "rows_named": named,
+                        "necessary_bytes": necessary, "moved_bytes": moved, "ratio": over})
+        assert over <= MOST_BYTES, f"{name}: {over:.3f} of the necessary bytes"
+        cluster.run("a", "delete", name)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("sparsed")
+    parser.add_argument("sparsectl")
+    parser.add_argument("--results", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if shutil.which("etcd") is None:
+        print("skipped: etcd is not installed (Debian package etcd-server)")
+        return 77
+    private = ["unshare", "--map-root-user", "--net"]
+    own = IN_NAMESPACE in os.environ
+    if not own and subprocess.run([*private, "true"], check=False,
+                                  capture_output=True).returncode == 0:
+        return subprocess.run(
+            [*private, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable,
+             *sys.argv], env={**os.environ, IN_NAMESPACE: "1"}, check=False).returncode
+    results = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        etcd = Etcd(folder)
+        etcd.start()
+        cluster = Cluster(arguments.sparsed, arguments.sparsectl, folder, etcd, ("a", "b", "c"),
+                          ["--local-listen=off"])
+        try:
+            for node in cluster.nodes.values():
+                node.start()
+            wait_for("all nodes know each other",
+                     lambda: len(cluster.run("a", "cluster", "list")["nodes"]) == 3)
+            cluster.run("a", "generate", "matrix", "3000x3000", "--row-nonzeros=7", "--seed=3",
+                        "--out=g.mtx")
+            cluster.run("a", "generate", "dense", "3000x16", "--out=B.npy")
+            (folder / "parts.txt").write_text(
+                "".join(f"{(row * row + row // 5) % 3}\n" for row in range(3000)))
+            multiply(cluster)
+            mistakes(cluster)
+            kill_one(cluster)
+            if own:
+                bytes_moved(cluster, results)
+            else:
+                say("no network namespace of its own: bytes are not counted")
+        except BaseException:
+            for node in cluster.nodes.values():
+                with contextlib.suppress(OSError):
+                    print(f"--- {node.name}\n{(node.folder / 'log').read_text()[-6000:]}")
+            raise
+        finally:
+            for node in cluster.nodes.values():
+                if node.process is not None and node.process.poll() is None:
+                    with ended(node.process):
+                        pass
+            etcd.kill()
+    if arguments.results:
+        arguments.results.write_text("".join(json.dumps(result) + "\n" for result in results))
+    say("ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

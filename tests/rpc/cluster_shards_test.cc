@@ -1,0 +1,135 @@
+// Matrices in shards on the nodes of a cluster in one process, as clients see them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/rpc/shards_client.h"
+#include "tests/rpc/test_etcd.h"
+#include "tests/rpc/test_server.h"
+
+namespace sparsed::test {
+namespace {
+
+class ClusterShards : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!TestEtcd::Installed()) GTEST_SKIP() << TestEtcd::kMissing;
+    etcd_ = std::make_unique<TestEtcd>();
+    std::string folder = testing::TempDir() + "sparsed_shards_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+  }
+  void TearDown() override {
+    nodes_.clear();
+    etcd_.reset();
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+
+  void Start(int count, int replicas) {
+    for (int i = 0; i < count; ++i) {
+      const std::string address = fmt::format("127.0.0.1:{}", FreePort());
+      addresses_.push_back(address);
+      nodes_.push_back(std::make_unique<TestServer>([&](server::Config& config) {
+        config.listen = {address};
+        config.advertise = address;
+        config.node = fmt::format("node-{}", i);
+        config.etcd = {etcd_->address()};
+        config.replicas = replicas;
+        config.data_dir = folder_ + "/" + config.node;
+        WithPages(config);
+      }));
+    }
+    ASSERT_TRUE(Eventually([&] {
+      return std::ranges::all_of(nodes_, [&](const auto& node) {
+        grpc::ClientContext context;
+        v1::ServerInfo info;
+        const grpc::Status status =
+            node->admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info);
+        return status.ok() && info.node_addresses_size() == count;
+      });
+    }));
+  }
+  /// All nodes' matrices, shards and copies.
+  size_t Kept() const {
+    size_t kept = 0;
+    for (const auto& node : nodes_) kept += node->engine().catalog().All().size();
+    return kept;
+  }
+
+  std::unique_ptr<TestEtcd> etcd_;
+  std::string folder_;
+  std::vector<std::string> addresses_;
+  std::vector<std::unique_ptr<TestServer>> nodes_;
+};
+
+TEST_F(ClusterShards, MultiplyAsTheWholeDoesAndLeaveNothing) {
+  Start(3, 1);
+  for (const ShardsCase& with :
+       {ShardsCase{.shards = 3}, ShardsCase{.shards = 3, .partition = true},
+        ShardsCase{.shards = 5, .type = "f64"},
+        ShardsCase{.shards = 2, .partition = true, .type = "f16"}}) {
+    SCOPED_TRACE(fmt::format("{} shards of {}{}", with.shards, with.type,
+                             with.partition ? " by a partition" : ""));
+    const absl::Status status = UseShards(addresses_[0], addresses_[1], with);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
+  }
+  for (const auto& node : nodes_) {
+    EXPECT_EQ(node->Sample("sparsed_cluster_matrices_in_shards"), 0);
+  }
+  // Of each case two uploads, with their numbers: what is gone is counted a moment later.
+  EXPECT_TRUE(Eventually([&] {
+    double dropped = 0;
+    for (const auto& node : nodes_) {
+      dropped += node->Sample("sparsed_cluster_shards_dropped_total");
+    }
+    return dropped == 2 * (3 * 2 + 3 * 3 + 5 * 2 + 2 * 3);
+  }));
+}
+
+TEST_F(ClusterShards, WhatIsNotForThemIsRefused) {
+  Start(3, 1);
+  const absl::Status status = MisuseShards(addresses_[0]);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
+}
+
+TEST_F(ClusterShards, WithTwoReplicasALostNodeIsNotMissed) {
+  Start(3, 2);
+  absl::Status status = UploadInShards(addresses_[0], "g");
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Kept(), 2U * 3 * 2);
+  status = MultiplyInShards(addresses_[1], "g");
+  EXPECT_TRUE(status.ok()) << status;
+  nodes_[2].reset();
+  nodes_.pop_back();
+  status = MultiplyInShards(addresses_[0], "g");
+  EXPECT_TRUE(status.ok()) << status;
+  // Deleted while a node that has copies is away: the others drop theirs.
+  grpc::ClientContext context;
+  v1::DeleteMatrixRequest request;
+  request.set_name("g");
+  v1::DeleteMatrixReply reply;
+  const grpc::Status deleted = nodes_[0]->catalog().Delete(&context, request, &reply);
+  EXPECT_TRUE(deleted.ok()) << deleted.error_message();
+  EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
+}
+
+TEST(Shards, AServerByItselfHasNone) {
+  TestServer server;
+  const absl::Status status = UploadShardsTo(server.address());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_NE(status.message().find("--etcd"), std::string::npos) << status;
+  grpc::ClientContext context;
+  v1::MakeShardedRequest request;
+  v1::MatrixInfo info;
+  EXPECT_EQ(server.catalog().MakeSharded(&context, request, &info).error_code(),
+            grpc::FAILED_PRECONDITION);
+}
+
+}  // namespace
+}  // namespace sparsed::test

@@ -1,0 +1,360 @@
+#include "tests/rpc/shards_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "sparsed/client.h"
+
+namespace sparsed::test {
+namespace {
+
+constexpr int64_t kRows = 300, kCols = 250, kWidth = 5;
+
+absl::Status Wrong(const std::string& what) { return absl::InternalError(what); }
+
+/// Whole numbers that are never large.
+template <typename T>
+std::vector<T> Numbers(int64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<T> numbers;
+  for (int64_t i = 0; i < count; ++i) {
+    numbers.push_back(static_cast<T>(static_cast<double>(random() % 7) - 3));
+  }
+  return numbers;
+}
+
+/// Rows of very different lengths, empty ones among them.
+template <typename T>
+struct Sparse {
+  explicit Sparse(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    offsets.push_back(0);
+    for (int64_t row = 0; row < kRows; ++row) {
+      const int64_t length = row % 7 == 3 ? 0
+                             : row == 100 ? 60
+                                          : static_cast<int64_t>(random() % 9);
+      std::vector<int32_t> own;
+      for (int64_t i = 0; i < length; ++i) own.push_back(static_cast<int32_t>(random() % kCols));
+      std::ranges::sort(own);
+      own.erase(std::unique(own.begin(), own.end()), own.end());
+      columns.insert(columns.end(), own.begin(), own.end());
+      offsets.push_back(static_cast<int64_t>(columns.size()));
+    }
+    values = Numbers<T>(nnz(), seed + 1);
+  }
+  int64_t nnz() const { return static_cast<int64_t>(columns.size()); }
+  CsrView View() const {
+    return {.rows = kRows,
+            .cols = kCols,
+            .row_offsets = std::span<const int64_t>(offsets),
+            .column_indices = columns,
+            .values = std::span<const T>(values)};
+  }
+
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> columns;
+  std::vector<T> values;
+};
+
+template <typename T>
+absl::Status Same(const std::vector<double>& expected, const std::vector<T>& got,
+                  std::string_view what) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (static_cast<double>(got[i]) == expected[i]) continue;
+    return Wrong(fmt::format("{}: element {} is {}, not {}", what, i, static_cast<double>(got[i]),
+                             expected[i]));
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+std::vector<double> SpmmOf(const Sparse<T>& s, const std::vector<T>& values,
+                           const std::vector<T>& b, bool transpose) {
+  std::vector<double> c(static_cast<size_t>((transpose ? kCols : kRows) * kWidth));
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+      const int64_t from = transpose ? row : s.columns[i], to = transpose ? s.columns[i] : row;
+      for (int64_t k = 0; k < kWidth; ++k) {
+        c[to * kWidth + k] +=
+            static_cast<double>(values[i]) * static_cast<double>(b[from * kWidth + k]);
+      }
+    }
+  }
+  return c;
+}
+
+/// Every product with a handle that may know nothing yet.
+template <typename T>
+absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
+  const std::vector<T> wide = Numbers<T>(kCols * kWidth, 5), tall = Numbers<T>(kRows * kWidth, 6);
+  const std::vector<T> own = Numbers<T>(s.nnz(), 7);
+  const DenseView b(wide.data(), kCols, kWidth), a(tall.data(), kRows, kWidth);
+  const DenseView values(own.data(), s.nnz(), 1);
+  std::vector<T> c(kRows * kWidth), ct(kCols * kWidth), of(static_cast<size_t>(s.nnz()));
+  const auto expect = [&](const absl::StatusOr<ComputeResult>& result,
+                          const std::vector<double>& expected, const std::vector<T>& got,
+                          std::string_view what) -> absl::Status {
+    if (!result.ok()) {
+      return absl::Status(result.status().code(),
+                          fmt::format("{}: {}", what, std::string(result.status().message())));
+    }
+    if (result->plan.find("shards: ") == std::string::npos) return Wrong(result->plan);
+    return Same(expected, got, what);
+  };
+  absl::Status status = expect(matrix.Spmm(b, MutableDenseView(c.data(), kRows, kWidth)),
+                               SpmmOf(s, s.values, wide, false), c, "SpMM");
+  if (!status.ok()) return status;
+  // A caller's matrix with gaps between its rows.
+  std::vector<T> gaps(kRows * (kWidth + 3), static_cast<T>(9.0F));
+  status.Update(matrix.Spmm(b, MutableDenseView(gaps.data(), kRows, kWidth, kWidth + 3)).status());
+  for (int64_t row = 0; status.ok() && row < kRows; ++row) {
+    for (int64_t k = 0; k < kWidth + 3; ++k) {
+      const T expected = k < kWidth ? c[row * kWidth + k] : static_cast<T>(9.0F);
+      if (static_cast<float>(gaps[row * (kWidth + 3) + k]) != static_cast<float>(expected)) {
+        return Wrong("rows with gaps");
+      }
+    }
+  }
+  if (!status.ok()) return status;
+  std::vector<double> sums = SpmmOf(s, own, wide, false);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] = 2 * sums[i] - static_cast<double>(tall[i]);
+  status = expect(matrix.Spmm(b, MutableDenseView(c.data(), kRows, kWidth),
+                              {.alpha = 2, .beta = -1, .accumulate = a, .values = values}),
+                  sums, c, "SpMM with alpha, beta and values");
+  if (!status.ok()) return status;
+  // beta of what the destination holds.
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] = 2 * sums[i];
+  std::vector<double> plain = SpmmOf(s, s.values, wide, false);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += plain[i];
+  status = expect(matrix.Spmm(b, MutableDenseView(c.data(), kRows, kWidth), {.beta = 2}), sums, c,
+                  "SpMM with beta");
+  if (!status.ok()) return status;
+  std::vector<double> transposed = SpmmOf(s, s.values, tall, true);
+  status = expect(matrix.Spmm(a, MutableDenseView(ct.data(), kCols, kWidth), {.transpose = true}),
+                  transposed, ct, "SpMM, transposed");
+  if (!status.ok()) return status;
+  for (double& sum : transposed) sum *= 3;
+  status = expect(matrix.Spmm(a, MutableDenseView(ct.data(), kCols, kWidth),
+                              {.transpose = true, .alpha = 2, .beta = 1}),
+                  transposed, ct, "SpMM, transposed, with alpha and beta");
+  if (!status.ok()) return status;
+  for (const bool with_own : {false, true}) {
+    std::vector<double> products(static_cast<size_t>(s.nnz()));
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+        double sum = 0;
+        for (int64_t k = 0; k < kWidth; ++k) {
+          sum += static_cast<double>(tall[row * kWidth + k]) *
+                 static_cast<double>(wide[s.columns[i] * kWidth + k]);
+        }
+        products[i] = sum * static_cast<double>(with_own ? own[i] : s.values[i]);
+      }
+    }
+    SddmmOptions options;
+    if (with_own) options.values = values;
+    status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
+                    of, with_own ? "SDDMM with values" : "SDDMM");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status Use(const std::string& address, const std::string& other, const ShardsCase& with) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<Client> stranger = Client::Connect(other);
+  if (!stranger.ok()) return stranger.status();
+  const Sparse<T> first(1), second(2);
+  UploadOptions options;
+  options.shards = with.shards;
+  std::vector<int32_t> partition;
+  for (int64_t row = 0; with.partition && row < kRows; ++row) {
+    partition.push_back(static_cast<int32_t>((row * row + row / 3) % with.shards));
+  }
+  options.partition = partition;
+  const absl::StatusOr<Matrix> matrix = client->Upload("g", first.View(), options);
+  if (!matrix.ok()) return matrix.status();
+  absl::StatusOr<MatrixInfo> info = matrix->Info();
+  if (!info.ok()) return info.status();
+  if (info->rows != kRows || info->cols != kCols || info->nnz != first.nnz() ||
+      static_cast<int>(info->shards.size()) != with.shards ||
+      info->nodes.size() != std::min<size_t>(with.shards, 3)) {
+    return Wrong(fmt::format("{} x {}, {} nonzeros in {} shards on {} nodes", info->rows,
+                             info->cols, info->nnz, info->shards.size(), info->nodes.size()));
+  }
+  if (absl::Status right = Multiply(*matrix, first); !right.ok()) return right;
+  // The other node may hear of it some milliseconds later; its client knows nothing of shards.
+  const Matrix named = stranger->MatrixNamed("g");
+  for (int i = 0; i < 100 && !named.Info().ok(); ++i) {
+  }
+  if (absl::Status right = Multiply(named, first); !right.ok()) return right;
+  if (absl::Status ready = named.WaitReady(); !ready.ok()) return ready;
+
+  const absl::StatusOr<CsrMatrix> back = stranger->MatrixNamed("g").Download();
+  if (!back.ok()) return back.status();
+  if (back->row_offsets != first.offsets || back->column_indices != first.columns ||
+      std::ranges::any_of(std::get<std::vector<T>>(back->values), [&, i = 0](T value) mutable {
+        return static_cast<float>(value) != static_cast<float>(first.values[i++]);
+      })) {
+    return Wrong("what was downloaded is another matrix");
+  }
+  const auto listed = client->ListMatrices();
+  if (!listed.ok()) return listed.status();
+  if (listed->size() != 1 || listed->front().name != "g" || listed->front().shards.empty()) {
+    return Wrong(fmt::format("{} matrices are listed", listed->size()));
+  }
+
+  // Clients that know the old shards find the new ones.
+  options.replace = true;
+  const absl::StatusOr<Matrix> replaced = client->Upload("g", second.View(), options);
+  if (!replaced.ok()) return replaced.status();
+  if (absl::Status right = Multiply(*replaced, second); !right.ok()) return right;
+  absl::Status late;
+  for (int i = 0; i < 200; ++i) {
+    late = Multiply(named, second);
+    if (late.ok()) break;
+  }
+  if (!late.ok()) return late;
+  const absl::StatusOr<Matrix> renamed = named.Rename("h");
+  if (!renamed.ok()) return renamed.status();
+  if (absl::Status right = Multiply(*renamed, second); !right.ok()) return right;
+  if (absl::Status gone = renamed->Delete(); !gone.ok()) return gone;
+  const absl::Status after = renamed->Info().status();
+  return absl::IsNotFound(after) ? absl::OkStatus() : Wrong(after.ToString());
+}
+
+/// INTERNAL unless it has that code, and says that.
+absl::Status Refused(const absl::Status& status, absl::StatusCode code, std::string_view says) {
+  if (status.code() == code && std::string(status.message()).find(says) != std::string::npos) {
+    return absl::OkStatus();
+  }
+  return Wrong(fmt::format("\"{}\" is expected, and this came: {}", says, status.ToString()));
+}
+
+}  // namespace
+
+absl::Status UseShards(const std::string& address, const std::string& other,
+                       const ShardsCase& with) {
+  const std::string_view type = with.type;
+  return type == "f64"   ? Use<double>(address, other, with)
+         : type == "f16" ? Use<Float16>(address, other, with)
+                         : Use<float>(address, other, with);
+}
+
+absl::Status MisuseShards(const std::string& address) {
+  using enum absl::StatusCode;
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  const Sparse<float> s(1);
+  std::vector<absl::Status> checks;
+  const auto upload = [&](const CsrView& view, const UploadOptions& options) {
+    return client->Upload("g", view, options).status();
+  };
+  for (const int shards : {0, -1, 1025}) {
+    checks.push_back(Refused(upload(s.View(), {.shards = shards}), kInvalidArgument, "1 to 1024"));
+  }
+  checks.push_back(Refused(upload(s.View(), {.shards = 301}), kInvalidArgument, "needs one"));
+  const std::vector<int32_t> few(7), foreign(kRows, 3), one(kRows, 1);
+  checks.push_back(
+      Refused(upload(s.View(), {.shards = 3, .partition = few}), kInvalidArgument, "7 elements"));
+  checks.push_back(Refused(upload(s.View(), {.shards = 3, .partition = foreign}), kInvalidArgument,
+                           "partition[0] = 3"));
+  checks.push_back(Refused(upload(s.View(), {.shards = 3, .partition = one}), kInvalidArgument,
+                           "shard 0 of 3 no row"));
+  checks.push_back(Refused(upload(s.View(), {.time_to_live = std::chrono::hours(1), .shards = 3}),
+                           kInvalidArgument, "time_to_live"));
+  Sparse<float> bad = s;
+  bad.columns[7] = kCols;
+  checks.push_back(Refused(upload(bad.View(), {.shards = 3}), kInvalidArgument,
+                           "column_indices[7] = 250 is out of range"));
+  bad = s;
+  bad.offsets[9] = bad.offsets[10] + 1;
+  checks.push_back(Refused(upload(bad.View(), {.shards = 3}), kInvalidArgument, "row_offsets[9]"));
+  bad = s;
+  bad.offsets.pop_back();
+  checks.push_back(Refused(upload(bad.View(), {.shards = 3}), kInvalidArgument, "one more"));
+  // Nothing of all that is left.
+  const auto left = client->ListMatrices();
+  if (!left.ok()) return left.status();
+  if (!left->empty()) return Wrong("a refused upload left something");
+
+  if (absl::Status made = upload(s.View(), {.shards = 3}); !made.ok()) return made;
+  checks.push_back(Refused(upload(s.View(), {.shards = 3}), kAlreadyExists, "'g'"));
+  checks.push_back(Refused(upload(s.View(), {}), kAlreadyExists, "in shards"));
+  checks.push_back(Refused(upload(s.View(), {.replace = true}), kAlreadyExists, "in shards"));
+  const Matrix g = client->MatrixNamed("g");
+  std::vector<float> b(kCols * kWidth), c(kRows * kWidth);
+  const DenseView in(b.data(), kCols, kWidth);
+  const MutableDenseView out(c.data(), kRows, kWidth);
+  checks.push_back(Refused(g.Spmm(DenseView(b.data(), kCols - 1, kWidth), out).status(),
+                           kInvalidArgument, "b is 249 x 5, expected 250 x 5"));
+  checks.push_back(Refused(g.Spmm(in, MutableDenseView(c.data(), kRows - 1, kWidth)).status(),
+                           kInvalidArgument, "c is 299 x 5"));
+  std::vector<double> doubles(kCols * kWidth);
+  checks.push_back(Refused(g.Spmm(DenseView(doubles.data(), kCols, kWidth), out).status(),
+                           kInvalidArgument, "b is f64, the matrix f32"));
+  checks.push_back(
+      Refused(g.Spmm(client->DenseNamed("x"), out).status(), kFailedPrecondition, "b is a buffer"));
+  checks.push_back(Refused(g.UpdateValues(std::span<const float>(s.values)).status(),
+                           kFailedPrecondition, "in 3 shards"));
+  checks.push_back(Refused(g.Copy("h").status(), kFailedPrecondition, "in 3 shards"));
+  checks.push_back(Refused(g.Prepare(), kFailedPrecondition, "in 3 shards"));
+  checks.push_back(Refused(g.SpgemmCollect(g).status(), kFailedPrecondition, "in "));
+  checks.push_back(Refused(g.Explain().status(), kFailedPrecondition, "in 3 shards"));
+  const absl::StatusOr<MatrixInfo> info = g.Info();
+  if (!info.ok()) return info.status();
+  const std::string shard = info->shards.front().matrix;
+  checks.push_back(
+      Refused(client->MatrixNamed(shard).Delete(), kFailedPrecondition, "is a shard of \"g\""));
+  checks.push_back(
+      Refused(client->MatrixNamed(shard).Rename("own").status(), kFailedPrecondition, "a shard"));
+  checks.push_back(Refused(g.Rename(shard).status(), kInvalidArgument, "name of a shard"));
+  checks.push_back(Refused(g.Share({.with = "no such~name"}).status(), kInvalidArgument, "name"));
+  checks.push_back(Refused(g.Unshare("bob").status(), kNotFound, "bob"));
+  const auto shared = g.Share({.with = "bob"});
+  if (!shared.ok()) return shared.status();
+  const auto seen = g.Info();
+  if (!seen.ok()) return seen.status();
+  if (seen->shares.size() != 1) return Wrong("it is not shared");
+  const auto of_shard = client->MatrixNamed(shard).Info();
+  if (!of_shard.ok()) return of_shard.status();
+  if (of_shard->shares.size() != 1) return Wrong("its shards are not shared");
+  if (absl::Status revoked = g.Unshare("bob").status(); !revoked.ok()) return revoked;
+  // A name that is whole is not to be in shards.
+  if (absl::Status made = client->Upload("whole", s.View()).status(); !made.ok()) return made;
+  checks.push_back(
+      Refused(client->Upload("whole", s.View(), {.replace = true, .shards = 3}).status(),
+              kFailedPrecondition, "not in shards"));
+  checks.push_back(Refused(g.Rename("whole").status(), kAlreadyExists, "whole"));
+  for (const absl::Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  if (absl::Status gone = g.Delete(); !gone.ok()) return gone;
+  return client->MatrixNamed("whole").Delete();
+}
+
+absl::Status UploadShardsTo(const std::string& address) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  return client->Upload("g", Sparse<float>(1).View(), {.shards = 3}).status();
+}
+
+absl::Status UploadInShards(const std::string& address, const std::string& name) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  return client->Upload(name, Sparse<float>(1).View(), {.shards = 3}).status();
+}
+
+absl::Status MultiplyInShards(const std::string& address, const std::string& name) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  return Multiply(client->MatrixNamed(name), Sparse<float>(1));
+}
+
+}  // namespace sparsed::test

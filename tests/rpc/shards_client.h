@@ -1,0 +1,33 @@
+// What a user of the C++ client does with a matrix in shards.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace sparsed::test {
+
+struct ShardsCase {
+  int shards = 3;
+  bool partition = false;    ///< rows go to shards by turns, not in blocks
+  const char* type = "f32";  ///< or f64, f16
+};
+
+/// By a client of the node at `address`: uploads, and takes every product there is, each checked
+/// element by element (all numbers are whole and small, so that sums are exact); then all of it
+/// again by a client of the node at `other`, which has to ask what the matrix is made of.
+/// Downloads, renames, replaces and deletes it.
+absl::Status UseShards(const std::string& address, const std::string& other,
+                       const ShardsCase& with);
+
+/// What is to be refused, is, with its code and a sentence.
+absl::Status MisuseShards(const std::string& address);
+
+/// Of a server that is no node of a cluster.
+absl::Status UploadShardsTo(const std::string& address);
+
+/// Uploads one in three shards, for the test to do something to nodes, and checks a product of it.
+absl::Status UploadInShards(const std::string& address, const std::string& name);
+absl::Status MultiplyInShards(const std::string& address, const std::string& name);
+
+}  // namespace sparsed::test

@@ -1,0 +1,99 @@
+// What a server may say of a matrix in shards, and what a client makes of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sparsed/client.h"
+#include "sparsed/v1/catalog.pb.h"
+#include "sparsed/v1/types.pb.h"
+#include "tests/unit/client/scripted_server.h"
+
+namespace sparsed::test {
+namespace {
+
+constexpr char kDownload[] = "/sparsed.v1.Catalog/Download";
+constexpr char kServerInfo[] = "/sparsed.v1.Admin/GetServerInfo";
+
+/// 4 x 3 with 5 nonzeros, in two shards.
+v1::MatrixInfo InShards() {
+  v1::MatrixInfo info;
+  info.set_name("g");
+  info.set_rows(4);
+  info.set_cols(3);
+  info.set_nnz(5);
+  info.set_type(v1::ELEMENT_TYPE_F32);
+  for (int i = 0; i < 2; ++i) {
+    v1::Shard& shard = *info.add_shards();
+    shard.set_matrix("shards:0123456789abcdef/" + std::to_string(i));
+    shard.set_columns(shard.matrix() + "/columns");
+    shard.set_first_row(2 * i);
+    shard.set_rows(2);
+    shard.set_cols(2);
+    shard.set_nnz(2 + i);
+  }
+  return info;
+}
+
+Answer Saying(const v1::MatrixInfo& info) {
+  v1::Status status;
+  status.set_code(grpc::StatusCode::FAILED_PRECONDITION);
+  status.set_message("in shards");
+  google::protobuf::Any& detail = *status.add_details();
+  detail.set_type_url("type.googleapis.com/sparsed.v1.MatrixInfo");
+  detail.set_value(info.SerializeAsString());
+  return {.end = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "in shards",
+                              status.SerializeAsString())};
+}
+
+absl::Status DownloadFrom(const v1::MatrixInfo& info, int* calls = nullptr) {
+  v1::ServerInfo server_info;
+  server_info.set_max_chunk_bytes(1 << 20);
+  server_info.set_max_requests_per_stream(4);
+  server_info.add_node_addresses("127.0.0.1:1");
+  ScriptedServer server(
+      {{kServerInfo, {.replies = {wire::Encode(server_info)}}}, {kDownload, Saying(info)}});
+  const auto client = Client::Connect(server.address(), {.max_attempts = 1});
+  if (!client.ok()) return client.status();
+  absl::Status status = client->MatrixNamed("g").Download().status();
+  if (calls != nullptr) *calls = server.calls(kDownload);
+  return status;
+}
+
+TEST(Sharded, WhatMakesSenseIsFollowedToItsShards) {
+  int calls = 0;
+  const absl::Status status = DownloadFrom(InShards(), &calls);
+  // The first shard, which says to be in shards itself: that goes no further.
+  EXPECT_EQ(calls, 2);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+TEST(Sharded, ARecordThatLiesIsRefusedBeforeAnythingIsReadThroughIt) {
+  const std::vector<std::function<void(v1::MatrixInfo&)>> lies = {
+      [](v1::MatrixInfo& info) { info.set_rows(5); },
+      [](v1::MatrixInfo& info) { info.set_nnz(4); },
+      [](v1::MatrixInfo& info) { info.set_rows(-1); },
+      [](v1::MatrixInfo& info) { info.mutable_shards(1)->set_first_row(1); },
+      [](v1::MatrixInfo& info) { info.mutable_shards(0)->set_rows(-2); },
+      [](v1::MatrixInfo& info) { info.mutable_shards(0)->set_rows(int64_t{1} << 62); },
+      [](v1::MatrixInfo& info) { info.mutable_shards(0)->set_cols(4); },
+      [](v1::MatrixInfo& info) { info.mutable_shards(1)->set_nnz(-3); },
+      [](v1::MatrixInfo& info) { info.mutable_shards(0)->set_row_numbers("r"); },
+      [](v1::MatrixInfo& info) { info.clear_shards(); },
+  };
+  for (size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    v1::MatrixInfo info = InShards();
+    lies[i](info);
+    int calls = 0;
+    const absl::Status status = DownloadFrom(info, &calls);
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_EQ(calls, 1);
+  }
+}
+
+}  // namespace
+}  // namespace sparsed::test
