@@ -54,6 +54,7 @@ ClientOptions OptionsOf(const sparsed_client_options& given, Arguments& in) {
   set(given.tls_server_name, options.tls.server_name);
   set(given.token, options.token);
   set(given.token_file, options.token_file);
+  set(given.gateway, options.gateway);
   if (given.priority < 0 || given.priority > kHighestPriority) {
     in.Refuse(fmt::format("priority is {}, expected 0 to {}", given.priority, kHighestPriority));
   }

@@ -124,6 +124,11 @@ void AddServerOptions(CLI::App& app, Invocation& invocation) {
   app.add_option("-s,--server", invocation.server, "host:port or unix:/path")
       ->envname("SPARSED_SERVER")
       ->capture_default_str();
+  app.add_option("--gateway", invocation.options.gateway,
+                 "host:port of an HTTP proxy that connects to servers which cannot be reached from "
+                 "here, also to the nodes of a cluster")
+      ->envname("SPARSED_GATEWAY")
+      ->type_name("HOST:PORT");
   const auto file = [&app](const char* flag, std::string& path, const char* environment,
                            const char* what) {
     app.add_option(flag, path, what)->envname(environment)->type_name("FILE");

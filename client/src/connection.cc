@@ -4,6 +4,7 @@
 #include <grpcpp/create_channel.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -28,7 +29,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Cli
   // A connection of its own for each client, straight to the server, and soon again after a
   // restart.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (options.gateway.empty()) {
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  } else {
+    arguments.SetString(GRPC_ARG_HTTP_PROXY, "http://" + options.gateway);
+  }
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
@@ -63,6 +68,27 @@ std::string CauseOf(const absl::Status& unavailable) {
   return colon == std::string::npos ? message : message.substr(colon + 2);
 }
 
+/// What `options` say, and where they say nothing the environment.
+absl::StatusOr<std::string> GatewayOf(const ClientOptions& options) {
+  std::string gateway = options.gateway;
+  if (const char* const said = std::getenv("SPARSED_GATEWAY"); gateway.empty() && said != nullptr) {
+    gateway = said;
+  }
+  const size_t colon = gateway.rfind(':');
+  const bool port = colon != std::string::npos && colon > 0 && colon + 1 < gateway.size() &&
+                    gateway.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+  if (gateway.empty() || (port && gateway.find_first_of("/@ ") == std::string::npos))
+    return gateway;
+  return absl::InvalidArgumentError(fmt::format(
+      "the gateway \"{}\" is not HOST:PORT (--gateway, SPARSED_GATEWAY, gateway=)", gateway));
+}
+
+/// "ADDRESS through the gateway HOST:PORT", or without one.
+std::string Way(const std::string& address, const std::string& gateway) {
+  if (gateway.empty() || address.starts_with("unix:")) return address;
+  return fmt::format("{} through the gateway {}", address, gateway);
+}
+
 /// Somebody took the connection, and said nothing.
 bool IsSilent(const absl::Status& status) {
   return absl::IsUnavailable(status) &&
@@ -71,12 +97,13 @@ bool IsSilent(const absl::Status& status) {
 
 }  // namespace
 
-absl::Status Worded(absl::Status status, const std::string& address) {
+absl::Status Worded(absl::Status status, const std::string& address, const std::string& gateway) {
   if (!absl::IsUnavailable(status) ||
       status.message().find("failed to connect to all addresses") != 0) {
     return status;
   }
-  return Reworded(status, fmt::format("no sparsed at {}: {}", address, CauseOf(status)));
+  return Reworded(status,
+                  fmt::format("no sparsed at {}: {}", Way(address, gateway), CauseOf(status)));
 }
 
 Connection::Connection(const std::string& address, const ClientOptions& options,
@@ -105,8 +132,12 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::OpenNode(const std::stri
 }
 
 absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& address,
-                                                             const ClientOptions& options,
+                                                             const ClientOptions& given,
                                                              Connection* home) {
+  const absl::StatusOr<std::string> gateway = GatewayOf(given);
+  if (!gateway.ok()) return gateway.status();
+  ClientOptions options = given;
+  options.gateway = *gateway;
   absl::StatusOr<std::shared_ptr<Credentials>> credentials = Credentials::Open(address, options);
   if (!credentials.ok()) return credentials.status();
   // What the environment said may have changed since.
@@ -129,14 +160,14 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
   }
   if (absl::IsDeadlineExceeded(info.status())) {
     return absl::UnavailableError(
-        fmt::format("no sparsed answered at {} within {} ms", address,
+        fmt::format("no sparsed answered at {} within {} ms", Way(address, *gateway),
                     std::chrono::milliseconds(options.connect_timeout).count()));
   }
   if (absl::IsUnavailable(info.status())) {
     const std::string cause = CauseOf(info.status());
     const bool cut = cause.find("reset by peer") != std::string::npos || cause == "Socket closed";
     return absl::UnavailableError(
-        fmt::format("no sparsed at {}: {} ({})", address, cause,
+        fmt::format("no sparsed at {}: {} ({})", Way(address, *gateway), cause,
                     cut ? "it may speak TLS, or speak none: --tls-ca, SPARSED_TLS_CA, tls="
                         : "an address is HOST:PORT or unix:/path"));
   }

@@ -24,7 +24,7 @@ namespace sparsed {
 inline namespace client {
 
 /// What gRPC says where nobody listens, in our words; any other status as it is.
-absl::Status Worded(absl::Status status, const std::string& address);
+absl::Status Worded(absl::Status status, const std::string& address, const std::string& gateway);
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:

@@ -119,7 +119,10 @@ absl::StatusOr<std::shared_ptr<Credentials>> Credentials::Open(const std::string
     made->token_ = TokenOf(*text);
     if (absl::Status status = CheckToken(made->token_, made->file_); !status.ok()) return status;
   }
-  if (!made->token_.empty() && !encrypted && !StaysOnThisMachine(address)) {
+  // What a gateway calls this machine is the gateway's.
+  const bool stays =
+      address.starts_with("unix:") || (StaysOnThisMachine(address) && options.gateway.empty());
+  if (!made->token_.empty() && !encrypted && !stays) {
     return absl::InvalidArgumentError(fmt::format(
         "a token does not travel to {} in plain text: use TLS (--tls-ca, SPARSED_TLS_CA, tls=)",
         address));

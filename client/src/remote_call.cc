@@ -142,7 +142,7 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
     }
     if (!waiting_) {
       ended_ = true;
-      final_ = Worded(std::move(status), connection().address());
+      final_ = Worded(std::move(status), connection().address(), connection().options().gateway);
       deliver = ReadyToDeliverLocked();
       overdue = !deliver;
     }

@@ -113,9 +113,11 @@ typedef struct sparsed_client_options {
   const char* tls_server_name; /* that the server's certificate is for; the address' host */
   const char* token;
   const char* token_file; /* whose first line is the token; refused if others can read it */
+  const char* gateway; /* "host:port" of an HTTP proxy that connects to servers (CONNECT), also to
+                          the nodes of a cluster; SPARSED_GATEWAY, or straight to the server */
 } sparsed_client_options;
 #define SPARSED_CLIENT_OPTIONS_INIT \
-  { sizeof(sparsed_client_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(sparsed_client_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* `address` is "host:port" or "unix:/path". UNAVAILABLE if no server answers there in time. */
 SPARSED_API sparsed_error* sparsed_connect(const char* address,

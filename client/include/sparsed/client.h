@@ -94,6 +94,11 @@ struct ClientOptions {
   /// Of products and chains, 0 to 7: the highest goes first of those of one's own that wait at the
   /// server. A call may say a higher one.
   uint32_t priority = 0;
+  /// "HOST:PORT" of an HTTP proxy that connects to servers for its callers (CONNECT), where these
+  /// cannot be reached from here: all connections but those to Unix sockets go through it, also to
+  /// the nodes that a cluster redirects to, whose names it resolves. TLS goes through it to the
+  /// server. Empty: the environment's SPARSED_GATEWAY, or straight to the server.
+  std::string gateway{};
   TlsOptions tls{};
   /// Goes over TLS, or to this machine, alone.
   std::string token{};

@@ -31,6 +31,7 @@ def connect(
     server_name: str | None = None,
     token: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
+    gateway: str | None = None,
     timeout: float = 10.0,
     ring: bool = False,
     ring_spin: float = 0.0,
@@ -55,6 +56,8 @@ def connect(
         token: says who calls (SPARSED_TOKEN). It goes over TLS, or to this machine, alone.
         token_file: a file whose first line is the token; refused if others can read it, read again
             when it changes (SPARSED_TOKEN_FILE).
+        gateway: "host:port" of an HTTP proxy that connects to servers which cannot be reached from
+            here, also to the nodes of a cluster; None: straight there (SPARSED_GATEWAY).
         timeout: seconds that the server may take to answer here. Calls have a limit of their own,
             `timeout=`; None, as it is without, is none.
         ring: products that run on a server of this machine go through memory that both share, from
@@ -89,6 +92,7 @@ def connect(
         "server_name": server_name,
         "token": token,
         "token_file": token_file,
+        "gateway": gateway,
     }
     for name, text in texts.items():
         if text is not None and not isinstance(text, (str, os.PathLike)):

@@ -107,7 +107,7 @@ class Connection:
         return self._local
 
 
-_TEXTS = ("tls", "certificate", "key", "server_name", "token", "token_file")
+_TEXTS = ("tls", "certificate", "key", "server_name", "token", "token_file", "gateway")
 
 
 def _pack_options(options: dict[str, Any]) -> tuple[bytes, list[Any]]:

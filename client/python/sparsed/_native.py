@@ -34,7 +34,7 @@ OPERATIONS = {"spmm": 1, "sddmm": 2, "spgemm": 3}
 
 # Structs. N: size_t, P: pointer; "0q" at the end pads to 8 bytes.
 DENSE = struct.Struct("@PqqqiiP")
-CLIENT_OPTIONS = struct.Struct("@NqiqqqiqiiiiPPPPPP")
+CLIENT_OPTIONS = struct.Struct("@NqiqqqiqiiiiPPPPPPP")
 CALL_OPTIONS = struct.Struct("@NqPPP")
 PUT_OPTIONS = struct.Struct("@NiPqi4xi4xPi4x")
 CSR_VIEW = struct.Struct("@qqqPiiPP")
