@@ -8,7 +8,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "kernels/cuda/driver.h"
+#include "kernels/cuda/device.h"
+#include "kernels/device_id.h"
 #include "server/listener/listen_socket.h"
 #include "server/security/access.h"
 #include "server/security/certificates.h"

@@ -6,3 +6,7 @@ set_tests_properties(cluster_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_
 add_test(NAME shards_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/shards_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
 set_tests_properties(shards_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)
+# A gateway that alone knows the nodes' names.
+add_test(NAME gateway_test
+  COMMAND ${CMAKE_CURRENT_LIST_DIR}/gateway_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
+set_tests_properties(gateway_test PROPERTIES LABELS e2e TIMEOUT 300 SKIP_RETURN_CODE 77)
