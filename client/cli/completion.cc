@@ -220,7 +220,7 @@ fi
   }
   return R"(# Completion of sparsectl for fish: sparsectl completion fish | source
 function __sparsectl_words
-    set -l typed (commandline -ct)
+    set -l typed (string unescape -- (commandline -ct))
     set -l words (commandline -opc)
     for line in ($words[1] complete-words $words[2..-1] "$typed" 2> /dev/null)
         if test "$line" = :files
