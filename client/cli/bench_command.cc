@@ -118,14 +118,16 @@ std::vector<std::string> Cells(std::string name, const LatencyHistogram& times, 
   return cells;
 }
 
+std::string WereRequests(int64_t count) { return Counted(count, "request was", "requests were"); }
+
 /// Where it is not known what it takes.
 std::string UnsteadyRemark(const BenchArguments& arguments, const LoadResult& result) {
   if (result.steady || !arguments.load.schedule.empty() || interrupted) return "";
   const double within = std::max(result.interval, result.kernel.interval);
-  std::string text = arguments.load.seconds > 0 ? "note    it was too short to be steady"
+  std::string text = arguments.load.seconds > 0 ? "note    it ran too short a time"
                                                 : "note    it did not become steady";
   if (std::isfinite(within)) {
-    text += fmt::format(": it is known within {:.1f}%, and not within {:.0f}%", 100 * within,
+    text += fmt::format(": the rate is known to {:.1f}% only, not to {:.0f}%", 100 * within,
                         100 * arguments.load.precision);
   }
   if (result.machine > kQuiet) {
@@ -134,7 +136,7 @@ std::string UnsteadyRemark(const BenchArguments& arguments, const LoadResult& re
         "beside it",
         100 * result.machine);
   } else if (arguments.load.seconds > 0) {
-    text += "; without --seconds it runs until it is";
+    text += "; without --seconds it runs as long as it takes";
   } else {
     text += "; its plan changes, or others use the server or the machine";
   }
@@ -325,11 +327,11 @@ absl::StatusOr<Report> Replay(const Client& client, BenchArguments arguments) {
   std::string notes;
   for (const auto& [why, count] : log->left_out) {
     recorded += count;
-    notes += fmt::format("note    {} requests were left out, as they {}\n", Count(count), why);
+    notes += fmt::format("note    {} left out, as they {}\n", WereRequests(count), why);
   }
   for (const auto& [name, count] : (*requests)->missing()) {
-    notes += fmt::format("note    {} requests were left out: there is no matrix named '{}' here\n",
-                         Count(count), name);
+    notes += fmt::format("note    {} left out: there is no matrix named '{}' here\n",
+                         WereRequests(count), name);
   }
   if (log->tenants.size() > 1) {
     notes += fmt::format("note    they are of {} tenants, and yours makes them all (--tenant)\n",
@@ -387,7 +389,7 @@ void AddReplay(CLI::App& bench, BenchArguments& arguments) {
               "--log-level=debug); operands are random, and streamed")
           ->type_name("FILE");
   bench.add_option("--speed", arguments.speed, "Of the recording's time: 2 is twice as fast")
-      ->check(CLI::Range(0.001, 1000.0))
+      ->check(BetweenReals(0.001, 1000.0))
       ->capture_default_str()
       ->needs(replay);
   bench
@@ -410,7 +412,7 @@ void AddBench(CLI::App& app, Invocation& invocation) {
       "begin when they are due, whether those before have ended or not, and latency counts from "
       "then");
   bench->footer(ExampleLines(
-      {"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx",
+      {"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx --replace",
        "sparsectl bench g --k=16 --seconds=1",
        "sparsectl bench g --op=sddmm --k=16 --concurrency=4 --transport=held --seconds=1",
        "sparsectl bench g --rate=200 --k=16 --seconds=1 --csv > bench.csv",
@@ -433,7 +435,7 @@ void AddBench(CLI::App& app, Invocation& invocation) {
                    "Requests in flight; with --rate, at most (default: 1; with --rate 64)")
       ->check(Between(1, 1024));
   bench->add_option("-r,--rate", b->load.rate, "Requests that are due each second")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(BetweenReals(0.001, 1e6));
   OneOf(bench->add_option("--transport", b->transport,
                           "How operands and results travel: stream, with each request; held, not "
                           "at all, as the server holds them; shared, in memory shared with a "
@@ -442,11 +444,11 @@ void AddBench(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   CLI::Option* seconds =
       bench->add_option("--seconds", b->load.seconds, "For so long (default: until it is known)")
-          ->check(CLI::Range(0.1, 86400.0));
+          ->check(BetweenReals(0.1, 86400.0));
   bench
       ->add_option("--most-seconds", b->load.most_seconds,
                    "For so long if the rate is not known before")
-      ->check(CLI::Range(1.0, 86400.0))
+      ->check(BetweenReals(1.0, 86400.0))
       ->excludes(seconds)
       ->capture_default_str();
   bench->add_flag("--no-prepare", b->no_prepare, "Take the plan that there is, or plain CSR");

@@ -1,6 +1,7 @@
 // buffers: the dense matrices that the server keeps under a name.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <memory>
@@ -19,6 +20,7 @@ struct PutArguments {
   std::string zeros;  ///< "ROWSxCOLUMNS"
   std::string type = "f32";
   bool durable = false;
+  bool replace = false;  ///< also one of another shape or type
   std::string owner;
   std::string time_to_live;            ///< empty: the server's
   std::string over_gpus;               ///< "auto", "columns" or "rows"; empty: whole
@@ -65,6 +67,13 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
   const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
   if (!buffers.ok()) return buffers.status();
   Listing listing("buffers", "no buffers", BufferColumns());
+  std::vector<std::string> less_needed = {"VERSION", "DURABLE", "TENANT", "DISTRIBUTION",
+                                          "TYPE",    "OWNER",   "IDLE",   "TIME TO LIVE",
+                                          "COLUMNS", "ROWS"};
+  if (std::ranges::none_of(*buffers, [](const DenseInfo& info) { return info.parts > 0; })) {
+    std::swap(less_needed[0], less_needed[3]);  // all of them lie whole
+  }
+  listing.LeaveOut(std::move(less_needed));
   for (const DenseInfo& info : *buffers) {
     listing.Add(ToJson(info), {info.name, Count(info.rows), Count(info.cols), Name(info.type),
                                Bytes(info.bytes), info.parts == 0 ? "whole" : Parts(info),
@@ -74,17 +83,38 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
   return Report::Of(std::move(listing));
 }
 
+/// ALREADY_EXISTS where there is one of the name that is of another shape or type: as for
+/// --keep-as, that is rather a slip than meant.
+absl::Status CheckPresent(const Client& client, const std::string& name, ValueType type,
+                          int64_t rows, int64_t cols) {
+  const absl::StatusOr<DenseInfo> present = client.DenseNamed(name).Info();
+  if (absl::IsNotFound(present.status())) return absl::OkStatus();
+  if (!present.ok()) return present.status();
+  if (present->rows == rows && present->cols == cols && present->type == type) {
+    return absl::OkStatus();
+  }
+  return absl::AlreadyExistsError(fmt::format(
+      "there is a buffer named '{}' already, {} x {} {}, not {} x {} {}: --replace replaces it",
+      name, present->rows, present->cols, Name(present->type), rows, cols, Name(type)));
+}
+
 absl::StatusOr<DenseMatrix> Put(const Client& client, const PutArguments& arguments,
                                 const PutOptions& options) {
+  const auto check = [&](ValueType type, int64_t rows, int64_t cols) {
+    return arguments.replace ? absl::OkStatus()
+                             : CheckPresent(client, arguments.name, type, rows, cols);
+  };
   const absl::StatusOr<ValueType> type = ParseType(arguments.type);
   if (!type.ok()) return type.status();
   if (!arguments.zeros.empty()) {
     const absl::StatusOr<Extent> extent = ParseExtent(arguments.zeros);
     if (!extent.ok()) return extent.status();
+    if (absl::Status status = check(*type, extent->rows, extent->cols); !status.ok()) return status;
     return client.PutZeros(arguments.name, *type, extent->rows, extent->cols, options);
   }
   const absl::StatusOr<NpyArray> array = ReadNpy(arguments.file, *type);
   if (!array.ok()) return array.status();
+  if (absl::Status status = check(*type, array->rows, array->cols); !status.ok()) return status;
   return client.PutDense(arguments.name, array->View(), options);
 }
 
@@ -157,7 +187,8 @@ CLI::Option* AddBufferName(CLI::App* command, std::string& name) {
 void AddPut(CLI::App& buffers, Invocation& invocation) {
   CLI::App* put = buffers.add_subcommand("put", "Make a buffer from a .npy file, or one of zeros");
   auto p = std::make_shared<PutArguments>();
-  put->add_option("NAME", p->name, "Its name on the server; one of this name is replaced")
+  put->add_option("NAME", p->name,
+                  "Its name on the server; one of this name, shape and type is replaced")
       ->type_name("BUFFER")
       ->required();
   CLI::Option* file =
@@ -169,6 +200,7 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
   put->add_option("--type", p->type, fmt::format("Type of its elements: {}", kTypes))
       ->check(CheckType)
       ->capture_default_str();
+  put->add_flag("--replace", p->replace, "Replace one of another shape or type, too");
   put->add_flag("--durable", p->durable,
                 "On disk before the command returns; a server without a disk refuses it");
   put->add_option("--owner", p->owner,
@@ -183,7 +215,11 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
       "stay there lie likewise. =columns: each gets as many columns; =rows: each gets rows, and "
       "computes the same rows of products; =auto, or nothing: whole, columns or rows, as is best "
       "for products with the matrix --for");
-  over->check(CLI::IsMember({"auto", "columns", "rows"}));
+  over->check([](const std::string& text) {
+    return text == "auto" || text == "columns" || text == "rows"
+               ? std::string()
+               : fmt::format("\"{}\" is none of auto, columns, rows", text);
+  });
   CLI::Option* const matrix = put->add_option(
       "--for", p->matrix,
       "With --over-gpus: the matrix that it is to be multiplied with. Of =rows one with as many "

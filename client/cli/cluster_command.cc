@@ -87,7 +87,7 @@ void AddCluster(CLI::App& app, Invocation& invocation) {
       ->add_option("--wait", *wait,
                    "Seconds, at most, to wait until it has nothing any more (default: it does not)")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(BetweenReals(0.0, 86400.0));
   drain->callback([&invocation, node, undo, wait] {
     invocation.run = [node, undo, wait](const Client& client) -> absl::StatusOr<Report> {
       const absl::StatusOr<int64_t> matrices = client.DrainNode(*node, *undo);

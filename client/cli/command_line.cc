@@ -64,6 +64,17 @@ CLI::Validator Between(int64_t least, int64_t most) {
       "");
 }
 
+CLI::Validator BetweenReals(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        double number = 0;
+        return CLI::detail::lexical_cast(text, number) && number >= least && number <= most
+                   ? std::string()
+                   : fmt::format("\"{}\" is not a number from {} to {}", text, least, most);
+      },
+      "");
+}
+
 CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words) {
   const auto check = [words](const std::string& text) {
     return std::ranges::find(words, text) != words.end()
@@ -83,20 +94,6 @@ void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char
                       "512 or 1024: widths in between share a plan",
                       standard))
       ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
-}
-
-std::vector<std::string> WithPresentNames(std::span<char* const> words) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFormer = {
-      {{"--expect", "--tune-for"}, {"--again", "--retune"}, {"--recipe", "--pipeline"}}};
-  std::vector<std::string> present;
-  for (const std::string_view word : words) {
-    const std::string_view flag = word.substr(0, word.find('='));
-    const auto* former = std::ranges::find(kFormer, flag, &decltype(kFormer)::value_type::first);
-    present.push_back(former == kFormer.end()
-                          ? std::string(word)
-                          : fmt::format("{}{}", former->second, word.substr(flag.size())));
-  }
-  return present;
 }
 
 CLI::Option* AddOut(CLI::App* group, OutputArguments& output) {

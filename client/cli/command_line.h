@@ -5,7 +5,6 @@
 #include <functional>
 #include <initializer_list>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -51,10 +50,6 @@ std::string ExampleLines(std::initializer_list<const char*> lines);
 CLI::Option* AddName(CLI::App* command, std::string& name);
 /// `standard` is what is tuned for where nothing is said.
 void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char* standard);
-/// The words of the command line with the names that flags have now in the place of those that they
-/// had: these are still taken, and help does not mention them.
-std::vector<std::string> WithPresentNames(std::span<char* const> words);
-
 /// --format, which needs `out`, the option of the path.
 void AddOutputFormat(CLI::App* command, CLI::Option* out, OutputArguments& output);
 CLI::Option* AddOut(CLI::App* group, OutputArguments& output);
@@ -63,6 +58,8 @@ void CheckOutput(const OutputArguments& output);
 
 /// A whole number in [least, most].
 CLI::Validator Between(int64_t least, int64_t most);
+/// Likewise a number that need not be whole.
+CLI::Validator BetweenReals(double least, double most);
 /// Its value has to be one of these words, which help and completion show.
 CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words);
 

@@ -13,6 +13,7 @@
 #include "base/byte_size.h"
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
+#include "client/cli/matrix_writer.h"
 
 namespace sparsed::cli {
 namespace {
@@ -63,8 +64,10 @@ void AddShare(CLI::App& app, Invocation& invocation) {
 
 void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   AddUpload(app, invocation);
-  CLI::App* update = AddCommand(app, "update", "Replace a matrix's values, keep its pattern",
-                                {"update cora --values=new.npy"});
+  CLI::App* update =
+      AddCommand(app, "update", "Replace a matrix's values, keep its pattern",
+                 {"generate matrix 300x300 --row-nonzeros=10 --out=g.mtx", "upload g.mtx --replace",
+                  "generate dense 3000x1 --out=new.npy", "update g --values=new.npy"});
   auto new_values = std::make_shared<UpdateArguments>();
   AddName(update, new_values->name);
   update->add_option("--values", new_values->values, "nnz values in canonical CSR order (.npy)")
@@ -226,6 +229,12 @@ void AddGenerate(CLI::App& app, Invocation& invocation) {
   matrix->add_option("--seed", m->seed, "Another seed, other numbers")->capture_default_str();
   matrix->callback([&invocation, m] {
     CheckOutput(m->out);
+    const std::optional<FileFormat> format =
+        m->out.format.empty() ? FormatByName(m->out.path) : *ParseFileFormat(m->out.format);
+    if (format == FileFormat::kMetis) {
+      throw CLI::ValidationError(
+          "--out", "a METIS graph is symmetric and has whole numbers; these are random: take .mtx");
+    }
     invocation.run_here = [m] { return GenerateMatrix(*m); };
   });
 }
@@ -257,9 +266,9 @@ void AddCalibrate(CLI::App& app, Invocation& invocation) {
                  "operators",
                  {"calibrate", "calibrate --device=cpu"});
   auto device = std::make_shared<std::string>();
-  calibrate
-      ->add_option("--device", *device, "cpu or cuda (default: the GPU if the server uses one)")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  OneOf(
+      calibrate->add_option("--device", *device, "Which (default: the GPU if the server uses one)"),
+      {"cpu", "cuda"});
   calibrate->callback([&invocation, device] {
     invocation.run = [device](const Client& client) { return Calibrate(client, *device); };
   });
@@ -282,7 +291,8 @@ void AddServerCommands(CLI::App& app, Invocation& invocation) {
 void AddToken(CLI::App& app, Invocation& invocation) {
   CLI::App* token = AddCommand(app, "token", "Tokens for a server's access file; asks no server",
                                {"token new training-1 --tenant=training --expires=2027-01-31",
-                                "token hash training-1 --tenant=training < token.txt"});
+                                "token new training-2 --tenant=training | head -n 1 > token.txt",
+                                "token hash training-2 --tenant=training < token.txt"});
   token->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, bool make) {
     CLI::App* sub = token->add_subcommand(name, what);

@@ -220,11 +220,14 @@ fi
   }
   return R"(# Completion of sparsectl for fish: sparsectl completion fish | source
 function __sparsectl_words
-    set -l typed (commandline -ct)
+    set -l typed (string unescape -- (commandline -ct))
     set -l words (commandline -opc)
     for line in ($words[1] complete-words $words[2..-1] "$typed" 2> /dev/null)
         if test "$line" = :files
-            __fish_complete_path (string replace -r '^.*=' '' -- "$typed")
+            set -l before (string match -r '^.*=' -- "$typed")
+            for path in (__fish_complete_path (string replace -r '^.*=' '' -- "$typed"))
+                echo "$before$path"
+            end
         else
             echo $line
         end

@@ -71,9 +71,9 @@ class OwnValues {
     if (!file.ok()) return file.status();
     file_ = *std::move(file);
     if (file_.rows != matrix.nnz || file_.cols != 1) {
-      return absl::InvalidArgumentError(
-          fmt::format("{} is {} x {}, expected {} x 1: {} has {} nonzeros", text, file_.rows,
-                      file_.cols, matrix.nnz, matrix.name, Count(matrix.nnz)));
+      return absl::InvalidArgumentError(fmt::format("{} is {} x {}, expected {} x 1: {} has {}",
+                                                    text, file_.rows, file_.cols, matrix.nnz,
+                                                    matrix.name, Counted(matrix.nnz, "nonzero")));
     }
     operand_ = file_.View();
     return absl::OkStatus();
@@ -190,15 +190,15 @@ void AddSpmm(CLI::App& app, Invocation& invocation) {
       "C = alpha * S * B + beta * C0, for dense B and C: .npy files of float16, float32 or float64 "
       "(results of bf16 matrices are written as float32, which holds them exactly), or @NAME of "
       "a buffer, so that nothing travels");
-  spmm->footer(
-      ExampleLines({"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx",
-                    "sparsectl generate dense 300x64 --out=B.npy",
-                    "sparsectl spmm g --operand=B.npy --out=C.npy",
-                    "sparsectl spmm g --operand=B.npy --out=D.npy --transpose --alpha=0.5",
-                    "sparsectl spmm g --operand=B.npy --out=E.npy --beta=1 --accumulate=C.npy",
-                    "sparsectl buffers put x B.npy", "sparsectl spmm g --operand=@x --keep-as=y",
-                    "sparsectl spmm g --operand=@y --keep-as=x --beta=1",
-                    "sparsectl buffers get x --out=X.npy"}));
+  spmm->footer(ExampleLines(
+      {"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx --replace",
+       "sparsectl generate dense 300x64 --out=B.npy",
+       "sparsectl spmm g --operand=B.npy --out=C.npy",
+       "sparsectl spmm g --operand=B.npy --out=D.npy --transpose --alpha=0.5",
+       "sparsectl spmm g --operand=B.npy --out=E.npy --beta=1 --accumulate=C.npy",
+       "sparsectl buffers put x B.npy", "sparsectl spmm g --operand=@x --keep-as=y",
+       "sparsectl spmm g --operand=@y --keep-as=x --beta=1",
+       "sparsectl buffers get x --out=X.npy"}));
   auto m = std::make_shared<SpmmArguments>();
   AddName(spmm, m->name);
   spmm->add_option("-b,--operand", m->operand,
@@ -233,7 +233,7 @@ void AddSddmm(CLI::App& app, Invocation& invocation) {
       "S .* (A * B^T): one value for each nonzero of S, in canonical CSR order, for dense A and B: "
       ".npy files, or @NAME of buffers");
   sddmm->footer(ExampleLines(
-      {"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx",
+      {"sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx --replace",
        "sparsectl generate dense 300x64 --out=A.npy",
        "sparsectl sddmm g --left=A.npy --right=A.npy --out=values.npy",
        "sparsectl sddmm g --left=A.npy --right=A.npy --out=new.npy --values=values.npy",

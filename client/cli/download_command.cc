@@ -23,8 +23,8 @@ absl::StatusOr<Report> Download(const Client& client, const std::string& name,
                  {"cols", matrix->cols},
                  {"nnz", matrix->nnz()},
                  {"out", output.path}},
-                fmt::format("wrote {}: {} x {}, {} nonzeros\n", output.path, Count(matrix->rows),
-                            Count(matrix->cols), Count(matrix->nnz()))};
+                fmt::format("wrote {}: {} x {}, {}\n", output.path, Count(matrix->rows),
+                            Count(matrix->cols), Counted(matrix->nnz(), "nonzero"))};
   AddNote((*writer)->Note(), report);
   return report;
 }
@@ -33,10 +33,10 @@ absl::StatusOr<Report> Download(const Client& client, const std::string& name,
 
 void AddDownload(CLI::App& app, Invocation& invocation) {
   CLI::App* download = app.add_subcommand("download", "Write a matrix to a file that upload reads");
-  download->footer(
-      ExampleLines({"sparsectl generate matrix 1000x1000 --out=g.mtx", "sparsectl upload g.mtx",
-                    "sparsectl download g --out=copy.mtx.gz", "sparsectl download g --out=copy.npz",
-                    "sparsectl download g --out=entries.csv"}));
+  download->footer(ExampleLines(
+      {"sparsectl generate matrix 1000x1000 --out=g.mtx", "sparsectl upload g.mtx --replace",
+       "sparsectl download g --out=copy.mtx.gz", "sparsectl download g --out=copy.npz",
+       "sparsectl download g --out=entries.csv"}));
   auto name = std::make_shared<std::string>();
   auto output = std::make_shared<OutputArguments>();
   AddName(download, *name);

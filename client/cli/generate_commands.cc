@@ -112,13 +112,14 @@ absl::StatusOr<Report> GenerateMatrix(const GenerateMatrixArguments& arguments) 
   const int64_t nnz = extent->rows * count;
   const absl::Status finished = (*writer)->Finish(extent->rows, extent->cols, nnz);
   if (!finished.ok()) return finished;
-  Report report{{{"rows", extent->rows},
-                 {"cols", extent->cols},
-                 {"nnz", nnz},
-                 {"seed", arguments.seed},
-                 {"out", arguments.out.path}},
-                fmt::format("wrote {}: {} x {}, {} nonzeros, {} in each row\n", arguments.out.path,
-                            Count(extent->rows), Count(extent->cols), Count(nnz), Count(count))};
+  Report report{
+      {{"rows", extent->rows},
+       {"cols", extent->cols},
+       {"nnz", nnz},
+       {"seed", arguments.seed},
+       {"out", arguments.out.path}},
+      fmt::format("wrote {}: {} x {}, {}, {} in each row\n", arguments.out.path,
+                  Count(extent->rows), Count(extent->cols), Counted(nnz, "nonzero"), Count(count))};
   AddNote((*writer)->Note(), report);
   return report;
 }

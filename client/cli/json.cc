@@ -48,19 +48,18 @@ Json ToJson(const Timings& t) {
           {"send", t.send.count()},     {"total", t.total.count()}};
 }
 
-Json ToJson(const Measurement& m) {
-  return {{"class", ToJson(m.problem_class)},
-          {"type", Name(m.type)},
-          {"recipe", m.recipe},
+namespace {
+
+/// What of a measurement tables and data sets call by the same names.
+Json CommonOf(const Measurement& m) {
+  return {{"type", Name(m.type)},
           {"kernel", m.kernel},
           {"device", m.device},
           {"k", m.k},
           {"median_ms", m.median_ms},
           {"csr_ms", m.baseline_ms},
           {"preparation_ms", m.preparation_ms},
-          {"floor_ms", m.floor_ms},
           {"gflops", m.gflops},
-          {"floor_share", m.floor_share},
           {"roof", m.roof},
           {"runs", m.runs},
           {"model", m.model},
@@ -68,6 +67,27 @@ Json ToJson(const Measurement& m) {
           {"right_pattern_hash", m.right_pattern_hash},
           {"transpose_left", m.transpose_left},
           {"transpose_right", m.transpose_right}};
+}
+
+/// By the names of columns that data sets of measurements have (docs/preparation.md).
+Json RowOf(const Measurement& m) {
+  Json row = CommonOf(m);
+  row["class"] = ToJson(m.problem_class);
+  row["recipe"] = m.recipe;
+  row["floor_ms"] = m.floor_ms;
+  row["floor_share"] = m.floor_share;
+  return row;
+}
+
+}  // namespace
+
+Json ToJson(const Measurement& m) {
+  Json json = CommonOf(m);
+  json["signature"] = ToJson(m.problem_class);
+  json["pipeline"] = m.recipe;
+  json["roofline_ms"] = m.floor_ms;
+  json["roofline_share"] = m.floor_share;
+  return json;
 }
 
 Json ToJson(const MatrixInfo& info) {
@@ -106,8 +126,8 @@ Json ToJson(const MatrixInfo& info) {
     json["shares"].push_back({{"with", share.with}, {"write", share.write}});
   }
   for (const PlanInfo& plan : info.plans) {
-    json["plans"].push_back({{"class", ToJson(plan.problem_class)},
-                             {"recipe", plan.recipe},
+    json["plans"].push_back({{"signature", ToJson(plan.problem_class)},
+                             {"pipeline", plan.recipe},
                              {"kernel", plan.kernel},
                              {"device", plan.device},
                              {"baseline_ms", plan.baseline_ms},
@@ -119,14 +139,14 @@ Json ToJson(const MatrixInfo& info) {
   }
   for (const LayoutInfo& layout : info.layouts) {
     json["layouts"].push_back({{"kind", layout.kind},
-                               {"recipe", layout.recipe},
+                               {"pipeline", layout.recipe},
                                {"bytes", layout.bytes},
                                {"build_seconds", layout.build_seconds}});
   }
   for (const Measurement& m : info.measurements) json["measurements"].push_back(ToJson(m));
   for (const Decision& decision : info.decisions) {
-    json["decisions"].push_back({{"class", ToJson(decision.problem_class)},
-                                 {"recipe", decision.recipe},
+    json["decisions"].push_back({{"signature", ToJson(decision.problem_class)},
+                                 {"pipeline", decision.recipe},
                                  {"tried", decision.tried},
                                  {"reason", decision.reason}});
   }
@@ -250,7 +270,7 @@ Json ToJson(const PatternMeasurements& pattern) {
   Json json = {{"pattern_hash", pattern.pattern_hash}, {"past", pattern.past}};
   json.update(ToJson(pattern.features));
   Json& measurements = json["measurements"] = Json::array();
-  for (const Measurement& m : pattern.measurements) measurements.push_back(ToJson(m));
+  for (const Measurement& m : pattern.measurements) measurements.push_back(RowOf(m));
   return json;
 }
 

@@ -2,11 +2,14 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <span>
 #include <sstream>
 #include <string>
@@ -14,9 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/help_text.h"
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/completion.h"
+#include "client/cli/former_flags.h"
 #include "client/cli/output.h"
 #include "client/cli/suggestion.h"
 #include "client/cli/usage_error.h"
@@ -78,9 +83,11 @@ absl::Status Suggested(const Client& client, absl::Status status) {
   const size_t end = begin == message.npos ? begin : message.find(message[begin], begin + 1);
   if (end == message.npos) return status;
   const std::string meant =
-      DidYouMean(message.substr(begin + 1, end - begin - 1), NamesLike(client, message));
+      Nearest(message.substr(begin + 1, end - begin - 1), NamesLike(client, message));
   if (meant.empty()) return status;
-  absl::Status suggested = absl::NotFoundError(fmt::format("{}{}", message, meant));
+  const char quote = message[begin];
+  absl::Status suggested =
+      absl::NotFoundError(fmt::format("{}; did you mean {}{}{}?", message, quote, meant, quote));
   // With the id of the request.
   status.ForEachPayload([&suggested](absl::string_view type, const absl::Cord& payload) {
     suggested.SetPayload(type, payload);
@@ -88,8 +95,21 @@ absl::Status Suggested(const Client& client, absl::Status status) {
   return suggested;
 }
 
+/// INVALID_ARGUMENT where a file that says who calls, or whom, is not there.
+absl::Status FilesAreThere(const ClientOptions& options) {
+  const std::string& ca = options.tls.ca == "system" ? "" : options.tls.ca;
+  for (const std::string& path :
+       {ca, options.tls.certificate, options.tls.key, options.token_file}) {
+    if (!path.empty() && access(path.c_str(), F_OK) != 0) {
+      return absl::InvalidArgumentError(fmt::format("{}: {}", path, std::strerror(errno)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Report> RunCommand(const Invocation& invocation) {
   if (invocation.run_here) return invocation.run_here();
+  if (absl::Status there = FilesAreThere(invocation.options); !there.ok()) return there;
   const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);
   if (!client.ok()) return client.status();
   absl::StatusOr<Report> report = invocation.run(*client);
@@ -139,7 +159,7 @@ void AddServerOptions(CLI::App& app, Invocation& invocation) {
        "A certificate that says who calls");
   file("--tls-key", invocation.options.tls.key, "SPARSED_TLS_KEY", "Its private key");
   app.add_option("--tls-server-name", invocation.options.tls.server_name,
-                 "That the server's certificate is for (default: the host of --server)")
+                 "The name that the server's certificate is for (default: the host of --server)")
       ->envname("SPARSED_TLS_SERVER_NAME")
       ->type_name("NAME");
   file("--token-file", invocation.options.token_file, "SPARSED_TOKEN_FILE",
@@ -246,7 +266,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Talks to sparsed, which holds sparse matrices and multiplies with them.");
   app.name("sparsectl");
   app.footer(ExitCodesText() + ExampleLines({"sparsectl generate matrix 2708x2708 --out=cora.mtx",
-                                             "sparsectl upload cora.mtx --wait",
+                                             "sparsectl upload cora.mtx --replace --wait",
                                              "sparsectl generate dense 2708x128 --out=B.npy",
                                              "sparsectl spmm cora --operand=B.npy --out=C.npy",
                                              "sparsectl list -o wide", "sparsectl spmm --help"}));
@@ -270,13 +290,19 @@ int Main(int argc, char** argv) {
       return FailUsage(format, fmt::format("{} lacks its value", word.substr(0, word.size() - 1)));
     }
   }
+  const std::vector<std::string> named = WithPresentNames(words);
+  std::vector<const char*> present;
+  present.reserve(named.size());
+  for (const std::string& word : named) present.push_back(word.c_str());
   try {
-    app.parse(argc, argv);
+    app.parse(argc, present.data());
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) return FailUsage(format, UsageSentence(app, error));
+    if (error.get_exit_code() != 0) {
+      return FailUsage(format, AsTyped(UsageSentence(app, error), words));
+    }
     std::ostringstream help;
     app.exit(error, help, help);
-    const absl::Status printed = WriteOut(help.str());
+    const absl::Status printed = WriteOut(WrappedHelp(help.str(), TerminalColumns(STDOUT_FILENO)));
     return printed.ok() ? kSuccess : Fail(OutputFormat::kText, printed);
   }
   return Run(invocation);
@@ -285,12 +311,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sparsed::cli
 
-int main(int argc, char** argv) {
-  std::vector<std::string> words =
-      sparsed::cli::WithPresentNames({argv, static_cast<size_t>(argc)});
-  std::vector<char*> present;
-  present.reserve(words.size() + 1);
-  for (std::string& word : words) present.push_back(word.data());
-  present.push_back(nullptr);
-  return sparsed::cli::Main(argc, present.data());
-}
+int main(int argc, char** argv) { return sparsed::cli::Main(argc, argv); }

@@ -168,8 +168,8 @@ absl::StatusOr<std::vector<ProblemClass>> ParseClasses(const std::vector<std::st
 }
 
 std::string Summary(const MatrixInfo& info) {
-  return fmt::format("{} x {}, {} nonzeros, {}{}", Count(info.rows), Count(info.cols),
-                     Count(info.nnz), Name(info.type),
+  return fmt::format("{} x {}, {}, {}{}", Count(info.rows), Count(info.cols),
+                     Counted(info.nnz, "nonzero"), Name(info.type),
                      info.shards.empty() ? "" : fmt::format(", in {} shards", info.shards.size()));
 }
 
@@ -245,9 +245,9 @@ absl::StatusOr<Report> Update(const Client& client, const UpdateArguments& argum
   const absl::StatusOr<NpyArray> values = ReadNpy(arguments.values, info->type);
   if (!values.ok()) return values.status();
   if (values->rows * values->cols != info->nnz) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} has {} values, {} has {} nonzeros", arguments.values,
-                    Count(values->rows * values->cols), arguments.name, Count(info->nnz)));
+    return absl::InvalidArgumentError(fmt::format("{} has {}, {} has {}", arguments.values,
+                                                  Counted(values->rows * values->cols, "value"),
+                                                  arguments.name, Counted(info->nnz, "nonzero")));
   }
   const ConstValues span =
       std::visit([](const auto& v) { return ConstValues(std::span(v)); }, values->values);

@@ -11,6 +11,7 @@
 #include "client/cli/edge_list.h"
 #include "client/cli/line_reader.h"
 #include "client/cli/matrix_market.h"
+#include "client/cli/matrix_writer.h"
 #include "client/cli/metis.h"
 #include "client/cli/npy_stream.h"
 #include "client/cli/npy_triples.h"
@@ -42,11 +43,33 @@ absl::Status Bad(std::string_view file, std::string_view what) {
   return absl::InvalidArgumentError(fmt::format("{}: {}", file, what));
 }
 
-/// The name where it can stand in a command as it is, else a word for it.
-std::string_view NameForCommand(std::string_view name) {
-  constexpr std::string_view kPlain =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+/";
-  return name.find_first_not_of(kPlain) == std::string_view::npos ? name : "FILE";
+void Replace(std::string& text, std::string_view what, std::string_view with) {
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + with.size())) {
+    text.replace(at, what.size(), with);
+  }
+}
+
+/// Readers speak of FILE, as commands for the shell and, between quotation marks, for Python have
+/// it, and of the NAME of its matrix: their sentences with both in place, so that the commands can
+/// be pasted.
+absl::Status WithNames(const absl::Status& status, const std::string& path,
+                       std::string_view compression) {
+  // What the shell or Python would take for something else, or what cannot be read again.
+  if (path == ByteSource::kStandardInput || path.find_first_of("'\"\\$`!\n") != path.npos) {
+    return status;
+  }
+  std::string text(status.message());
+  const bool plain = path.find_first_not_of(kNameCharacters) == path.npos;
+  const std::string word = plain ? path : fmt::format("'{}'", path);
+  Replace(text, "'FILE'", fmt::format("'{}'", path));
+  Replace(text, "tar -xOf FILE", fmt::format("tar -xOf {}", word));
+  const std::string_view program = compression == "gzip" ? "gzip"
+                                   : compression == "xz" ? "xz"
+                                                         : "zstd";
+  Replace(text, " FILE",
+          compression.empty() ? " " + word : fmt::format(" <({} -dc {})", program, word));
+  Replace(text, "--name=NAME", "--name=" + SuggestedName(path));
+  return absl::Status(status.code(), text);
 }
 
 bool IsText(std::string_view head) {
@@ -64,13 +87,13 @@ absl::StatusOr<FileFormat> FormatOf(ByteSource& source) {
   std::string_view text = *head;
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   if (text.starts_with("%%MatrixMarket")) return FileFormat::kMatrixMarket;
-  const std::string unread = UnreadFormat(text, NameForCommand(source.name()));
+  const std::string unread = UnreadFormat(text);
   if (!unread.empty()) return Bad(source.name(), unread);
   if (!IsText(text)) {
     return Bad(source.name(),
                "the format is not known: expected a Matrix Market file, a SciPy archive (.npz), a "
                "NumPy array (.npy), an edge list, or a METIS graph; in Python, "
-               "scipy.sparse.save_npz(FILE, m) writes what is read");
+               "scipy.sparse.save_npz writes what is read");
   }
   head = source.Peek(kTextHead);
   if (!head.ok()) return At(source.name(), head.status());
@@ -183,14 +206,14 @@ std::vector<std::string> Sentences(const MatrixFile& file) {
 absl::StatusOr<MatrixFile> ReadMatrixFile(const std::string& path, const ReadOptions& options) {
   try {
     absl::StatusOr<ByteSource> source = ByteSource::Open(path);
-    if (!source.ok()) return source.status();
+    if (!source.ok()) return WithNames(source.status(), path, "");
     const std::string name = source->name();
     const std::string_view compression = source->compression();
     const absl::StatusOr<FileFormat> format = options.format ? *options.format : FormatOf(*source);
-    if (!format.ok()) return format.status();
+    if (!format.ok()) return WithNames(format.status(), path, compression);
     if (absl::Status status = CheckOptions(options, *format, name); !status.ok()) return status;
     absl::StatusOr<MatrixFile> read = ReadAs(*format, *std::move(source), options);
-    if (!read.ok()) return read;
+    if (!read.ok()) return WithNames(read.status(), path, compression);
     read->compression = compression;
     const CsrMatrix& matrix = read->matrix;
     if (options.shape &&

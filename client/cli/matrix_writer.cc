@@ -4,7 +4,9 @@
 
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <span>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -68,7 +70,26 @@ std::string NameOfFile(std::string_view path) {
   return std::string(path);
 }
 
+std::string SuggestedName(std::string_view path) {
+  std::string name;
+  for (const char c : NameOfFile(path)) {
+    if (kNameCharacters.find(c) != kNameCharacters.npos) {
+      name += c;
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
+    }
+  }
+  while (name.ends_with('-')) name.pop_back();
+  return name.empty() ? "matrix" : name;
+}
+
 std::string OutputProblem(std::string_view path, std::optional<FileFormat> format) {
+  if (path == "-") return "a matrix is written to a file, not to standard output";
+  std::error_code error;
+  const std::filesystem::file_status there = std::filesystem::status(path, error);
+  if (exists(there) && !is_regular_file(there)) {
+    return fmt::format("{} exists and is not a plain file", path);
+  }
   if (!format) format = FormatByName(path);
   if (!format) {
     return fmt::format(

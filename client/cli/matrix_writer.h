@@ -34,9 +34,15 @@ class MatrixWriter {
 std::optional<FileFormat> FormatByName(std::string_view path);
 /// The name of what is in a file: without folders, compression, and the ending of its format.
 std::string NameOfFile(std::string_view path);
+/// What names of matrices are made of.
+inline constexpr std::string_view kNameCharacters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/@+-";
+/// NameOfFile() with a "-" for what no name has: "my-graph" of "my graph.txt".
+std::string SuggestedName(std::string_view path);
 
-/// What is wrong with writing to a file of that name: its ending stands for no format and none is
-/// given, or it asks for a compression that the format has not. A sentence; empty: nothing.
+/// What is wrong with writing to a file of that name: it is standard output or no plain file, its
+/// ending stands for no format and none is given, or it asks for a compression that the format has
+/// not. A sentence; empty: nothing.
 std::string OutputProblem(std::string_view path, std::optional<FileFormat> format);
 
 /// A writer of the format, or of the one that the name stands for. INVALID_ARGUMENT as

@@ -58,9 +58,9 @@ void AddDelete(CLI::App& app, Invocation& invocation) {
               [](const Client& client, const std::string& name) {
                 return client.MatrixNamed(name).Delete();
               });
-  app.get_subcommand("delete")->footer(
-      ExampleLines({"sparsectl generate matrix 30x30 --out=a.mtx", "sparsectl upload a.mtx",
-                    "sparsectl copy a b", "sparsectl delete a b"}));
+  app.get_subcommand("delete")->footer(ExampleLines(
+      {"sparsectl generate matrix 30x30 --out=a.mtx", "sparsectl upload a.mtx --replace",
+       "sparsectl copy a b --replace", "sparsectl delete a b"}));
 }
 
 void AddRename(CLI::App& app, Invocation& invocation) {
@@ -69,7 +69,8 @@ void AddRename(CLI::App& app, Invocation& invocation) {
       "Give a matrix another name, at once for everybody: what is prepared, whom it is shared with "
       "and requests under way go on");
   rename->footer(ExampleLines({"sparsectl generate matrix 30x30 --out=a.mtx",
-                               "sparsectl upload a.mtx", "sparsectl rename a b"}));
+                               "sparsectl upload a.mtx --replace", "sparsectl rename a new",
+                               "sparsectl rename new a"}));
   auto name = std::make_shared<std::string>();
   auto to = std::make_shared<std::string>();
   AddName(rename, *name);
@@ -90,9 +91,8 @@ void AddCopy(CLI::App& app, Invocation& invocation) {
       "copy",
       "Make another matrix of one: with the values that it has now, and pattern, layouts and plans "
       "in common");
-  copy->footer(
-      ExampleLines({"sparsectl generate matrix 30x30 --out=a.mtx", "sparsectl upload a.mtx",
-                    "sparsectl copy a b", "sparsectl copy a b --replace"}));
+  copy->footer(ExampleLines({"sparsectl generate matrix 30x30 --out=a.mtx",
+                             "sparsectl upload a.mtx --replace", "sparsectl copy a b --replace"}));
   auto name = std::make_shared<std::string>();
   auto to = std::make_shared<std::string>();
   auto options = std::make_shared<CopyOptions>();

@@ -42,8 +42,7 @@ class Reader {
   }
   absl::Status Unknown(std::string_view kind) const {
     return Bad(fmt::format(
-        "a sparse matrix of format {} is not known, save it by scipy.sparse.save_npz(FILE, "
-        "m.tocsr())",
+        "a sparse matrix of format {} is not known, save m.tocsr() by scipy.sparse.save_npz",
         Quoted(kind)));
   }
 
@@ -100,9 +99,7 @@ class Reader {
                              dimensions));
     }
     if (dimensions > 1 && header.fortran_order) {
-      return Bad(
-          "data: the array is in Fortran's order; save it by scipy.sparse.save_npz(FILE, "
-          "m.tocsr())");
+      return Bad("data: the array is in Fortran's order; save m.tocsr() by scipy.sparse.save_npz");
     }
     type_ = (*array)->type().value_or(ValueType::kF32);
     return array;

@@ -71,7 +71,7 @@ absl::StatusOr<Report> Record(const Client& client, const RecordArguments& argum
   Report report;
   report.json = {{"requests", requests}, {"left_out", left_out}, {"seconds", took}};
   if (file.has_value()) report.json["path"] = arguments.out;
-  report.text = fmt::format("recorded {} requests in {:.1f} s{}\n", Count(requests), took,
+  report.text = fmt::format("recorded {} in {:.1f} s{}\n", Counted(requests, "request"), took,
                             file ? fmt::format(" to {}", arguments.out) : "");
   if (cut_off) {
     report.exit_code = ExitCode(ended);

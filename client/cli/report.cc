@@ -9,6 +9,8 @@
 #include <functional>
 #include <utility>
 
+#include "sparsed/client.h"
+
 namespace sparsed::cli {
 namespace {
 
@@ -173,7 +175,7 @@ std::string Listing::Text() const {
     }
     return row;
   };
-  Table table(shown(columns_, [](const Column& column) { return column.title; }));
+  Table table(shown(columns_, [](const Column& column) { return column.title; }), less_needed_);
   for (const Item& item : items_) {
     table.Add(shown(item.cells, [](const std::string& cell) { return cell; }));
   }
@@ -189,9 +191,13 @@ Json Listing::ToJson() const {
 void Report::Failed(const absl::Status& status, std::string_view name) {
   if (exit_code == 0) exit_code = ExitCode(status);
   const std::string message(status.message());
-  problems += fmt::format("sparsectl: {}\n", message);
-  json["failed"].push_back(
-      {{"name", name}, {"code", absl::StatusCodeToString(status.code())}, {"message", message}});
+  Json failure = {
+      {"name", name}, {"code", absl::StatusCodeToString(status.code())}, {"message", message}};
+  const std::string id = RequestId(status).value_or("");
+  if (!id.empty()) failure["request_id"] = id;
+  problems += id.empty() ? fmt::format("sparsectl: {}\n", message)
+                         : fmt::format("sparsectl: {} (request {})\n", message, id);
+  json["failed"].push_back(std::move(failure));
 }
 
 void Table::LeaveOutEmptyColumns() {
@@ -277,6 +283,12 @@ std::string Count(int64_t count) {
     text += digits[i];
   }
   return text;
+}
+
+std::string Counted(int64_t count, std::string_view one, std::string_view several) {
+  if (count == 1) return fmt::format("1 {}", one);
+  return several.empty() ? fmt::format("{} {}s", Count(count), one)
+                         : fmt::format("{} {}", Count(count), several);
 }
 
 std::string Milliseconds(std::chrono::nanoseconds time) {

@@ -60,6 +60,8 @@ class Listing {
   /// `key`: of the array in the command's JSON; `none`: what is said of an empty one.
   Listing(std::string key, std::string none, std::vector<Column> columns)
       : key_(std::move(key)), none_(std::move(none)), columns_(std::move(columns)) {}
+  /// Titles of columns that may be left out where a line has no room for all, in this order.
+  void LeaveOut(std::vector<std::string> titles) { less_needed_ = std::move(titles); }
 
   void Add(Json object, std::vector<std::string> cells) {
     items_.push_back({std::move(object), std::move(cells)});
@@ -78,6 +80,7 @@ class Listing {
 
   std::string key_, none_;
   std::vector<Column> columns_;
+  std::vector<std::string> less_needed_;
   std::vector<Item> items_;
 };
 
@@ -107,6 +110,8 @@ std::string Wrapped(std::string_view line, std::string_view indent);
 std::string Bytes(int64_t bytes);
 /// "1234567" as "1,234,567"; without the separators where the style says so.
 std::string Count(int64_t count);
+/// "1 nonzero", "1,234 nonzeros"; `several` where that is no "s" behind it.
+std::string Counted(int64_t count, std::string_view one, std::string_view several = "");
 /// "1.234 ms".
 std::string Milliseconds(std::chrono::nanoseconds time);
 /// The two largest units: "23 h 59 min", "10 s"; "0 s" below one.

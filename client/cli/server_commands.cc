@@ -40,8 +40,8 @@ absl::StatusOr<Report> Spy(const Client& client, const SpyArguments& arguments, 
                  {"nnz", matrix->nnz()},
                  {"picture", drawing.lines}};
   for (const std::string& line : drawing.lines) report.text += line + '\n';
-  report.text += fmt::format("{}: {} x {}, {} nonzeros", arguments.name, Count(matrix->rows),
-                             Count(matrix->cols), Count(matrix->nnz()));
+  report.text += fmt::format("{}: {} x {}, {}", arguments.name, Count(matrix->rows),
+                             Count(matrix->cols), Counted(matrix->nnz(), "nonzero"));
   const double elements = static_cast<double>(matrix->rows) * static_cast<double>(matrix->cols);
   if (elements > 0) {
     report.text += fmt::format(" ({:.3g}%)", 100 * static_cast<double>(matrix->nnz()) / elements);

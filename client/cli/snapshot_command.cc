@@ -28,7 +28,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct SaveArguments {
-  std::string path;   ///< a file, a directory, or "-"
+  std::string path;  ///< a file, a directory, or "-"
+  bool replace = false;
   uint64_t rate = 0;  ///< bytes a second at most; 0: as fast as it goes
 };
 
@@ -73,13 +74,15 @@ std::string ToText(const SnapshotSummary& summary) {
           std::chrono::nanoseconds(NumberIn(facts, "created_unix_ns"))));
   return fmt::format(
       "taken     {}, of sparsed {}\n"
-      "holds     {} matrices of {} patterns, {} layouts, {} buffers\n"
+      "holds     {} of {}, {}, {}\n"
       "arrays    {}, {}\n"
       "file      {} bytes\n",
-      Time(created), TextIn(facts, "server_version"), Count(NumberIn(facts, "matrices")),
-      Count(NumberIn(facts, "patterns")), Count(NumberIn(facts, "layouts")),
-      Count(NumberIn(facts, "buffers")), Count(NumberIn(facts, "arrays")),
-      Bytes(NumberIn(facts, "array_bytes")), Count(summary.bytes));
+      Time(created), TextIn(facts, "server_version"),
+      Counted(NumberIn(facts, "matrices"), "matrix", "matrices"),
+      Counted(NumberIn(facts, "patterns"), "pattern"),
+      Counted(NumberIn(facts, "layouts"), "layout"), Counted(NumberIn(facts, "buffers"), "buffer"),
+      Count(NumberIn(facts, "arrays")), Bytes(NumberIn(facts, "array_bytes")),
+      Count(summary.bytes));
 }
 
 /// Says what the server's disk had damaged, where there was something.
@@ -160,6 +163,11 @@ absl::StatusOr<Report> SaveToOutput(const Client& client, const SaveArguments& a
 absl::StatusOr<Report> Save(const Client& client, const SaveArguments& arguments) {
   if (arguments.path == "-") return SaveToOutput(client, arguments);
   const std::string path = FileAt(arguments.path);
+  std::error_code error;
+  if (!arguments.replace && std::filesystem::is_regular_file(path, error)) {
+    return absl::AlreadyExistsError(
+        fmt::format("{} is there already; --replace puts the new one in its place", path));
+  }
   absl::StatusOr<OutputFile> file = OutputFile::Create(path);
   if (!file.ok()) return file.status();
   // It holds what all tenants have.
@@ -247,7 +255,7 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
       *snapshot, "save",
       "Save what the server has on disk, of all tenants, as it is at one moment, while it goes on "
       "serving; for operators. Checked as it comes",
-      {"snapshot save backup.snapshot", "snapshot save . --limit-rate=100MB",
+      {"snapshot save backup.snapshot --replace", "snapshot save . --limit-rate=100MB",
        "snapshot save - | gzip > backup.snapshot.gz"});
   auto saved = std::make_shared<SaveArguments>();
   save->add_option("FILE|DIR", saved->path,
@@ -255,6 +263,7 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
                    "output")
       ->type_name("FILE|DIR")
       ->required();
+  save->add_flag("--replace", saved->replace, "Replace a file of this name, once all is there");
   save->add_option("--limit-rate", saved->rate,
                    "Bytes a second at most, 1MB or more, as in 100MB (default: as fast as it goes)")
       ->transform(Size())
@@ -285,7 +294,7 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
       *snapshot, "restore",
       "Make a data directory of a snapshot, from which a server of the same version or a newer one "
       "starts; asks no server",
-      {"snapshot restore backup.snapshot --data-dir=restored"});
+      {"snapshot restore backup.snapshot --data-dir=another"});
   auto restored = std::make_shared<RestoreArguments>();
   AddFile(restore, restored->path, "The snapshot; -: standard input");
   restore->add_option("--data-dir", restored->data_dir, "The directory to make, or an empty one")

@@ -55,9 +55,9 @@ Report SpgemmReport(const SpgemmArguments& arguments, const SpgemmResult& how,
       "plan    {}\n"
       "server  {}\n"
       "client  {}\n"
-      "result  {} x {}, {} nonzeros, {}\n",
+      "result  {} x {}, {}, {}\n",
       how.plan, Text(how.timings), Milliseconds(elapsed), Count(how.rows), Count(how.cols),
-      Count(how.nnz), where);
+      Counted(how.nnz, "nonzero"), where);
   return report;
 }
 
@@ -134,14 +134,15 @@ absl::StatusOr<Semiring> ParseSemiring(std::string_view text) {
 void AddSpgemm(CLI::App& app, Invocation& invocation) {
   CLI::App* spgemm = app.add_subcommand("spgemm", "C = LEFT * RIGHT, all sparse");
   spgemm->footer(ExampleLines(
-      {"sparsectl generate matrix 1000x1000 --out=g.mtx", "sparsectl upload g.mtx",
-       "sparsectl spgemm g g --out=square.npz", "sparsectl upload square.npz",
-       "sparsectl spgemm g g --out=square.mtx.gz", "sparsectl spgemm g g --name=kept",
-       "sparsectl spgemm g g --discard", "sparsectl spgemm g g --transpose-right --name=common",
-       "sparsectl spgemm g g --mask=g --semiring=plus-pair --name=triangles"}));
+      {"sparsectl generate matrix 1000x1000 --out=g.mtx", "sparsectl upload g.mtx --replace",
+       "sparsectl spgemm g g --out=square.npz", "sparsectl upload square.npz --replace",
+       "sparsectl spgemm g g --out=square.mtx.gz", "sparsectl spgemm g g --name=kept --replace",
+       "sparsectl spgemm g g --discard",
+       "sparsectl spgemm g g --transpose-right --name=common --replace",
+       "sparsectl spgemm g g --mask=g --semiring=plus-pair --name=triangles --replace"}));
   auto g = std::make_shared<SpgemmArguments>();
-  spgemm->add_option("LEFT", g->left, "The left matrix")->required();
-  spgemm->add_option("RIGHT", g->right, "The right matrix")->required();
+  spgemm->add_option("LEFT", g->left, "The left matrix")->type_name("MATRIX")->required();
+  spgemm->add_option("RIGHT", g->right, "The right matrix")->type_name("MATRIX")->required();
   CLI::Option_group* where = spgemm->add_option_group("Result", "where C goes: one of");
   CLI::Option* out = AddOut(where, g->out);
   CLI::Option* name = where->add_option("--name", g->name, "A new matrix on the server");

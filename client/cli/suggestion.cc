@@ -47,7 +47,8 @@ std::string Nearest(std::string_view word, std::span<const std::string> known) {
   for (const std::string& candidate : known) {
     if (candidate.size() > kLongest) continue;
     const size_t distance = Distance(wanted, Lower(candidate));
-    if (distance < least) {
+    // Something of the word has to stay: of names of one letter any would be near.
+    if (distance < least && distance < std::max(word.size(), candidate.size())) {
       least = distance;
       nearest = &candidate;
     }

@@ -11,7 +11,7 @@ namespace sparsed::cli {
 size_t Distance(std::string_view a, std::string_view b);
 
 /// The nearest of `known`; empty if none is near, a third of the word's letters and at most three.
-/// Upper and lower case are the same.
+/// Upper and lower case are the same. One that has no letter in common is not near.
 std::string Nearest(std::string_view word, std::span<const std::string> known);
 
 /// "; did you mean \"list\"?", or nothing.

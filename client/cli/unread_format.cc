@@ -10,7 +10,7 @@
 namespace sparsed::cli {
 namespace {
 
-/// How a format is told, what it is called, and what becomes of FILE.
+/// How a format is told, what it is called, and what becomes of its FILE.
 struct Format {
   bool (*begins)(std::string_view head);
   std::string_view name;
@@ -116,21 +116,12 @@ const std::vector<Format>& Formats() {
   return formats;
 }
 
-std::string Replaced(std::string text, std::string_view what, std::string_view with) {
-  for (size_t at = text.find(what); at != std::string::npos;
-       at = text.find(what, at + with.size())) {
-    text.replace(at, what.size(), with);
-  }
-  return text;
-}
-
 }  // namespace
 
-std::string UnreadFormat(std::string_view head, std::string_view file) {
+std::string UnreadFormat(std::string_view head) {
   for (const Format& format : Formats()) {
     if (!format.begins(head)) continue;
-    return fmt::format("this is {}, which is not read; try {}", format.name,
-                       Replaced(std::string(format.command), "FILE", file));
+    return fmt::format("this is {}, which is not read; try {}", format.name, format.command);
   }
   return {};
 }

@@ -7,7 +7,7 @@
 namespace sparsed::cli {
 
 /// A sentence that names the format of a file that begins so, and a command that makes of it what
-/// is read; empty if the format is not known. `file` is what the command is given.
-std::string UnreadFormat(std::string_view head, std::string_view file);
+/// is read, of a FILE; empty if the format is not known.
+std::string UnreadFormat(std::string_view head);
 
 }  // namespace sparsed::cli

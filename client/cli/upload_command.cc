@@ -146,6 +146,13 @@ void CheckNames(const UploadArguments& arguments) {
                                  "--name=NAME");
     }
     const std::string name = NameFor(arguments, file);
+    if (arguments.name.empty() && name.find_first_not_of(kNameCharacters) != name.npos) {
+      throw CLI::ValidationError(
+          file,
+          fmt::format("names of matrices have letters, digits and ._:/@+- alone; give {} one"
+                      ": --name={}",
+                      arguments.files.size() > 1 ? "it, by itself," : "it", SuggestedName(file)));
+    }
     if (std::ranges::find(names, name) != names.end()) {
       throw CLI::ValidationError(file, fmt::format("another of the files is called {}, too", name));
     }
@@ -196,13 +203,14 @@ void AddUpload(CLI::App& app, Invocation& invocation) {
       ".csv, .tsv), NumPy arrays of entries (.npy), METIS graphs (.graph), plain or compressed by "
       "gzip, xz or Zstandard; what a file is its content says");
   upload->footer(ExampleLines(
-      {"sparsectl generate matrix 1000x1000 --out=g.mtx.gz", "sparsectl upload g.mtx.gz --wait",
-       "sparsectl download g --out=h.npz",
-       "sparsectl upload h.npz --type=f16 --tune-for=spmm:128 --tune-for=spmm^T:128",
-       "printf '# a path\\n0 1\\n1 2\\n' > path.txt", "sparsectl upload path.txt --undirected",
+      {"sparsectl generate matrix 1000x1000 --out=g.mtx.gz",
+       "sparsectl upload g.mtx.gz --replace --wait", "sparsectl download g --out=h.npz",
+       "sparsectl upload h.npz --replace --type=f16 --tune-for=spmm:128 --tune-for=spmm^T:128",
+       "printf '# a path\\n0 1\\n1 2\\n' > path.txt",
+       "sparsectl upload path.txt --replace --undirected",
        "printf 'from,to,weight\\n1,2,0.5\\n2,3,1.5\\n' > weighted.csv",
-       "sparsectl upload weighted.csv --one-based --shape=3x3",
-       "gzip -c path.txt | sparsectl upload - --name=directed",
+       "sparsectl upload weighted.csv --replace --one-based --shape=3x3",
+       "gzip -c path.txt | sparsectl upload - --name=directed --replace",
        "sparsectl upload g.mtx.gz h.npz path.txt --replace"}));
   auto up = std::make_shared<UploadArguments>();
   upload->add_option("FILE", up->files, "The files; - is standard input")->required();

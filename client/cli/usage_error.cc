@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/cli/command_walk.h"
 #include "client/cli/suggestion.h"
 
 namespace sparsed::cli {
@@ -29,14 +30,8 @@ std::vector<std::string> CommandsOf(const CLI::App& app) {
 std::vector<std::string> FlagsOf(const CLI::App* app) {
   std::vector<std::string> flags;
   for (; app != nullptr; app = app->get_parent()) {
-    for (const CLI::Option* option : app->get_options()) {
+    for (const CLI::Option* option : FlagsIn(*app)) {
       for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-    }
-    for (const CLI::App* group : app->get_subcommands({})) {
-      if (!group->get_name().empty()) continue;  // a command
-      for (const CLI::Option* option : group->get_options()) {
-        for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-      }
     }
   }
   return flags;

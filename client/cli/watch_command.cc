@@ -93,9 +93,9 @@ void AddWatch(CLI::App& app, Invocation& invocation) {
       "watch",
       "Follow a matrix's preparation: a line for each stage, until the matrix is deleted (`wait` "
       "ends when it is prepared)");
-  watch->footer(
-      ExampleLines({"sparsectl generate matrix 300x300 --out=g.mtx",
-                    "sparsectl upload g.mtx --wait", "timeout 1 sparsectl watch g || true"}));
+  watch->footer(ExampleLines({"sparsectl generate matrix 300x300 --out=g.mtx",
+                              "sparsectl upload g.mtx --replace --wait",
+                              "timeout 1 sparsectl watch g || true"}));
   auto name = std::make_shared<std::string>();
   AddName(watch, *name);
   watch->callback([&invocation, name] {

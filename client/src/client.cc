@@ -279,7 +279,7 @@ absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {
   for (DenseInfo& info : *matrices) {
     if (info.name == name_) return std::move(info);
   }
-  return absl::NotFoundError(fmt::format("there is no buffer named \"{}\"", name_));
+  return absl::NotFoundError(fmt::format("there is no buffer named '{}'", name_));
 }
 
 absl::StatusOr<DenseInfo> DenseMatrix::Read(const MutableDenseView& into,

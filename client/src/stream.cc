@@ -49,6 +49,10 @@ absl::Status FromGrpc(const grpc::Status& status) {
     return absl::UnavailableError("the server went away before the answer was complete (" +
                                   status.error_message() + ")");
   }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+      status.error_message() == "Deadline Exceeded") {  // gRPC's own words
+    return absl::DeadlineExceededError("the call's deadline passed before its answer was complete");
+  }
   v1::Status details;
   if (!details.ParseFromString(status.error_details())) details.Clear();
   details.set_code(status.error_code());

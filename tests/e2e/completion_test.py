@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Completion of sparsectl in an interactive bash: what a line is after TAB, and what was offered.
+"""Completion of sparsectl in an interactive bash: what a line is after TAB, and what was offered; also in
+zsh and fish where they are installed.
 
   completion_test.py SPARSED SPARSECTL
 
@@ -11,6 +12,8 @@ import os
 import pty
 import re
 import select
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,39 +35,52 @@ echo re''ady
 """
 
 
-class Bash:
-    """An interactive bash in a terminal of its own."""
+# What is typed into others to begin with: Control-T shows the line.
+ZSH = """autoload -U compinit && compinit -u -D; PS1='$ '; source <(sparsectl completion zsh)
+say() { print -r -- "<<$BUFFER>>"; }; zle -N say; bindkey '^T' say; echo re''ady
+"""
+FISH = """sparsectl completion fish | source; bind \\ct 'echo "<<"(commandline)">>"'; echo re''ady
+"""
 
-    def __init__(self, folder, environment, more=""):
-        rc = Path(folder, ".rc")
-        rc.write_text(more + RC)
+
+class Shell:
+    """An interactive shell in a terminal of its own."""
+
+    def __init__(self, command, folder, environment):
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
-            os.execvpe("bash", ["bash", "--init-file", rc, "-i"], environment)
-        self.until("ready\r\n$ ")
+            os.execvpe(command[0], command, environment)
 
     def until(self, end):
         """What it prints up to that."""
         said, deadline = "", time.monotonic() + SECONDS
         while end not in said:
             if not select.select([self.terminal], [], [], max(0, deadline - time.monotonic()))[0]:
-                raise SystemExit(f"bash says {said!r}, and not {end!r}")
+                raise SystemExit(f"the shell says {said!r}, and not {end!r}")
             said += os.read(self.terminal, 65536).decode(errors="replace")
         return said
+
+    def begin_with(self, commands):
+        time.sleep(1)  # until it reads
+        os.write(self.terminal, commands.encode())
+        self.until("ready\r\n")
+        time.sleep(1)
+        return self
 
     def after_tab(self, typed):
         """The line that TAB makes of it, and the words that were offered on lines of their own."""
         os.write(self.terminal, typed.encode() + b"\t\x14")
-        said = self.until(">>\r\n")
+        said = self.until(">>")
         os.write(self.terminal, b"\x15\x14")  # away with the line
-        self.until("<<>>\r\n")
-        line = re.search(r"<<(.*)>>\r\n", said)[1]
+        self.until("<<>>")
+        line = re.search(r"<<(.*)>>", said)[1]
         shown = said[:said.index("<<")].replace("\r", "").split("\n")
         return line, [word for part in shown if "sparsectl" not in part
                       for word in part.split() if word != "$"]
 
     def end(self):
+        os.kill(self.pid, signal.SIGKILL)
         os.close(self.terminal)
         os.waitpid(self.pid, 0)
 
@@ -127,7 +143,10 @@ def main(sparsed, sparsectl):
         # As it comes; with breaks that people set so that others' completions work; and where @ makes
         # no word by itself.
         for more in ("", "COMP_WORDBREAKS=${COMP_WORDBREAKS//[=:]}\n", "shopt -u hostcomplete\n"):
-            bash = Bash(work, environment, more)
+            rc = Path(work, ".rc")
+            rc.write_text(more + RC)
+            bash = Shell(["bash", "--init-file", str(rc), "-i"], work, environment)
+            bash.until("ready\r\n$ ")
             for typed, line, offered in LINES:
                 got, words = bash.after_tab(typed)
                 # What bash shows is the part of the word that it would replace.
@@ -136,7 +155,22 @@ def main(sparsed, sparsectl):
                     print(f"PROBLEM {more.strip()} {typed!r}: {got!r}, not {line!r}; {words}")
                     problems += 1
             bash.end()
-    print(f"{3 * len(LINES)} lines, {problems} wrong")
+        lines = 3 * len(LINES)
+        for command, begin in ((["zsh", "-f", "-i"], ZSH), (["fish", "--no-config", "-i"], FISH)):
+            if shutil.which(command[0]) is None:
+                print(f"{command[0]} is not installed")
+                continue
+            shell = Shell(command, work, environment).begin_with(begin)
+            for typed, line, offered in LINES:
+                if offered:
+                    continue  # how they show it is theirs
+                lines += 1
+                got, _ = shell.after_tab(typed)
+                if got != line:
+                    print(f"PROBLEM {command[0]} {typed!r}: {got!r}, not {line!r}")
+                    problems += 1
+            shell.end()
+    print(f"{lines} lines, {problems} wrong")
     return 1 if problems else 0
 
 

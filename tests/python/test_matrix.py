@@ -119,7 +119,7 @@ def test_update_values(g):
 
 def test_prepare(g):
     g.prepare("spmm:16", "sddmm:8", wait=True)
-    classes = {(p["class"]["operation"], p["class"]["k"]) for p in g.info()["plans"]}
+    classes = {(p["signature"]["operation"], p["signature"]["k"]) for p in g.info()["plans"]}
     assert {("spmm", 16), ("sddmm", 8)} <= classes
     steps = []
     g.prepare(32, retune=True, progress=steps.append)

@@ -325,7 +325,7 @@ def test_progress(client, name, capfd):
     upload = [step for step in steps if step.stage == "upload"]
     assert upload[-1].done == upload[-1].total > 4 * a.nnz
     assert steps[-1].state == "ready"
-    classes = {(p["class"]["transposed"], p["class"]["k"]) for p in g.info()["plans"]}
+    classes = {(p["signature"]["transposed"], p["signature"]["k"]) for p in g.info()["plans"]}
     assert {(False, 8), (True, 8)} <= classes
     client.upload(name, a, progress=True, replace=True)
     assert "100%" in capfd.readouterr().err

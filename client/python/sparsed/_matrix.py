@@ -106,10 +106,10 @@ class Matrix(Nonzeros, SparseProducts):
             ("state", info["state"]),
         ]
         for plan in info["plans"]:
-            problem = plan["class"]
+            problem = plan["signature"]
             what = problem["operation"] + ("^T" if problem["transposed"] else "")
             width = f":{problem['k']}" if problem["k"] else ""
-            lines.append((what + width, f"{plan['recipe']} / {plan['kernel']}"))
+            lines.append((what + width, f"{plan['pipeline']} / {plan['kernel']}"))
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(key)}</th>"
             f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"

@@ -389,7 +389,7 @@ def test_symmetric_graphs_need_no_transpose(client, name):
     )
     (derived,) = edges.g._torch.derived.values()
     assert derived._torch.symmetric
-    assert not any(plan["class"]["transposed"] for plan in derived.info()["plans"])
+    assert not any(plan["signature"]["transposed"] for plan in derived.info()["plans"])
     edges.g.delete()
 
 

@@ -111,7 +111,7 @@ TEST_F(ModelCommand, WhatIsRefusedSaysWhy) {
   Copy("damaged");
   std::ofstream(folder_ + "/damaged/spmm.ubj") << "x";
   ExpectSays("model put damaged", 3, "its file spmm.ubj is damaged");
-  ExpectSays("model show tin", 4, "there is no model named 'tin'; did you mean \"tiny\"?");
+  ExpectSays("model show tin", 4, "there is no model named 'tin'; did you mean 'tiny'?");
   ExpectSays("model activate nobody", 4, "there is no model named 'nobody'");
   ExpectSays("model watch nobody", 4, "there is no model named 'nobody'");
   ExpectSays("model remove nobody", 4, "there is no model named 'nobody'");

@@ -150,6 +150,10 @@ TEST_F(Output, TheNearestWordIsMeant) {
   EXPECT_EQ(Nearest("x", known), "") << "one letter is as near to anything";
   EXPECT_EQ(Nearest(std::string(1'000'000, 'a'), known), "");
   EXPECT_EQ(DidYouMean("shwo", known), "; did you mean \"show\"?");
+  const std::vector<std::string> short_ones = {"x", "ab"};
+  EXPECT_EQ(DidYouMean("y", short_ones), "") << "nothing in common";
+  EXPECT_EQ(Nearest("xx", short_ones), "x");
+  EXPECT_EQ(Nearest("ac", short_ones), "ab");
   EXPECT_EQ(DidYouMean("multiply", known), "");
 }
 

@@ -112,8 +112,9 @@ TEST_F(SnapshotTest, WhatIsRefusedSaysWhy) {
   Use(server);
   ASSERT_TRUE(client.Upload("a", RandomMatrix(50, 50, 1).View()).ok());
   ExpectSays("snapshot save .", 0, "./sparsed-2");
-  ExpectSays("snapshot save s", 0, "1 matrices of 1 patterns");
-  ExpectSays("-o json snapshot save s", 0, R"("matrices":1)");
+  ExpectSays("snapshot save s", 0, "1 matrix of 1 pattern");
+  ExpectSays("snapshot save s", 6, "s is there already; --replace");
+  ExpectSays("-o json snapshot save s --replace", 0, R"("matrices":1)");
   ExpectSays("snapshot save - > t 2> said; cat said", 0, "saved     standard output");
   ExpectSays("snapshot verify t", 0, "whole");
   ExpectSays("snapshot verify - < s", 0, "whole");
@@ -124,8 +125,8 @@ TEST_F(SnapshotTest, WhatIsRefusedSaysWhy) {
   ExpectSays("snapshot save s --limit-rate=10", 2, "--limit-rate");
   ExpectSays("snapshot save s --limit-rate=999KB", 2, "\"999000\" is not a whole number from");
   ExpectSays("snapshot save s --limit-rate=976KiB", 2, "\"999424\" is not a whole number from");
-  ExpectSays("snapshot save s --limit-rate=1MB", 0, "1 matrices of 1 patterns");
-  ExpectSays("snapshot save s --limit-rate=1m", 0, "1 matrices of 1 patterns");
+  ExpectSays("snapshot save s --replace --limit-rate=1MB", 0, "1 matrix of 1 pattern");
+  ExpectSays("snapshot save s --replace --limit-rate=1m", 0, "1 matrix of 1 pattern");
   ExpectSays("snapshot save s --limit-rate=1Mbit", 2, "'1Mbit' is not a size");
   ExpectSays("snapshot", 2, "snapshot lacks its COMMAND");
   ExpectSays("snapshot restore s", 2, "--data-dir is missing");
@@ -158,7 +159,7 @@ TEST_F(SnapshotTest, WhatIsRefusedSaysWhy) {
   ServerProcess in_memory;
   Connect(in_memory);
   Use(in_memory);
-  ExpectSays("snapshot save s", 6, "--in-memory");
+  ExpectSays("snapshot save s --replace", 6, "--in-memory");
   EXPECT_FALSE(ContentsOf(Path("s")).empty()) << "the old one stays";
 }
 

@@ -128,7 +128,9 @@ TEST_F(EdgeListTest, ErrorsNameFileAndLineAndSayWhatWasExpected) {
   EXPECT_THAT(Refusal("a b\nann bob\n"), HasSubstr("number the nodes: awk 'NR != 1 && !/^"));
   EXPECT_THAT(Refusal("a b\nann bob\n"), HasSubstr("is taken for the columns' names"));
   EXPECT_THAT(Refusal("# x\nfrom,to\nann,bob\n"), HasSubstr("awk -F',' 'NR != 2 && !/^"));
-  EXPECT_THAT(Refusal("0;1;0,5\n1;2;1,5\n"), HasSubstr("tr ',;' '. ' < FILE"));
+  EXPECT_THAT(
+      Refusal("0;1;0,5\n1;2;1,5\n"),
+      AllOf(HasSubstr("tr ',;' '. ' < /"), HasSubstr("/file | sparsectl upload - --name=file")));
   EXPECT_THAT(Refusal("0 9999999999\n"),
               HasSubstr("column 9999999999 is too large: rows and columns can be 2147483646"));
   EXPECT_THAT(Refusal("0 2000000000\n"), HasSubstr("there are 1 entries only"));
