@@ -687,6 +687,27 @@ TEST_F(TenantsTest, ASharedMatrixIsReadAndWrittenAsItsOwnerSays) {
   EXPECT_EQ(Share("one", "a", "two", false, true).error_code(), Code::NOT_FOUND);
 }
 
+TEST_F(TenantsTest, WhereTheTimeOfRequestsGoesIsToldToTheOwnerAlone) {
+  Start("");
+  ASSERT_TRUE(Put("one", "s").ok());
+  PrepareAndMultiply("one", "s");
+  ASSERT_TRUE(server().engine().catalog().Share("one", "s", {"two", engine::Right::kRead}).ok());
+  const auto explained = [&](const std::string& token, const std::string& name) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ExplainRequest request;
+    request.set_name(name);
+    v1::ExplainReply reply;
+    const grpc::Status status = server().catalog().Explain(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  };
+  EXPECT_TRUE(explained("one", "s").has_requests());
+  const v1::ExplainReply others = explained("two", "one~s");
+  EXPECT_GT(others.operations_size(), 0);
+  EXPECT_FALSE(others.has_requests());
+}
+
 TEST_F(TenantsTest, OperatorsListTheMatricesOfAllTenants) {
   Start("");
   for (const char* name : {"a", "b"}) {
