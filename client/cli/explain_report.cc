@@ -137,10 +137,9 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
                   MiB(o.stored.footprint_bytes));
   if (o.cache_limit.empty()) {
     return held +
-           "; what does, its own rate, arithmetic or neither, is known once the device is "
-           "calibrated: sparsectl calibrate, or the server's first quiet minutes. Fewer bytes "
-           "(f16, "
-           "bf16) and wider products help in most cases";
+           "; what does, its own rate, arithmetic or neither, is not known, as that rate could not "
+           "be "
+           "measured: sparsectl calibrate";
   }
   const Roof roof = RoofOf(e, o);
   const double milliseconds = Milliseconds(e, roof, o.inner.moved_bytes);

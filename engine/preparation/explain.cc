@@ -5,13 +5,18 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/mutex.h"
 #include "engine/execution/gpu_backend.h"
 #include "engine/memory/processor.h"
+#include "kernels/cpu/memory_reads.h"
 #include "kernels/cpu/multiply_add.h"
 #include "kernels/reorder/breadth_first.h"
 
@@ -29,36 +34,39 @@ constexpr double kImbalance = 2;
 /// What takes so many times longer than operations and bytes need waits for something else.
 constexpr double kOverhead = 3;
 
-/// Operations a second that the threads of a worker slot do in registers, which stays what it is as
-/// long as the process runs. Thread-safe.
-class CpuFlops {
+/// What the threads of a worker slot do a second, which stays what it is as long as the process
+/// runs: operations in registers, bytes from the last level cache. Thread-safe.
+class CpuRates {
  public:
-  static CpuFlops& OfThisProcess() {
-    static CpuFlops flops;
-    return flops;
+  /// The type's name, or kCache; and threads.
+  using Key = std::pair<std::string_view, int>;
+  static constexpr std::string_view kCache = "cache";
+
+  static CpuRates& OfThisProcess() {
+    static CpuRates rates;
+    return rates;
   }
 
   /// 0: not known for certain, measure.
-  double Known(ElementType type, int threads) {
+  double Known(const Key& key) {
     const MutexLock lock(mutex_);
-    const Rate& rate = rates_[{type, threads}];
+    const Rate& rate = rates_[key];
     return rate.certain ? rate.best : 0;
   }
-  /// The best of a few tries, these and earlier ones, in some 20 ms. It is certain once those of
-  /// one measurement agree: nobody else had the processors.
-  double Measure(ElementType type, int threads) {
-    constexpr int64_t kSteps = 1 << 20;
+  /// The best of a few tries, these and earlier ones, of `work`, which says how much it did. It is
+  /// certain once those of one measurement agree: nobody else had the processors.
+  double Measure(const Key& key, const std::function<double()>& work) {
     constexpr double kAgree = 0.9;
     double best = 0, worst = std::numeric_limits<double>::infinity();
     for (int run = 0; run < 4; ++run) {
       const auto begin = std::chrono::steady_clock::now();
-      const double operations = cpu::MultiplyAdd(type, kSteps, threads);
+      const double done = work();
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-      best = std::max(best, operations / seconds.count());
-      worst = std::min(worst, operations / seconds.count());
+      best = std::max(best, done / seconds.count());
+      worst = std::min(worst, done / seconds.count());
     }
     const MutexLock lock(mutex_);
-    Rate& rate = rates_[{type, threads}];
+    Rate& rate = rates_[key];
     rate.best = std::max(rate.best, best);
     rate.certain = rate.certain || worst >= kAgree * rate.best;
     return rate.best;
@@ -71,8 +79,25 @@ class CpuFlops {
   };
 
   Mutex mutex_;
-  std::map<std::pair<ElementType, int>, Rate> rates_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, Rate> rates_ ABSL_GUARDED_BY(mutex_);
 };
+
+/// In some 20 ms.
+double MeasureFlops(ElementType type, int threads) {
+  return CpuRates::OfThisProcess().Measure({Name(type), threads}, [&] {
+    constexpr int64_t kSteps = 1 << 20;
+    return cpu::MultiplyAdd(type, kSteps, threads);
+  });
+}
+
+/// Likewise, of reads of `array`, which the cache holds.
+double MeasureCache(std::span<const std::byte> array, int threads) {
+  return CpuRates::OfThisProcess().Measure({CpuRates::kCache, threads}, [&] {
+    constexpr size_t kReadBytes = size_t{256} << 20;
+    const int repeats = static_cast<int>(std::max<size_t>(1, kReadBytes / array.size()));
+    return cpu::ReadMemory(array, repeats, threads);
+  });
+}
 
 /// f32 units of a multiprocessor; f64 units are half of them where sparse products matter.
 double GpuFlops(const cuda::DeviceInfo& info, ElementType type) {
@@ -89,14 +114,49 @@ double MeasuredFlops(const Backend& backend, ElementType type) {
 }
 
 void DescribeCalibration(const Backend& backend, Explanation& e) {
+  e.cache_bytes_per_second = backend.constants().cache_bytes_per_second;
   const std::optional<Calibration> calibration = backend.calibration();
-  if (!calibration) return;
-  e.calibrated_unix_ns = calibration->measured_unix_ns;
-  e.cache_bytes_per_second = calibration->constants.cache_bytes_per_second;
+  if (calibration) e.calibrated_unix_ns = calibration->measured_unix_ns;
+}
+
+/// The CPU's rates that no calibration says, in a worker slot, where nothing else computes
+/// meanwhile. Without the memory for it the cache's stays unknown.
+absl::Status MeasureMissing(Executor& executor, ElementType type, const BuildContext& context,
+                            Explanation& e) {
+  CpuRates& rates = CpuRates::OfThisProcess();
+  const CpuRates::Key arithmetic = {Name(type), e.workers}, cache = {CpuRates::kCache, e.workers};
+  double& flops = e.roofline.flops_per_second;
+  double& cached = e.cache_bytes_per_second;
+  if (flops == 0) flops = rates.Known(arithmetic);
+  if (cached == 0) cached = rates.Known(cache);
+  const bool without_flops = flops == 0;
+  absl::StatusOr<Buffer> array = Buffer();
+  if (cached == 0) {
+    // As a calibration has it: half of the cache, and of a thread no more than its group's.
+    constexpr int64_t kOfThread = int64_t{4} << 20;
+    const int64_t bytes = std::clamp(std::min(e.cache_bytes / 2, kOfThread * e.workers),
+                                     int64_t{1} << 20, kOfThread * e.workers);
+    array = context.memory->Allocate(static_cast<size_t>(bytes));
+    if (array.ok()) std::memset(array->mutable_data(), 1, array->size());
+  }
+  const bool without_cache = array.ok() && array->size() > 0;
+  if (!without_flops && !without_cache) return absl::OkStatus();
+  absl::Status measured = executor.RunIdle(
+      DeviceId{},
+      [&](Lane& /*lane*/) {
+        if (without_flops) flops = MeasureFlops(type, e.workers);
+        if (without_cache) cached = MeasureCache({array->data(), array->size()}, e.workers);
+      },
+      context.stop);
+  if (!measured.ok()) return measured;
+  e.measured_while_busy = e.measured_while_busy ||
+                          (without_flops && rates.Known(arithmetic) == 0) ||
+                          (without_cache && rates.Known(cache) == 0);
+  return measured;
 }
 
 absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Executor& executor,
-                                           ElementType type, const std::atomic<bool>* stop) {
+                                           ElementType type, const BuildContext& context) {
   Explanation e;
   const std::deque<GpuBackend>& gpus = executor.gpus();
   const DeviceId device = options.device.value_or(gpus.empty() ? DeviceId{} : gpus.front().id());
@@ -121,25 +181,13 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.cache_bytes = LastLevelCacheBytes();
     e.line_bytes = kCpuLine;
     e.workers = executor.options().threads_per_lane;
-    if (absl::Status s = executor.SettleMemoryRate(stop); !s.ok()) return s;
+    if (absl::Status s = executor.SettleMemoryRate(context.stop); !s.ok()) return s;
     e.roofline.bytes_per_second = executor.backend({}).bytes_per_second();
     e.measured_while_busy = !executor.memory_rate_is_sure();
-    CpuFlops& flops = CpuFlops::OfThisProcess();
-    e.roofline.flops_per_second = MeasuredFlops(executor.backend({}), type);
-    if (e.roofline.flops_per_second == 0) {
-      e.roofline.flops_per_second = flops.Known(type, e.workers);
-    }
-    if (e.roofline.flops_per_second == 0) {
-      // In a worker slot, where nothing else computes meanwhile.
-      const absl::Status measured = executor.RunIdle(
-          DeviceId{},
-          [&](Lane& /*lane*/) { e.roofline.flops_per_second = flops.Measure(type, e.workers); },
-          stop);
-      if (!measured.ok()) return measured;
-      e.measured_while_busy = e.measured_while_busy || flops.Known(type, e.workers) == 0;
-    }
-    e.inner_cache_bytes = InnerCacheBytes();
     DescribeCalibration(executor.backend({}), e);
+    e.roofline.flops_per_second = MeasuredFlops(executor.backend({}), type);
+    if (absl::Status s = MeasureMissing(executor, type, context, e); !s.ok()) return s;
+    e.inner_cache_bytes = InnerCacheBytes();
   }
   if (options.cache_bytes > 0) e.cache_bytes = options.cache_bytes;
   e.inner_cache_bytes = std::min(e.inner_cache_bytes, e.cache_bytes);
@@ -254,7 +302,7 @@ std::string_view Name(CacheLimit limit) {
 absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& options,
                                     Executor& executor, const BuildContext& context) {
   absl::StatusOr<Explanation> explanation =
-      DescribeDevice(options, executor, matrix.type(), context.stop);
+      DescribeDevice(options, executor, matrix.type(), context);
   if (!explanation.ok()) return explanation;
   const auto layout = matrix.pattern()->Csr();
   if (!layout.ok()) return layout.status();

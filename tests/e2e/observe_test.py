@@ -193,14 +193,13 @@ def main(sparsed, sparsectl):
         refused_id = re.search(r"\(request ([0-9a-f]{16})\)$", refused.strip())
         expect(refused_id and wait_for("the refusal in the log", lambda: server.events(
             event="refused", request_id=refused_id[1], code="UNAUTHENTICATED")), refused)
-        multiplied = (f"--operand={operand}", f"--out={out}")
-        failed = json.loads(call("--json", "spmm", "nobody", *multiplied, status=4).stdout)
+        failed = json.loads(call("--json", "rename", "nobody", "other", status=4).stdout)
         expect(wait_for("the failure among the slow", lambda: server.events(
             event="slow request", request_id=failed["error"].get("request_id"),
             code="NOT_FOUND")), failed)
 
         # Names are what callers choose.
-        call("spmm", 'a"b\\c\n\x01\u00e4', *multiplied, status=3)
+        call("rename", 'a"b\\c\n\x01\u00e4', "other", status=3)
         wait_for("the odd name", lambda: server.events(subject='a"b\\c\n\x01\u00e4'))
 
         listed = json.loads(call("--json", "slow", "--limit=100").stdout)["requests"]

@@ -112,7 +112,7 @@ TEST(Explain, NamesOtherLimits) {
   EXPECT_EQ(reply.operations(0).limit(), reply.workers() > 2 ? "imbalance" : "bandwidth");
 }
 
-/// What the last level cache holds is limited by something else, which a calibration tells.
+/// What the last level cache holds is limited by something else, of which rates tell what it is.
 TEST(Explain, SaysWhatLimitsWhatIsInCache) {
   TestServer server;
   MustUpload(server, "band", Band(20000, 8));
@@ -133,8 +133,8 @@ TEST(Explain, SaysWhatLimitsWhatIsInCache) {
   ASSERT_EQ(band.limit(), "cache");
   EXPECT_EQ(reply.calibrated_unix_ns(), 0);
   EXPECT_GT(reply.inner_cache_bytes(), 0);
-  EXPECT_EQ(band.cache_limit(), "") << "not known before a calibration";
-  EXPECT_EQ(band.greatest_gain(), 1);
+  EXPECT_GT(reply.cache_bytes_per_second(), 0) << "measured where no calibration says it";
+  EXPECT_NE(band.cache_limit(), "");
   EXPECT_GE(band.inner().moved_bytes(), 0.99 * band.stored().footprint_bytes());
   EXPECT_EQ(band.inner().flops(), band.stored().flops());
 
@@ -164,8 +164,11 @@ TEST(Explain, SaysWhereTheTimeOfRequestsWent) {
   ExpectGood(server);
   ExpectGood(server);
   v1::ExplainReply reply;
-  ASSERT_TRUE(Explain(server, RequestOf("good", 8, 0), &reply).ok());
-  ASSERT_TRUE(reply.has_requests());
+  // A record ends after its answer.
+  ASSERT_TRUE(Eventually([&] {
+    return Explain(server, RequestOf("good", 8, 0), &reply).ok() &&
+           reply.requests().requests() > 1.5;
+  }));
   EXPECT_NEAR(reply.requests().requests(), 2, 0.1);
   EXPECT_GT(reply.requests().mean().total_ns(), 0);
   EXPECT_LE(reply.requests().mean().kernel_ns(), reply.requests().mean().total_ns());

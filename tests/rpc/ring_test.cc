@@ -508,7 +508,9 @@ TEST_F(RingTest, CancelAndDeadline) {
     EXPECT_EQ(caller.NextCode(), kInvalid);
   }
   ExpectServed(caller);
-  EXPECT_EQ(Metric("sparsed_requests_total{code=\"CANCELLED\",kind=\"work\",op=\"spmm\",tenant=\"default\"}"), 1);
+  EXPECT_EQ(Metric("sparsed_requests_total{code=\"CANCELLED\",kind=\"work\",op=\"spmm\",tenant="
+                   "\"default\"}"),
+            1);
 }
 
 TEST_F(RingTest, WhoTakesNoRepliesIsNotServedOn) {

@@ -687,6 +687,28 @@ TEST_F(TenantsTest, ASharedMatrixIsReadAndWrittenAsItsOwnerSays) {
   EXPECT_EQ(Share("one", "a", "two", false, true).error_code(), Code::NOT_FOUND);
 }
 
+TEST_F(TenantsTest, WhereTheTimeOfRequestsGoesIsToldToTheOwnerAlone) {
+  Start("", [](server::Config& config) { config.preparation_workers = 1; });
+  ASSERT_TRUE(Put("one", "s").ok());
+  ASSERT_NO_FATAL_FAILURE(PrepareAndMultiply("one", "s"));
+  ASSERT_TRUE(server().engine().catalog().Share("one", "s", {"two", engine::Right::kRead}).ok());
+  const auto explained = [&](const std::string& token, const std::string& name) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ExplainRequest request;
+    request.set_name(name);
+    v1::ExplainReply reply;
+    const grpc::Status status = server().catalog().Explain(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  };
+  // Its record ends after its answer.
+  EXPECT_TRUE(Eventually([&] { return explained("one", "s").has_requests(); }));
+  const v1::ExplainReply others = explained("two", "one~s");
+  EXPECT_GT(others.operations_size(), 0);
+  EXPECT_FALSE(others.has_requests());
+}
+
 TEST_F(TenantsTest, OperatorsListTheMatricesOfAllTenants) {
   Start("");
   for (const char* name : {"a", "b"}) {

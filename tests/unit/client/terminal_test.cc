@@ -408,7 +408,7 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   EXPECT_THAT(text,
               HasSubstr("in cache: all 953.67 MiB fit the last level cache, so that memory "
                         "does not bound it; what does, its own rate, arithmetic or neither, is "
-                        "known once the device is calibrated: sparsectl calibrate"));
+                        "not known, as that rate could not be measured: sparsectl calibrate"));
   EXPECT_THAT(text, testing::Not(HasSubstr("a reordering")));
   // Nothing is known of the roof: its columns are gone.
   EXPECT_THAT(text, testing::Not(HasSubstr("BEST ms")));
