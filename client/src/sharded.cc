@@ -107,6 +107,8 @@ absl::StatusOr<std::shared_ptr<const ShardNumbers>> ShardedMatrix::Numbers(Conne
   if (!part.ok()) return part.status();
   auto columns = ColumnsOf(*std::move(part), of.cols, info_.cols);
   if (!columns.ok()) return columns.status();
+  // Or a large operand would be on its way before somebody says where else it has to go.
+  connection.nodes().RouteLike(of.matrix, of.columns);
   numbers.columns = *std::move(columns);
   if (partitioned()) {
     part = DownloadPart(connection, work, of.row_numbers);
