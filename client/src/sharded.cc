@@ -62,13 +62,6 @@ absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
   return std::make_shared<ShardedMatrix>(std::move(info));
 }
 
-absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(const absl::Status& status) {
-  const auto payload = status.GetPayload("type.googleapis.com/sparsed.v1.MatrixInfo");
-  v1::MatrixInfo info;
-  if (!payload || !info.ParseFromString(std::string(*payload))) return status;
-  return ShardedOf(FromProto(info));
-}
-
 void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
   if (info.shards.empty()) return;
   // What is known of these shards by now stays known.

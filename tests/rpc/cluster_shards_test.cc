@@ -119,6 +119,15 @@ TEST_F(ClusterShards, WithTwoReplicasALostNodeIsNotMissed) {
   EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
 }
 
+TEST_F(ClusterShards, ThereMayBeMoreThanAHeaderNames) {
+  Start(2, 1);
+  absl::Status status = UploadInShards(addresses_[0], "g", 80);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Kept(), 2U * 80);
+  status = MultiplyInShards(addresses_[0], "g");
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(Shards, AServerByItselfHasNone) {
   TestServer server;
   const absl::Status status = UploadShardsTo(server.address());

@@ -345,16 +345,21 @@ absl::Status UploadShardsTo(const std::string& address) {
   return client->Upload("g", Sparse<float>(1).View(), {.shards = 3}).status();
 }
 
-absl::Status UploadInShards(const std::string& address, const std::string& name) {
+absl::Status UploadInShards(const std::string& address, const std::string& name, int shards) {
   const absl::StatusOr<Client> client = Client::Connect(address);
   if (!client.ok()) return client.status();
-  return client->Upload(name, Sparse<float>(1).View(), {.shards = 3}).status();
+  return client->Upload(name, Sparse<float>(1).View(), {.shards = shards}).status();
 }
 
 absl::Status MultiplyInShards(const std::string& address, const std::string& name) {
   const absl::StatusOr<Client> client = Client::Connect(address);
   if (!client.ok()) return client.status();
-  return Multiply(client->MatrixNamed(name), Sparse<float>(1));
+  const Sparse<float> s(1);
+  const Matrix matrix = client->MatrixNamed(name);
+  const absl::StatusOr<CsrMatrix> back = matrix.Download();
+  if (!back.ok()) return back.status();
+  if (back->column_indices != s.columns) return Wrong("another matrix was downloaded");
+  return Multiply(matrix, s);
 }
 
 }  // namespace sparsed::test
