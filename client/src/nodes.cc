@@ -125,6 +125,14 @@ Connection& Nodes::Of(const std::string& matrix) {
   return connection == nullptr ? home_ : *connection;
 }
 
+void Nodes::RouteLike(const std::string& matrix, const std::string& other) {
+  const MutexLock lock(mutex_);
+  const auto route = routes_.find(other);
+  if (route == routes_.end()) return;
+  const std::string address = route->second;
+  routes_[matrix] = address;
+}
+
 std::shared_ptr<ShardedMatrix> Nodes::FindSharded(const std::string& matrix) const {
   const MutexLock lock(mutex_);
   const auto found = sharded_.find(matrix);

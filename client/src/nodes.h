@@ -45,6 +45,8 @@ class Nodes {
   std::optional<std::vector<std::string>> Follow(const absl::Status& status);
   /// What calls for that matrix go to: home, unless a redirect said otherwise.
   Connection& Of(const std::string& matrix);
+  /// They are on the same nodes: calls for `matrix` go to where those for `other` do.
+  void RouteLike(const std::string& matrix, const std::string& other);
   /// That node does not answer: calls go to home, or to whom that redirects to.
   void Forget(const Connection& lost);
   /// What is known of a matrix in shards; null: nothing.

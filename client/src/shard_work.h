@@ -15,7 +15,7 @@
 namespace sparsed {
 inline namespace client {
 
-/// Whether it ended a call because its matrix is in shards, which it then says.
+/// Whether it ended a call because its matrix is in shards.
 bool IsInShards(const absl::Status& status);
 
 /// Waits for calls on a thread of its own. Thread-safe.

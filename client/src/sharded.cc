@@ -62,13 +62,6 @@ absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
   return std::make_shared<ShardedMatrix>(std::move(info));
 }
 
-absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(const absl::Status& status) {
-  const auto payload = status.GetPayload("type.googleapis.com/sparsed.v1.MatrixInfo");
-  v1::MatrixInfo info;
-  if (!payload || !info.ParseFromString(std::string(*payload))) return status;
-  return ShardedOf(FromProto(info));
-}
-
 void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
   if (info.shards.empty()) return;
   // What is known of these shards by now stays known.
@@ -107,6 +100,8 @@ absl::StatusOr<std::shared_ptr<const ShardNumbers>> ShardedMatrix::Numbers(Conne
   if (!part.ok()) return part.status();
   auto columns = ColumnsOf(*std::move(part), of.cols, info_.cols);
   if (!columns.ok()) return columns.status();
+  // Or a large operand would be on its way before somebody says where else it has to go.
+  connection.nodes().RouteLike(of.matrix, of.columns);
   numbers.columns = *std::move(columns);
   if (partitioned()) {
     part = DownloadPart(connection, work, of.row_numbers);

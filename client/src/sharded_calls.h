@@ -13,9 +13,7 @@
 namespace sparsed {
 inline namespace client {
 
-/// What a server says of a matrix in shards, in a call's status or when it is asked. INTERNAL if
-/// its shards do not make it.
-absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(const absl::Status& status);
+/// What a server says of a matrix in shards. INTERNAL if its shards do not make it.
 absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info);
 
 /// That of a status or of a result.
@@ -38,32 +36,29 @@ Call<T> OrSharded(const std::shared_ptr<Connection>& connection, const std::stri
   in_shards.work = std::make_shared<ShardWork>(options, connection->options());
   // The Call keeps the connection until this has returned.
   in_shards.run = [raw = connection.get(), name, known, whole, run](
-                      ShardWork& work, const absl::Status& status) -> Result<T> {
+                      ShardWork& work, const absl::Status& /*why*/) -> Result<T> {
     constexpr int kAttempts = 3;
     std::shared_ptr<ShardedMatrix> sharded = known;
-    if (sharded == nullptr) {
-      auto told = ShardedOf(status);
-      if (!told.ok()) return told.status();
-      sharded = *std::move(told);
-      raw->nodes().LearnSharded(name, sharded);
-    }
     for (int attempt = 1;; ++attempt) {
+      if (sharded == nullptr) {
+        Call<MatrixInfo> call =
+            GetMatrix(RouteOf(raw->shared_from_this(), name), name, work.options());
+        absl::StatusOr<MatrixInfo> info = work.Wait(call);
+        if (!info.ok()) return info.status();
+        if (info->shards.empty()) {
+          Call<T> other = whole(InShards<T>());
+          return work.Wait(other);
+        }
+        auto told = ShardedOf(*std::move(info));
+        if (!told.ok()) return told.status();
+        sharded = *std::move(told);
+        raw->nodes().LearnSharded(name, sharded);
+      }
       Result<T> result = run(*raw, work, *sharded);
       if (!absl::IsNotFound(StatusOf(result)) || attempt == kAttempts) return result;
       // Another one may be in its place.
       raw->nodes().ForgetSharded(name);
-      Call<MatrixInfo> call =
-          GetMatrix(RouteOf(raw->shared_from_this(), name), name, work.options());
-      absl::StatusOr<MatrixInfo> info = work.Wait(call);
-      if (!info.ok()) return info.status();
-      if (info->shards.empty()) {
-        Call<T> other = whole(InShards<T>());
-        return work.Wait(other);
-      }
-      auto told = ShardedOf(*std::move(info));
-      if (!told.ok()) return told.status();
-      sharded = *std::move(told);
-      raw->nodes().LearnSharded(name, sharded);
+      sharded = nullptr;
     }
   };
   if (known == nullptr) return whole(std::move(in_shards));

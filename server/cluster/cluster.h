@@ -28,11 +28,11 @@
 
 namespace sparsed::server {
 
-/// The detail of a status that ended what is not to be asked of a matrix in shards: what it is made
-/// of.
+/// The detail of a status that ended what is not to be asked of a matrix in shards: its name and
+/// sizes, as a sparsed.v1.MatrixInfo. Not its shards, of which there may be more than fit a header.
 inline constexpr char kInShardsUrl[] = "type.googleapis.com/sparsed.v1.MatrixInfo";
-/// That; none: the status has no such detail.
-std::optional<v1::MatrixInfo> InShards(const absl::Status& status);
+/// Whether the status has it.
+bool IsInShards(const absl::Status& status);
 
 /// Thread-safe. What the directory holds is known here from a watch of it, so that to route a
 /// request asks nobody; what it says of a change reaches other nodes within milliseconds.
@@ -295,7 +295,7 @@ class Cluster {
                               const engine::Matrix& made);
   // Matrices in shards.
 
-  /// FAILED_PRECONDITION, with what it is made of.
+  /// FAILED_PRECONDITION, with kInShardsUrl.
   absl::Status InShardsError(std::string_view tenant, std::string_view reference,
                              const MatrixRecord& record) const;
   /// Its record; NOT_FOUND; INVALID_ARGUMENT unless its sizes are these (-1: whatever they are).
@@ -304,6 +304,8 @@ class Cluster {
   absl::StatusOr<MatrixRecord> Assemble(const engine::NameKey& key, const Shards& shards);
   /// The shards of a record that is no more, or another, are no matrix's from now on.
   void RetireLocked(const MatrixRecord& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A shard of what is no more, or another by now: who still knows it is to ask anew.
+  bool IsRetired(const engine::NameKey& key) const;
   /// Shards that this node owns and that no matrix is made of.
   void DropStrays();
 

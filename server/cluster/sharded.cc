@@ -45,12 +45,7 @@ v1::ElementType ElementTypeOf(const std::string& type) {
 
 }  // namespace
 
-std::optional<v1::MatrixInfo> InShards(const absl::Status& status) {
-  const auto payload = status.GetPayload(kInShardsUrl);
-  v1::MatrixInfo info;
-  if (!payload || !info.ParseFromString(std::string(*payload))) return std::nullopt;
-  return info;
-}
+bool IsInShards(const absl::Status& status) { return status.GetPayload(kInShardsUrl).has_value(); }
 
 v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view looks) const {
   v1::MatrixInfo info;
@@ -107,7 +102,12 @@ absl::Status Cluster::InShardsError(std::string_view tenant, std::string_view re
       "\"{}\" is in {} shards: such a matrix has SpMM and SDDMM with operands of the client's, "
       "download, rename, share and delete, and clients that know of shards",
       reference, record.shards.size()));
-  const v1::MatrixInfo info = InfoOf(record, tenant);
+  v1::MatrixInfo info;
+  info.set_name(engine::ReferenceFor(tenant, record.key));
+  info.set_rows(record.rows);
+  info.set_cols(record.cols);
+  info.set_nnz(record.nnz);
+  info.set_type(ElementTypeOf(record.type));
   status.SetPayload(kInShardsUrl, absl::Cord(info.SerializeAsString()));
   return status;
 }
@@ -308,6 +308,17 @@ std::string Cluster::WholeOf(const engine::NameKey& key) const {
 
 void Cluster::RetireLocked(const MatrixRecord& before) {
   if (before.in_shards()) retired_.insert(UploadOf(before));
+}
+
+bool Cluster::IsRetired(const engine::NameKey& key) const {
+  const std::optional<ShardName> shard = ParseShardName(key.second);
+  if (!shard.has_value()) return false;
+  {
+    const MutexLock lock(mutex_);
+    if (!retired_.contains({key.first, shard->upload})) return false;
+  }
+  // It may have another name.
+  return WholeOf(key).empty();
 }
 
 void Cluster::DropStrays() {

@@ -66,15 +66,7 @@ class CatalogService final : public Service {
         Op::kGet, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
           const auto matrix = FindMatrix(service_, caller.tenant, request.name());
-          if (const auto sharded = InShards(matrix.status())) {
-            reply = *sharded;
-            const auto record =
-                service_.cluster->RecordOf(engine::Named(caller.tenant, request.name()));
-            if (record.has_value() && reply.owner() == caller.tenant) {
-              AddShares(record->shares, *reply.mutable_shares());
-            }
-            return absl::OkStatus();
-          }
+          if (IsInShards(matrix.status())) return GetSharded(request.name(), caller, reply);
           if (!matrix.ok()) return matrix.status();
           reply = ToMatrixInfo(**matrix, caller.tenant, service_.engine.executor());
           if (request.features()) AddFeatures(**matrix, reply);
@@ -178,7 +170,7 @@ class CatalogService final : public Service {
         Op::kDelete, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::DeleteMatrixReply&) {
           absl::Status status = MayChange(caller, request.name());
-          const bool in_shards = InShards(status).has_value();
+          const bool in_shards = IsInShards(status);
           if (!status.ok() && !in_shards) return status;
           const engine::NameKey key = engine::Named(caller.tenant, request.name());
           if (in_shards && key.first != caller.tenant) return OfOthers(key, "deleted");
@@ -200,7 +192,7 @@ class CatalogService final : public Service {
                engine::Store::Stop stop) {
           absl::Status status = MayChange(caller, request.name());
           const engine::NameKey from = engine::Named(caller.tenant, request.name());
-          if (InShards(status).has_value()) {
+          if (IsInShards(status)) {
             return RenameSharded(from, request.new_name(), caller, reply);
           }
           if (status.ok()) status = IsFree(caller, request.new_name());
@@ -261,7 +253,7 @@ class CatalogService final : public Service {
           engine::Catalog& catalog = service_.engine.catalog();
           const v1::MatrixShare& share = request.share();
           absl::Status status = MayChange(caller, request.name());
-          if (request.name_alone() && InShards(status).has_value()) {
+          if (request.name_alone() && IsInShards(status)) {
             return ShareSharded(request, caller, reply);
           }
           if (!status.ok()) return status;
@@ -383,13 +375,22 @@ class CatalogService final : public Service {
     AddShares(service_.engine.catalog().SharesOf(matrix), shares);
   }
 
-  // Of one in shards that belongs to the caller, in the directory alone.
+  // Of one in shards, in the directory alone; but for GetSharded one that belongs to the caller.
 
   absl::Status DescribeSharded(const MatrixRecord& record, const Caller& caller,
                                v1::MatrixInfo& reply) const {
     reply = service_.cluster->InfoOf(record, caller.tenant);
     AddShares(record.shares, *reply.mutable_shares());
     return absl::OkStatus();
+  }
+  /// Who may see it is told by now.
+  absl::Status GetSharded(const std::string& name, const Caller& caller,
+                          v1::MatrixInfo& reply) const {
+    const auto record = service_.cluster->RecordOf(engine::Named(caller.tenant, name));
+    if (!record.has_value() || !record->in_shards()) return engine::NoMatrix(name);
+    absl::Status described = DescribeSharded(*record, caller, reply);
+    if (record->key.first != caller.tenant) reply.clear_shares();
+    return described;
   }
   absl::Status RenameSharded(const engine::NameKey& from, const std::string& new_name,
                              const Caller& caller, v1::MatrixInfo& reply) const {

@@ -885,17 +885,17 @@ TEST_F(ClusterRecords, AMatrixIsMadeOfShardsThatAreThereAndFitTogether) {
   EXPECT_EQ(record.rows, 40);
   EXPECT_EQ(record.nnz, 2 * pattern_.nnz());
   const absl::Status asked = cluster_->Route(kTenant, "g", Cluster::Need::kRead);
-  const auto info = server::InShards(asked);
-  ASSERT_TRUE(info.has_value()) << asked;
-  EXPECT_EQ(info->shards(1).matrix(), fmt::format("shards:{}/1", kUpload));
-  EXPECT_EQ(info->shards(1).first_row(), 20);
-  EXPECT_EQ(info->nodes_size(), 1);
+  EXPECT_TRUE(server::IsInShards(asked)) << asked;
+  const v1::MatrixInfo info = cluster_->InfoOf(*cluster_->RecordOf({kTenant, "g"}), kTenant);
+  EXPECT_EQ(info.shards(1).matrix(), fmt::format("shards:{}/1", kUpload));
+  EXPECT_EQ(info.shards(1).first_row(), 20);
+  EXPECT_EQ(info.nodes_size(), 1);
   // Another tenant sees it when it is shared, and by his own name for it.
   EXPECT_TRUE(absl::IsNotFound(cluster_->Route("bob", "default~g", Cluster::Need::kRead)));
   ASSERT_TRUE(cluster_->ShareSharded({kTenant, "g"}, {"bob", engine::Right::kRead}, false).ok());
-  const auto seen = server::InShards(cluster_->Route("bob", "default~g", Cluster::Need::kRead));
-  ASSERT_TRUE(seen.has_value());
-  EXPECT_EQ(seen->shards(0).matrix(), fmt::format("default~shards:{}/0", kUpload));
+  EXPECT_TRUE(server::IsInShards(cluster_->Route("bob", "default~g", Cluster::Need::kRead)));
+  EXPECT_EQ(cluster_->InfoOf(*cluster_->RecordOf({kTenant, "g"}), "bob").shards(0).matrix(),
+            fmt::format("default~shards:{}/0", kUpload));
 
   EXPECT_TRUE(absl::IsAlreadyExists(MakeSharded("g", ShardsOf(kUpload, 2))));
   ASSERT_TRUE(Made("whole", 1).ok());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <random>
 #include <string_view>
@@ -191,7 +192,8 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   if (absl::Status right = Multiply(*matrix, first); !right.ok()) return right;
   // The other node may hear of it some milliseconds later; its client knows nothing of shards.
   const Matrix named = stranger->MatrixNamed("g");
-  for (int i = 0; i < 100 && !named.Info().ok(); ++i) {
+  const auto heard = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!named.Info().ok() && std::chrono::steady_clock::now() < heard) {
   }
   if (absl::Status right = Multiply(named, first); !right.ok()) return right;
   if (absl::Status ready = named.WaitReady(); !ready.ok()) return ready;
@@ -215,11 +217,12 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   const absl::StatusOr<Matrix> replaced = client->Upload("g", second.View(), options);
   if (!replaced.ok()) return replaced.status();
   if (absl::Status right = Multiply(*replaced, second); !right.ok()) return right;
+  // As soon as the old ones' nodes have heard of it.
   absl::Status late;
-  for (int i = 0; i < 200; ++i) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  do {
     late = Multiply(named, second);
-    if (late.ok()) break;
-  }
+  } while (!late.ok() && std::chrono::steady_clock::now() < patience);
   if (!late.ok()) return late;
   const absl::StatusOr<Matrix> renamed = named.Rename("h");
   if (!renamed.ok()) return renamed.status();
@@ -345,16 +348,21 @@ absl::Status UploadShardsTo(const std::string& address) {
   return client->Upload("g", Sparse<float>(1).View(), {.shards = 3}).status();
 }
 
-absl::Status UploadInShards(const std::string& address, const std::string& name) {
+absl::Status UploadInShards(const std::string& address, const std::string& name, int shards) {
   const absl::StatusOr<Client> client = Client::Connect(address);
   if (!client.ok()) return client.status();
-  return client->Upload(name, Sparse<float>(1).View(), {.shards = 3}).status();
+  return client->Upload(name, Sparse<float>(1).View(), {.shards = shards}).status();
 }
 
 absl::Status MultiplyInShards(const std::string& address, const std::string& name) {
   const absl::StatusOr<Client> client = Client::Connect(address);
   if (!client.ok()) return client.status();
-  return Multiply(client->MatrixNamed(name), Sparse<float>(1));
+  const Sparse<float> s(1);
+  const Matrix matrix = client->MatrixNamed(name);
+  const absl::StatusOr<CsrMatrix> back = matrix.Download();
+  if (!back.ok()) return back.status();
+  if (back->column_indices != s.columns) return Wrong("another matrix was downloaded");
+  return Multiply(matrix, s);
 }
 
 }  // namespace sparsed::test

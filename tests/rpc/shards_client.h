@@ -26,8 +26,9 @@ absl::Status MisuseShards(const std::string& address);
 /// Of a server that is no node of a cluster.
 absl::Status UploadShardsTo(const std::string& address);
 
-/// Uploads one in three shards, for the test to do something to nodes, and checks a product of it.
-absl::Status UploadInShards(const std::string& address, const std::string& name);
+/// Uploads one, for the test to do something to nodes; checks products of it, by a client that
+/// knows nothing of it.
+absl::Status UploadInShards(const std::string& address, const std::string& name, int shards = 3);
 absl::Status MultiplyInShards(const std::string& address, const std::string& name);
 
 }  // namespace sparsed::test

@@ -16,6 +16,7 @@ namespace sparsed::test {
 namespace {
 
 constexpr char kDownload[] = "/sparsed.v1.Catalog/Download";
+constexpr char kGet[] = "/sparsed.v1.Catalog/Get";
 constexpr char kServerInfo[] = "/sparsed.v1.Admin/GetServerInfo";
 
 /// 4 x 3 with 5 nonzeros, in two shards.
@@ -38,13 +39,13 @@ v1::MatrixInfo InShards() {
   return info;
 }
 
-Answer Saying(const v1::MatrixInfo& info) {
+/// FAILED_PRECONDITION: the matrix is in shards.
+Answer IsInShards() {
   v1::Status status;
   status.set_code(grpc::StatusCode::FAILED_PRECONDITION);
   status.set_message("in shards");
   google::protobuf::Any& detail = *status.add_details();
   detail.set_type_url("type.googleapis.com/sparsed.v1.MatrixInfo");
-  detail.set_value(info.SerializeAsString());
   return {.end = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "in shards",
                               status.SerializeAsString())};
 }
@@ -54,8 +55,9 @@ absl::Status DownloadFrom(const v1::MatrixInfo& info, int* calls = nullptr) {
   server_info.set_max_chunk_bytes(1 << 20);
   server_info.set_max_requests_per_stream(4);
   server_info.add_node_addresses("127.0.0.1:1");
-  ScriptedServer server(
-      {{kServerInfo, {.replies = {wire::Encode(server_info)}}}, {kDownload, Saying(info)}});
+  ScriptedServer server({{kServerInfo, {.replies = {wire::Encode(server_info)}}},
+                         {kGet, {.replies = {wire::Encode(info)}}},
+                         {kDownload, IsInShards()}});
   const auto client = Client::Connect(server.address(), {.max_attempts = 1});
   if (!client.ok()) return client.status();
   absl::Status status = client->MatrixNamed("g").Download().status();
@@ -82,7 +84,6 @@ TEST(Sharded, ARecordThatLiesIsRefusedBeforeAnythingIsReadThroughIt) {
       [](v1::MatrixInfo& info) { info.mutable_shards(0)->set_cols(4); },
       [](v1::MatrixInfo& info) { info.mutable_shards(1)->set_nnz(-3); },
       [](v1::MatrixInfo& info) { info.mutable_shards(0)->set_row_numbers("r"); },
-      [](v1::MatrixInfo& info) { info.clear_shards(); },
   };
   for (size_t i = 0; i < lies.size(); ++i) {
     SCOPED_TRACE(i);
@@ -93,6 +94,16 @@ TEST(Sharded, ARecordThatLiesIsRefusedBeforeAnythingIsReadThroughIt) {
     EXPECT_TRUE(absl::IsInternal(status)) << status;
     EXPECT_EQ(calls, 1);
   }
+}
+
+TEST(Sharded, OneThatIsWholeByThenIsAskedForAsAWhole) {
+  v1::MatrixInfo info = InShards();
+  info.clear_shards();
+  int calls = 0;
+  const absl::Status status = DownloadFrom(info, &calls);
+  // It says so again, and that is the end.
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(calls, 2);
 }
 
 }  // namespace
