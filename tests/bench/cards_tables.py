@@ -18,8 +18,7 @@ engine, no wire: a request from its beginning to its end, and its kernels (of th
 with the copies that steps wait for). Operands whole, in columns and in rows, in turns
 ([what that means](../../operations.md#several-gpus)); the results are equal. Medians; the first of
 each four is left out. Raw results: `cards.jsonl`. [Requests over gRPC](distributed.md) take some
-0.3 ms more, however many cards there are; their chains in rows were measured before all steps ran
-at once, and took 0.1 to 0.15 ms more a step.
+0.3 ms more, however many cards there are.
 
     bench_cards --gpus=2 --matrix stencil-3d7 stencil-2d9 grid-2d4 random
 

@@ -25,8 +25,7 @@ one card and equals that of the whole product. Medians; the first of each four i
     bench_service distributed --server=unix:/run/two.sock --matrix=stencil-3d7periodic-5m.mtx --k=128 --over=rows
 
 How many times as fast several cards are as one: the kernels (of the slower card, and for SDDMM with the sum on one of them), and the whole request as its caller sees it, which has
-the way through gRPC to it, some 0.3 ms that no card shortens. A chain is one request of so many products; in rows all cards ended a product before the next began when this was measured,
-which cost some 0.15 ms ([since then](cards.md) they run all steps at once). What rows exchange is a part of the operand's rows, once for each card that fetches them.
+the way through gRPC to it, some 0.3 ms that no card shortens. A chain is one request of so many products. Rows were measured later than columns, on other cards. What rows exchange is a part of the operand's rows, once for each card that fetches them.
 """
 
 
