@@ -107,7 +107,7 @@ def through_it(sparsectl, folder, known):
         call("upload", "m.npz", f"--name={name}")
     for name in names:
         for server in known:
-            call("spmm", name, "--operand=B.npy", f"--out={name}.npy", "--replace", server=server)
+            call("spmm", name, "--operand=B.npy", f"--out={name}.npy", server=server)
     expect(set(gateway.asked) == set(known), "the gateway was asked for", gateway.asked)
     results = {(folder / f"{name}.npy").read_bytes() for name in names}
     expect(len(results) == 1, "the same product has several results")
