@@ -80,6 +80,9 @@ std::string UsageSentence(const CLI::App& app, const CLI::ParseError& error) {
   if (const size_t found = text.find(": 1 required"); found != std::string::npos) {
     return fmt::format("{} lacks its value", text.substr(0, found));
   }
+  if (const size_t found = text.find(": At Most 1 required"); found != std::string::npos) {
+    return fmt::format("{} is there twice", text.substr(0, found));
+  }
   constexpr std::string_view kNotConverted = "Could not convert: ";
   if (text.starts_with(kNotConverted)) {
     const size_t equals = text.find(" = ");
