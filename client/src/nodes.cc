@@ -12,13 +12,15 @@
 
 #include "absl/strings/escaping.h"
 #include "client/src/connection.h"
+#include "proto/wire/status_details.h"
 #include "sparsed/v1/types.pb.h"
 
 namespace sparsed {
 inline namespace client {
 namespace {
 
-constexpr char kRedirectUrl[] = "type.googleapis.com/sparsed.v1.Redirect";
+using wire::kRedirectUrl;
+
 /// Of what a server says; beyond that the client asks home again.
 constexpr size_t kMostAddresses = 1024;
 constexpr size_t kMostRoutes = 65536;

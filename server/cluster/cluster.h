@@ -30,7 +30,7 @@ namespace sparsed::server {
 
 /// The detail of a status that ended what is not to be asked of a matrix in shards: its name and
 /// sizes, as a sparsed.v1.MatrixInfo. Not its shards, of which there may be more than fit a header.
-inline constexpr char kInShardsUrl[] = "type.googleapis.com/sparsed.v1.MatrixInfo";
+using wire::kInShardsUrl;
 /// Whether the status has it.
 bool IsInShards(const absl::Status& status);
 

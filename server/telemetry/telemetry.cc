@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "server/cluster/cluster.h"
+#include "proto/wire/status_details.h"
 #include "server/log/log.h"
 
 namespace sparsed::server {
@@ -49,16 +49,11 @@ bool IsNotable(Op op) {
   }
 }
 
-/// Whether a node of a cluster said whom to ask instead.
-bool IsElsewhere(const absl::Status& status) {
-  return status.GetPayload(kRedirectUrl).has_value() || IsInShards(status);
-}
-
 /// The server's own failures are worth a look. What a caller did wrong is the caller's to see, but
 /// who was told of an error by its id finds it in the log; who cancels was told of none.
 LogLevel LevelOf(const StageRecord& record) {
   // Of a node's "ask that one" nobody is told but the library, which does.
-  if (IsElsewhere(record.status)) return LogLevel::kDebug;
+  if (wire::IsElsewhere(record.status)) return LogLevel::kDebug;
   switch (record.status.code()) {
     case absl::StatusCode::kOk:
       return IsNotable(record.op) ? LogLevel::kInfo : LogLevel::kDebug;
