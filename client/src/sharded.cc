@@ -42,8 +42,7 @@ absl::StatusOr<CsrMatrix> DownloadPart(Connection& connection, ShardWork& work,
   return work.Wait(call);
 }
 
-}  // namespace
-
+/// INTERNAL if its shards do not make it.
 absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
   bool right = Plausible(info.rows, info.cols, info.nnz) && !info.shards.empty() &&
                info.shards.size() <= kMostShards;
@@ -62,14 +61,20 @@ absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
   return std::make_shared<ShardedMatrix>(std::move(info));
 }
 
-void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
-  if (info.shards.empty()) return;
-  // What is known of these shards by now stays known.
-  const std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
-  if (known != nullptr && known->info().shards.front().matrix == info.shards.front().matrix) {
-    return;
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ShardedMatrix>> NoteShards(Nodes& nodes, const std::string& name,
+                                                          const MatrixInfo& info) {
+  if (info.shards.empty()) {
+    nodes.ForgetSharded(name);
+    return nullptr;
   }
-  if (auto sharded = ShardedOf(info); sharded.ok()) nodes.LearnSharded(name, *std::move(sharded));
+  // What is known of these shards by now stays known.
+  std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
+  if (known != nullptr && known->IsOfUpload(info)) return known;
+  auto sharded = ShardedOf(info);
+  if (sharded.ok()) nodes.LearnSharded(name, *sharded);
+  return sharded;
 }
 
 ShardedMatrix::ShardedMatrix(MatrixInfo info)

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <list>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -66,11 +69,11 @@ MutableDenseView Rows(const MutableDenseView& view, int64_t first, int64_t count
           Stride(ConstView(view))};
 }
 
-/// What the caller gave in memory. FAILED_PRECONDITION for buffers, INVALID_ARGUMENT unless it is
-/// of that type and shape; cols 0: as it says.
+/// What the caller gave in memory. FAILED_PRECONDITION for buffers and memory of GPUs,
+/// INVALID_ARGUMENT unless it is of that type and shape; cols 0: as it says.
 template <typename View, typename Given>
-absl::StatusOr<View> InMemory(const Given& given, ValueType type, int64_t rows, int64_t cols,
-                              const char* what) {
+absl::StatusOr<View> InMemory(const Connection& home, const Given& given, ValueType type,
+                              int64_t rows, int64_t cols, const char* what) {
   const auto* const view = std::get_if<View>(&given);
   if (view == nullptr) {
     return absl::FailedPreconditionError(
@@ -80,6 +83,13 @@ absl::StatusOr<View> InMemory(const Given& given, ValueType type, int64_t rows, 
                     what));
   }
   if (const auto bytes = BytesOf(*view, what); !bytes.ok()) return bytes.status();
+  if (view->rows > 0 && home.shared_memory() != nullptr &&
+      home.shared_memory()->OnGpu(view->data)) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} is in a GPU's memory, from where it cannot be cut for the shards: copy it "
+                    "to the host",
+                    what));
+  }
   if (view->type != type) {
     return absl::InvalidArgumentError(
         fmt::format("{} is {}, the matrix {}", what, Name(view->type), Name(type)));
@@ -91,6 +101,47 @@ absl::StatusOr<View> InMemory(const Given& given, ValueType type, int64_t rows, 
   }
   return *view;
 }
+
+/// Operands that are what they were when the call began, also once parts of its result are written:
+/// other parts read them then, and so do all if the product is done again, as the matrix was
+/// replaced meanwhile. Those that the result's memory meets are copied, once.
+class Originals {
+ public:
+  explicit Originals(const Destination& result) {
+    const auto* const view = std::get_if<MutableDenseView>(&result);
+    if (view != nullptr) result_ = ConstView(*view);
+  }
+
+  /// `operand` was checked, and so was the result.
+  DenseView Of(const DenseView& operand) {
+    if (!Meets(operand)) return operand;
+    const auto known = std::ranges::find_if(copies_, [&](const auto& copy) {
+      return copy.first.data == operand.data && copy.first.rows == operand.rows &&
+             copy.first.cols == operand.cols && copy.first.type == operand.type &&
+             Stride(copy.first) == Stride(operand);
+    });
+    if (known != copies_.end()) return known->second.View();
+    Scratch& copy =
+        copies_.emplace_back(operand, Scratch(operand.type, operand.rows, operand.cols)).second;
+    for (int64_t row = 0; row < operand.rows; ++row) {
+      std::memcpy(RowOf(copy.MutableView(), row), RowOf(operand, row), RowBytes(operand));
+    }
+    return copy.View();
+  }
+
+ private:
+  static const std::byte* End(const DenseView& view) {
+    return RowOf(view, view.rows - 1) + RowBytes(view);
+  }
+  bool Meets(const DenseView& operand) const {
+    if (!result_ || operand.rows == 0 || result_->rows == 0) return false;
+    const std::less<const std::byte*> before;
+    return before(RowOf(operand, 0), End(*result_)) && before(RowOf(*result_, 0), End(operand));
+  }
+
+  std::optional<DenseView> result_;
+  std::list<std::pair<DenseView, Scratch>> copies_;
+};
 
 Scratch Gather(const DenseView& from, std::span<const int32_t> rows) {
   Scratch to(from.type, static_cast<int64_t>(rows.size()), from.cols);
@@ -262,30 +313,32 @@ absl::StatusOr<ComputeResult> AddUp(ShardWork& work, std::vector<Part>& parts, d
 }
 
 absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, ShardedMatrix& sharded,
-                                          const Operand& b, const Destination& c,
-                                          const SpmmOptions& spmm) {
+                                          Originals& originals, const Operand& b,
+                                          const Destination& c, const SpmmOptions& spmm) {
   const MatrixInfo& info = sharded.info();
   const int64_t in = spmm.transpose ? info.rows : info.cols;
   const int64_t out = spmm.transpose ? info.cols : info.rows;
-  const auto from = InMemory<DenseView>(b, info.type, in, 0, "b");
+  auto from = InMemory<DenseView>(home, b, info.type, in, 0, "b");
   if (!from.ok()) return from.status();
-  const auto to = InMemory<MutableDenseView>(c, info.type, out, from->cols, "c");
+  const auto to = InMemory<MutableDenseView>(home, c, info.type, out, from->cols, "c");
   if (!to.ok()) return to.status();
   std::optional<DenseView> accumulate, values;
   if (spmm.beta != 0) {
     accumulate = ConstView(*to);
     if (spmm.accumulate) {
       const auto given =
-          InMemory<DenseView>(*spmm.accumulate, info.type, out, from->cols, "accumulate");
+          InMemory<DenseView>(home, *spmm.accumulate, info.type, out, from->cols, "accumulate");
       if (!given.ok()) return given.status();
       accumulate = *given;
     }
   }
   if (spmm.values) {
-    const auto given = InMemory<DenseView>(*spmm.values, info.type, info.nnz, 1, "values");
+    const auto given = InMemory<DenseView>(home, *spmm.values, info.type, info.nnz, 1, "values");
     if (!given.ok()) return given.status();
-    values = *given;
+    values = originals.Of(*given);
   }
+  from = originals.Of(*from);
+  if (accumulate) accumulate = originals.Of(*accumulate);
   std::shared_ptr<const std::vector<int64_t>> begins;
   if (values) {
     auto known = BeginsOf(home, work, sharded);
@@ -336,23 +389,25 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
 }
 
 absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
-                                           ShardedMatrix& sharded, const Operand& a,
-                                           const Operand& b, const Destination& values,
-                                           const SddmmOptions& sddmm) {
+                                           ShardedMatrix& sharded, Originals& originals,
+                                           const Operand& a, const Operand& b,
+                                           const Destination& values, const SddmmOptions& sddmm) {
   const MatrixInfo& info = sharded.info();
-  const auto left = InMemory<DenseView>(a, info.type, info.rows, 0, "a");
+  auto left = InMemory<DenseView>(home, a, info.type, info.rows, 0, "a");
   if (!left.ok()) return left.status();
-  const auto right = InMemory<DenseView>(b, info.type, info.cols, left->cols, "b");
+  auto right = InMemory<DenseView>(home, b, info.type, info.cols, left->cols, "b");
   if (!right.ok()) return right.status();
-  const auto to = InMemory<MutableDenseView>(values, info.type, info.nnz, 1, "values");
+  const auto to = InMemory<MutableDenseView>(home, values, info.type, info.nnz, 1, "values");
   if (!to.ok()) return to.status();
   std::optional<DenseView> own;
   if (sddmm.values) {
     const auto given =
-        InMemory<DenseView>(*sddmm.values, info.type, info.nnz, 1, "SddmmOptions::values");
+        InMemory<DenseView>(home, *sddmm.values, info.type, info.nnz, 1, "SddmmOptions::values");
     if (!given.ok()) return given.status();
-    own = *given;
+    own = originals.Of(*given);
   }
+  left = originals.Of(*left);
+  right = originals.Of(*right);
   const auto begins = BeginsOf(home, work, sharded);
   if (!begins.ok()) return begins.status();
   absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
@@ -398,8 +453,9 @@ Call<ComputeResult> SpmmOrSharded(const std::shared_ptr<Connection>& connection,
         return Spmm(RouteOf(raw->shared_from_this(), name), name, b, c, spmm, options, "",
                     std::move(in_shards));
       },
-      [b, c, spmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
-        return SpmmSharded(home, work, sharded, b, c, spmm);
+      [b, c, spmm, originals = std::make_shared<Originals>(c)](Connection& home, ShardWork& work,
+                                                               ShardedMatrix& sharded) {
+        return SpmmSharded(home, work, sharded, *originals, b, c, spmm);
       });
 }
 
@@ -414,8 +470,9 @@ Call<ComputeResult> SddmmOrSharded(const std::shared_ptr<Connection>& connection
         return Sddmm(RouteOf(raw->shared_from_this(), name), name, a, b, values, sddmm, options, "",
                      std::move(in_shards));
       },
-      [a, b, values, sddmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
-        return SddmmSharded(home, work, sharded, a, b, values, sddmm);
+      [a, b, values, sddmm, originals = std::make_shared<Originals>(values)](
+          Connection& home, ShardWork& work, ShardedMatrix& sharded) {
+        return SddmmSharded(home, work, sharded, *originals, a, b, values, sddmm);
       });
 }
 
