@@ -466,6 +466,7 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
     return engine::NoMatrix(reference);
   }
   if (record->in_shards()) return InShardsError(tenant, reference, *record);
+  if (need == Need::kRead && IsRetired(record->key)) return engine::NoMatrix(reference);
   if (IsMine(*record)) {
     const MutexLock lock(mutex_);
     if (expired_.contains(record->key)) return engine::NoMatrix(reference);

@@ -304,6 +304,8 @@ class Cluster {
   absl::StatusOr<MatrixRecord> Assemble(const engine::NameKey& key, const Shards& shards);
   /// The shards of a record that is no more, or another, are no matrix's from now on.
   void RetireLocked(const MatrixRecord& before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A shard of what is no more, or another by now: who still knows it is to ask anew.
+  bool IsRetired(const engine::NameKey& key) const;
   /// Shards that this node owns and that no matrix is made of.
   void DropStrays();
 

@@ -310,6 +310,17 @@ void Cluster::RetireLocked(const MatrixRecord& before) {
   if (before.in_shards()) retired_.insert(UploadOf(before));
 }
 
+bool Cluster::IsRetired(const engine::NameKey& key) const {
+  const std::optional<ShardName> shard = ParseShardName(key.second);
+  if (!shard.has_value()) return false;
+  {
+    const MutexLock lock(mutex_);
+    if (!retired_.contains({key.first, shard->upload})) return false;
+  }
+  // It may have another name.
+  return WholeOf(key).empty();
+}
+
 void Cluster::DropStrays() {
   std::set<engine::NameKey> live, present;
   std::vector<engine::NameKey> strays;

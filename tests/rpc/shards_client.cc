@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <random>
 #include <string_view>
@@ -191,7 +192,8 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   if (absl::Status right = Multiply(*matrix, first); !right.ok()) return right;
   // The other node may hear of it some milliseconds later; its client knows nothing of shards.
   const Matrix named = stranger->MatrixNamed("g");
-  for (int i = 0; i < 100 && !named.Info().ok(); ++i) {
+  const auto heard = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!named.Info().ok() && std::chrono::steady_clock::now() < heard) {
   }
   if (absl::Status right = Multiply(named, first); !right.ok()) return right;
   if (absl::Status ready = named.WaitReady(); !ready.ok()) return ready;
@@ -215,11 +217,12 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   const absl::StatusOr<Matrix> replaced = client->Upload("g", second.View(), options);
   if (!replaced.ok()) return replaced.status();
   if (absl::Status right = Multiply(*replaced, second); !right.ok()) return right;
+  // As soon as the old ones' nodes have heard of it.
   absl::Status late;
-  for (int i = 0; i < 200; ++i) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  do {
     late = Multiply(named, second);
-    if (late.ok()) break;
-  }
+  } while (!late.ok() && std::chrono::steady_clock::now() < patience);
   if (!late.ok()) return late;
   const absl::StatusOr<Matrix> renamed = named.Rename("h");
   if (!renamed.ok()) return renamed.status();
