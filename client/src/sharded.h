@@ -78,9 +78,6 @@ Call<CsrMatrix> DownloadOrSharded(const std::shared_ptr<Connection>& connection,
 Call<void> WaitReadyOrSharded(const std::shared_ptr<Connection>& connection,
                               const std::string& name, ProgressCallback progress,
                               const CallOptions& options);
-Call<std::vector<MatrixShare>> ShareOrSharded(const std::shared_ptr<Connection>& connection,
-                                              const std::string& name, const MatrixShare& share,
-                                              bool revoke, const CallOptions& options);
 
 }  // namespace client
 }  // namespace sparsed
