@@ -115,18 +115,28 @@ class Originals {
   /// `operand` was checked, and so was the result.
   DenseView Of(const DenseView& operand) {
     if (!Meets(operand)) return operand;
-    const auto known = std::ranges::find_if(copies_, [&](const auto& copy) {
-      return copy.first.data == operand.data && copy.first.rows == operand.rows &&
-             copy.first.cols == operand.cols && copy.first.type == operand.type &&
-             Stride(copy.first) == Stride(operand);
-    });
-    if (known != copies_.end()) return known->second.View();
+    if (const std::optional<DenseView> kept = Kept(operand)) return *kept;
     Scratch& copy =
         copies_.emplace_back(operand, Scratch(operand.type, operand.rows, operand.cols)).second;
     for (int64_t row = 0; row < operand.rows; ++row) {
       std::memcpy(RowOf(copy.MutableView(), row), RowOf(operand, row), RowBytes(operand));
     }
     return copy.View();
+  }
+  /// Its copy, if there is one.
+  std::optional<DenseView> Kept(const DenseView& operand) const {
+    for (const auto& [of, copy] : copies_) {
+      if (of.data == operand.data && of.rows == operand.rows && of.cols == operand.cols &&
+          of.type == operand.type && Stride(of) == Stride(operand)) {
+        return copy.View();
+      }
+    }
+    return std::nullopt;
+  }
+  Operand Kept(const Operand& given) const {
+    const auto* const view = std::get_if<DenseView>(&given);
+    const std::optional<DenseView> kept = view != nullptr ? Kept(*view) : std::nullopt;
+    return kept ? Operand(*kept) : given;
   }
 
  private:
@@ -447,14 +457,23 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
 Call<ComputeResult> SpmmOrSharded(const std::shared_ptr<Connection>& connection,
                                   const std::string& name, const Operand& b, const Destination& c,
                                   const SpmmOptions& spmm, const CallOptions& options) {
+  const auto originals = std::make_shared<Originals>(c);
   return OrSharded<ComputeResult>(
       connection, name, options,
-      [raw = connection.get(), name, b, c, spmm, options](InShards<ComputeResult> in_shards) {
-        return Spmm(RouteOf(raw->shared_from_this(), name), name, b, c, spmm, options, "",
-                    std::move(in_shards));
+      [raw = connection.get(), name, b, c, spmm, originals,
+       options](InShards<ComputeResult> in_shards) {
+        SpmmOptions how = spmm;
+        const auto* const to = std::get_if<MutableDenseView>(&c);
+        if (how.accumulate) {
+          how.accumulate = originals->Kept(*how.accumulate);
+        } else if (how.beta != 0 && to != nullptr) {
+          if (const auto kept = originals->Kept(ConstView(*to))) how.accumulate = *kept;
+        }
+        if (how.values) how.values = originals->Kept(*how.values);
+        return Spmm(RouteOf(raw->shared_from_this(), name), name, originals->Kept(b), c, how,
+                    options, "", std::move(in_shards));
       },
-      [b, c, spmm, originals = std::make_shared<Originals>(c)](Connection& home, ShardWork& work,
-                                                               ShardedMatrix& sharded) {
+      [b, c, spmm, originals](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
         return SpmmSharded(home, work, sharded, *originals, b, c, spmm);
       });
 }
@@ -463,15 +482,17 @@ Call<ComputeResult> SddmmOrSharded(const std::shared_ptr<Connection>& connection
                                    const std::string& name, const Operand& a, const Operand& b,
                                    const Destination& values, const SddmmOptions& sddmm,
                                    const CallOptions& options) {
+  const auto originals = std::make_shared<Originals>(values);
   return OrSharded<ComputeResult>(
       connection, name, options,
-      [raw = connection.get(), name, a, b, values, sddmm,
+      [raw = connection.get(), name, a, b, values, sddmm, originals,
        options](InShards<ComputeResult> in_shards) {
-        return Sddmm(RouteOf(raw->shared_from_this(), name), name, a, b, values, sddmm, options, "",
-                     std::move(in_shards));
+        SddmmOptions how = sddmm;
+        if (how.values) how.values = originals->Kept(*how.values);
+        return Sddmm(RouteOf(raw->shared_from_this(), name), name, originals->Kept(a),
+                     originals->Kept(b), values, how, options, "", std::move(in_shards));
       },
-      [a, b, values, sddmm, originals = std::make_shared<Originals>(values)](
-          Connection& home, ShardWork& work, ShardedMatrix& sharded) {
+      [a, b, values, sddmm, originals](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
         return SddmmSharded(home, work, sharded, *originals, a, b, values, sddmm);
       });
 }

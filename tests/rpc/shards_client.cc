@@ -262,13 +262,22 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
     anew = client->Upload("g", first.View());
   } while (!anew.ok() && std::chrono::steady_clock::now() < until);
   if (!anew.ok()) return anew.status();
-  const std::vector<double> of_first = SpmmOf(first, first.values, wide, false);
-  for (const Matrix& g : {*anew, named, client->MatrixNamed("g")}) {
-    absl::Status right;
+  for (const std::string& node : {address, other}) {
+    const absl::StatusOr<Client> nobody = Client::Connect(node);
+    if (!nobody.ok()) return nobody.status();
+    const Matrix seen = nobody->MatrixNamed("g");
+    absl::StatusOr<MatrixInfo> is;
     do {
-      right = g.Spmm(b, MutableDenseView(c.data(), kRows, kWidth)).status();
-      if (right.ok()) right = Same(of_first, c, "SpMM by a name that was another matrix's");
-    } while (!right.ok() && std::chrono::steady_clock::now() < until);
+      is = seen.Info();
+    } while ((!is.ok() || !is->shards.empty()) && std::chrono::steady_clock::now() < until);
+    if (!is.ok()) return is.status();
+  }
+  for (const Matrix& g : {*anew, named}) {
+    // The shards that it was made of are there, and would answer.
+    c = tall;
+    const auto product = g.Spmm(b, MutableDenseView(c.data(), kRows, kWidth), {.beta = 2});
+    if (!product.ok()) return product.status();
+    absl::Status right = Same(old_sums, c, "SpMM by a name that was another matrix's");
     if (!right.ok()) return right;
   }
   if (absl::Status gone = anew->Delete(); !gone.ok()) return gone;
