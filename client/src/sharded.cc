@@ -62,14 +62,20 @@ absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
   return std::make_shared<ShardedMatrix>(std::move(info));
 }
 
-void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
-  if (info.shards.empty()) return;
-  // What is known of these shards by now stays known.
-  const std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
+absl::StatusOr<std::shared_ptr<ShardedMatrix>> Known(Nodes& nodes, const std::string& name,
+                                                     MatrixInfo info) {
+  std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
   if (known != nullptr && known->info().shards.front().matrix == info.shards.front().matrix) {
-    return;
+    return known;
   }
-  if (auto sharded = ShardedOf(info); sharded.ok()) nodes.LearnSharded(name, *std::move(sharded));
+  auto sharded = ShardedOf(std::move(info));
+  if (sharded.ok()) nodes.LearnSharded(name, *sharded);
+  return sharded;
+}
+
+void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
+  // What makes no sense is said when it is used.
+  if (!info.shards.empty()) Known(nodes, name, info).status().IgnoreError();
 }
 
 ShardedMatrix::ShardedMatrix(MatrixInfo info)

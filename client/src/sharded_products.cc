@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -66,6 +67,15 @@ MutableDenseView Rows(const MutableDenseView& view, int64_t first, int64_t count
           Stride(ConstView(view))};
 }
 
+/// Whether it has memory in common with what is written.
+bool Overlaps(const std::optional<DenseView>& read, const MutableDenseView& written) {
+  if (!read || read->rows == 0 || written.rows == 0) return false;
+  const DenseView to = ConstView(written);
+  const std::less<const std::byte*> before;
+  return before(RowOf(*read, 0), RowOf(to, to.rows - 1) + RowBytes(to)) &&
+         before(RowOf(to, 0), RowOf(*read, read->rows - 1) + RowBytes(*read));
+}
+
 /// What the caller gave in memory. FAILED_PRECONDITION for buffers, INVALID_ARGUMENT unless it is
 /// of that type and shape; cols 0: as it says.
 template <typename View, typename Given>
@@ -99,12 +109,6 @@ Scratch Gather(const DenseView& from, std::span<const int32_t> rows) {
     std::memcpy(RowOf(view, static_cast<int64_t>(j)), RowOf(from, rows[j]), RowBytes(from));
   }
   return to;
-}
-
-void Scatter(const DenseView& from, std::span<const int32_t> rows, const MutableDenseView& to) {
-  for (size_t j = 0; j < rows.size(); ++j) {
-    std::memcpy(RowOf(to, rows[j]), RowOf(from, static_cast<int64_t>(j)), RowBytes(from));
-  }
 }
 
 /// Rows [first, first + count) of a column of nonzeros for each row that a shard has, in or out.
@@ -174,6 +178,27 @@ DenseView RowsFor(const ShardInfo& shard, const ShardNumbers& numbers, const Den
   return scratch.View();
 }
 
+/// Rows of the shard, to where they are in the whole.
+void PutRows(const DenseView& from, const ShardInfo& shard, const ShardNumbers& numbers,
+             const MutableDenseView& whole) {
+  for (int64_t j = 0; j < from.rows; ++j) {
+    const int64_t row =
+        numbers.rows.empty() ? shard.first_row + j : numbers.rows[static_cast<size_t>(j)];
+    std::memcpy(RowOf(whole, row), RowOf(from, j), RowBytes(from));
+  }
+}
+
+/// The first error, when all that is before it is done.
+absl::StatusOr<ComputeResult> WaitForAll(ShardWork& work, std::vector<Part>& parts) {
+  Together together;
+  for (Part& part : parts) {
+    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
+    if (!done.ok()) return done.status();
+    together.Add(*done);
+  }
+  return together.Take();
+}
+
 /// Rows of B that the shard's columns name.
 DenseView ColumnsFor(const ShardNumbers& numbers, const DenseView& b, Scratch& scratch) {
   if (static_cast<int64_t>(numbers.columns.size()) == b.rows) return b;
@@ -194,6 +219,19 @@ DenseView ValuesFor(const ShardedMatrix& sharded, size_t shard, const ShardNumbe
     }
   });
   return scratch.View();
+}
+
+/// Those of the shard, to where they are in such a column of the whole.
+void PutValues(const DenseView& from, const ShardedMatrix& sharded, size_t shard,
+               const ShardNumbers& numbers, const std::vector<int64_t>* begins,
+               const MutableDenseView& whole) {
+  const auto put = [&](int64_t here, int64_t there, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(RowOf(whole, there + i), RowOf(from, here + i), RowBytes(from));
+    }
+  };
+  if (begins == nullptr) return put(0, sharded.first_nonzeros()[shard], from.rows);
+  ForRuns(*begins, numbers.rows, put);
 }
 
 /// Of shards by a partition, where each row's nonzeros begin; null: rows are consecutive.
@@ -294,6 +332,9 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
   }
   absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
   if (!parts.ok()) return parts.status();
+  // One shard's result is not to be in the place of what another has yet to read.
+  const bool apart = sharded.partitioned() || Overlaps(*from, *to) || Overlaps(accumulate, *to) ||
+                     Overlaps(values, *to);
   for (size_t i = 0; i < parts->size(); ++i) {
     Part& part = (*parts)[i];
     const ShardInfo& shard = info.shards[i];
@@ -314,7 +355,7 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
         how.accumulate = RowsFor(shard, *part.numbers, *accumulate, part.accumulate);
       }
       result = Rows(*to, shard.first_row, shard.rows);
-      if (sharded.partitioned()) {
+      if (apart) {
         part.result = Scratch(info.type, shard.rows, from->cols);
         result = part.result.MutableView();
       }
@@ -325,14 +366,13 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
   if (spmm.transpose) {
     return AddUp(work, *parts, spmm.beta, accumulate ? &*accumulate : nullptr, *to);
   }
-  Together together;
-  for (Part& part : *parts) {
-    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
-    if (!done.ok()) return done.status();
-    together.Add(*done);
-    if (sharded.partitioned()) Scatter(part.result.View(), part.numbers->rows, *to);
+  const absl::StatusOr<ComputeResult> done = WaitForAll(work, *parts);
+  if (!done.ok() || !apart) return done;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const Part& part = (*parts)[i];
+    PutRows(part.result.View(), info.shards[i], *part.numbers, *to);
   }
-  return together.Take();
+  return done;
 }
 
 absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
@@ -357,13 +397,15 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
   if (!begins.ok()) return begins.status();
   absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
   if (!parts.ok()) return parts.status();
+  const bool apart =
+      sharded.partitioned() || Overlaps(*left, *to) || Overlaps(*right, *to) || Overlaps(own, *to);
   for (size_t i = 0; i < parts->size(); ++i) {
     Part& part = (*parts)[i];
     const ShardInfo& shard = info.shards[i];
     SddmmOptions how{.unscaled = sddmm.unscaled};
     if (own) how.values = ValuesFor(sharded, i, *part.numbers, begins->get(), *own, part.values);
     MutableDenseView result = Rows(*to, sharded.first_nonzeros()[i], shard.nnz);
-    if (sharded.partitioned()) {
+    if (apart) {
       part.result = Scratch(info.type, shard.nnz, 1);
       result = part.result.MutableView();
     }
@@ -371,20 +413,13 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
                       RowsFor(shard, *part.numbers, *left, part.a),
                       ColumnsFor(*part.numbers, *right, part.b), result, how, work.options());
   }
-  Together together;
-  for (Part& part : *parts) {
-    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
-    if (!done.ok()) return done.status();
-    together.Add(*done);
-    if (!sharded.partitioned()) continue;
-    const DenseView from = part.result.View();
-    ForRuns(**begins, part.numbers->rows, [&](int64_t here, int64_t there, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) {
-        std::memcpy(RowOf(*to, there + i), RowOf(from, here + i), RowBytes(from));
-      }
-    });
+  const absl::StatusOr<ComputeResult> done = WaitForAll(work, *parts);
+  if (!done.ok() || !apart) return done;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const Part& part = (*parts)[i];
+    PutValues(part.result.View(), sharded, i, *part.numbers, begins->get(), *to);
   }
-  return together.Take();
+  return done;
 }
 
 }  // namespace

@@ -135,6 +135,13 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
   status = expect(matrix.Spmm(b, MutableDenseView(c.data(), kRows, kWidth), {.beta = 2}), sums, c,
                   "SpMM with beta");
   if (!status.ok()) return status;
+  // Onto its own operand: C takes rows that B has.
+  std::vector<T> place(wide.begin(), wide.end());
+  place.resize(kRows * kWidth);
+  status = expect(matrix.Spmm(DenseView(place.data(), kCols, kWidth),
+                              MutableDenseView(place.data(), kRows, kWidth)),
+                  plain, place, "SpMM in place");
+  if (!status.ok()) return status;
   std::vector<double> transposed = SpmmOf(s, s.values, tall, true);
   status = expect(matrix.Spmm(a, MutableDenseView(ct.data(), kCols, kWidth), {.transpose = true}),
                   transposed, ct, "SpMM, transposed");
@@ -160,6 +167,12 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
     if (with_own) options.values = values;
     status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
                     of, with_own ? "SDDMM with values" : "SDDMM");
+    if (!status.ok()) return status;
+    if (!with_own) continue;
+    of = own;
+    options.values = DenseView(of.data(), s.nnz(), 1);
+    status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
+                    of, "SDDMM in the place of its values");
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -227,6 +240,12 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   const absl::StatusOr<Matrix> renamed = named.Rename("h");
   if (!renamed.ok()) return renamed.status();
   if (absl::Status right = Multiply(*renamed, second); !right.ok()) return right;
+  // Who knows the shards finds them by one name, never by both.
+  absl::Status old;
+  do {
+    old = Multiply(*matrix, second);
+  } while (old.ok() && std::chrono::steady_clock::now() < patience);
+  if (!absl::IsNotFound(old)) return Wrong("by its old name: " + old.ToString());
   if (absl::Status gone = renamed->Delete(); !gone.ok()) return gone;
   const absl::Status after = renamed->Info().status();
   return absl::IsNotFound(after) ? absl::OkStatus() : Wrong(after.ToString());
