@@ -139,7 +139,7 @@ Call<MatrixInfo> GetMatrix(const std::shared_ptr<Connection>& connection, const 
       connection, "/sparsed.v1.Catalog/Get", options, true, request,
       [raw = connection.get(), name](const v1::MatrixInfo& reply) {
         MatrixInfo info = FromProto(reply);
-        NoteShards(raw->nodes(), name, info).IgnoreError();
+        NoteShards(raw->nodes(), name, info);
         return info;
       });
 }

@@ -42,7 +42,8 @@ absl::StatusOr<CsrMatrix> DownloadPart(Connection& connection, ShardWork& work,
   return work.Wait(call);
 }
 
-/// INTERNAL if its shards do not make it.
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
   bool right = Plausible(info.rows, info.cols, info.nnz) && !info.shards.empty() &&
                info.shards.size() <= kMostShards;
@@ -61,20 +62,20 @@ absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
   return std::make_shared<ShardedMatrix>(std::move(info));
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<ShardedMatrix>> NoteShards(Nodes& nodes, const std::string& name,
-                                                          const MatrixInfo& info) {
-  if (info.shards.empty()) {
-    nodes.ForgetSharded(name);
-    return nullptr;
-  }
-  // What is known of these shards by now stays known.
+absl::StatusOr<std::shared_ptr<ShardedMatrix>> Known(Nodes& nodes, const std::string& name,
+                                                     MatrixInfo info) {
   std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
-  if (known != nullptr && known->IsOfUpload(info)) return known;
-  auto sharded = ShardedOf(info);
+  if (known != nullptr && known->info().shards.front().matrix == info.shards.front().matrix) {
+    return known;
+  }
+  auto sharded = ShardedOf(std::move(info));
   if (sharded.ok()) nodes.LearnSharded(name, *sharded);
   return sharded;
+}
+
+void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
+  // What makes no sense is said when it is used.
+  if (!info.shards.empty()) Known(nodes, name, info).status().IgnoreError();
 }
 
 ShardedMatrix::ShardedMatrix(MatrixInfo info)

@@ -30,10 +30,6 @@ class ShardedMatrix {
   explicit ShardedMatrix(MatrixInfo info);
 
   const MatrixInfo& info() const { return info_; }
-  /// Whether the server speaks of the same shards: an upload's are never another's.
-  bool IsOfUpload(const MatrixInfo& said) const {
-    return info_.shards.front().matrix == said.shards.front().matrix;
-  }
   bool partitioned() const { return !info_.shards.front().row_numbers.empty(); }
   /// The first nonzero of each shard in the order of the upload, of shards of consecutive rows.
   const std::vector<int64_t>& first_nonzeros() const { return first_nonzeros_; }
@@ -55,13 +51,11 @@ class ShardedMatrix {
   std::shared_ptr<const std::vector<int64_t>> begins_ ABSL_GUARDED_BY(mutex_);
 };
 
-/// A server said what `name` is: further calls need not ask before they begin. Null if it is in no
-/// shards; INTERNAL if its shards do not make it.
-absl::StatusOr<std::shared_ptr<ShardedMatrix>> NoteShards(Nodes& nodes, const std::string& name,
-                                                          const MatrixInfo& info);
+/// A server said what `name` is: further calls need not ask.
+void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info);
 
 // Each of these takes what the call of the whole takes. They ask `connection` for what `name` is
-// before they ask the shards, or at the same time if it is known from before.
+// by now, each time.
 
 Call<Matrix> UploadSharded(const std::shared_ptr<Connection>& connection, const Matrix& handle,
                            const CsrView& matrix, const UploadOptions& upload,

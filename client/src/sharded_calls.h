@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +17,12 @@
 namespace sparsed {
 inline namespace client {
 
+/// What a server says of a matrix in shards. INTERNAL if its shards do not make it.
+absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info);
+/// With what is known of these shards already.
+absl::StatusOr<std::shared_ptr<ShardedMatrix>> Known(Nodes& nodes, const std::string& name,
+                                                     MatrixInfo info);
+
 /// That of a status or of a result.
 inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
 template <typename T>
@@ -26,45 +31,42 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
 }
 
 /// `whole(in_shards)` starts the call of a matrix that is none; `run(connection, work, sharded)` is
-/// what it is of one that is, on a thread of its own, and may be done again after what it did was
-/// of shards that are another matrix's by now. Both are kept and hold all that they need by value.
-/// `connection` is the client's home.
+/// what it is of one that is, on a thread of its own. Both are kept and hold all that they need by
+/// value, and may be called again. `connection` is the client's home.
 template <typename T, typename Whole, typename Run>
 Call<T> OrSharded(const std::shared_ptr<Connection>& connection, const std::string& name,
                   const CallOptions& options, Whole whole, Run run) {
   Nodes& nodes = connection->nodes();
-  const std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
-  if (known == nullptr && !nodes.in_cluster()) return whole(InShards<T>());
+  const bool known = nodes.FindSharded(name) != nullptr;
+  if (!known && !nodes.in_cluster()) return whole(InShards<T>());
   InShards<T> in_shards;
   in_shards.work = std::make_shared<ShardWork>(options, connection->options());
   // The Call keeps the connection until this has returned.
-  in_shards.run = [raw = connection.get(), name, known, whole, run](
+  in_shards.run = [raw = connection.get(), name, whole, run](
                       ShardWork& work, const absl::Status& /*why*/) -> Result<T> {
     constexpr int kAttempts = 5;
     std::chrono::milliseconds pause(50);
-    std::shared_ptr<ShardedMatrix> sharded = known;
+    std::string before;
     for (int attempt = 1;; ++attempt) {
-      // The name may be another matrix's by now, also where these shards live on by another name:
-      // what is known from before is asked for at the same time as the shards.
-      const std::shared_ptr<ShardedMatrix> before = sharded;
-      Call<MatrixInfo> asked =
+      // Each time: shards go on under the name of their upload when the matrix gets another one.
+      Call<MatrixInfo> call =
           GetMatrix(RouteOf(raw->shared_from_this(), name), name, work.options());
-      std::optional<Result<T>> result;
-      if (before != nullptr) result = run(*raw, work, *before);
-      const absl::StatusOr<MatrixInfo> info = work.Wait(asked);
-      if (absl::IsNotFound(info.status())) raw->nodes().ForgetSharded(name);
+      absl::StatusOr<MatrixInfo> info = work.Wait(call);
       if (!info.ok()) return info.status();
-      const auto told = NoteShards(raw->nodes(), name, *info);
-      if (!told.ok()) return told.status();
-      sharded = *told;
-      if (sharded == nullptr) {
+      if (info->shards.empty()) {
+        raw->nodes().ForgetSharded(name);
         Call<T> other = whole(InShards<T>());
         return work.Wait(other);
       }
-      if (before == nullptr || !before->IsOfUpload(*info)) result = run(*raw, work, *sharded);
-      if (!absl::IsNotFound(StatusOf(*result))) return *std::move(result);
-      // Another one is in its place, and this node has yet to hear of it, or of a shard.
+      const absl::StatusOr<std::shared_ptr<ShardedMatrix>> sharded =
+          Known(raw->nodes(), name, *std::move(info));
+      if (!sharded.ok()) return sharded.status();
+      Result<T> result = run(*raw, work, **sharded);
+      if (!absl::IsNotFound(StatusOf(result))) return result;
+      // Another one is in its place by now, or none, and who says what it is has yet to hear of it.
       if (attempt == kAttempts) break;
+      const std::string& first = (*sharded)->info().shards.front().matrix;
+      if (std::exchange(before, first) != first) continue;
       std::this_thread::sleep_for(pause);
       pause *= 2;
     }
@@ -72,7 +74,7 @@ Call<T> OrSharded(const std::shared_ptr<Connection>& connection, const std::stri
         "shards of \"{}\" are gone: others replace it, or a shard was lost (cluster forget)",
         name));
   };
-  if (known == nullptr) return whole(std::move(in_shards));
+  if (!known) return whole(std::move(in_shards));
   auto state = std::make_shared<CallState<T>>();
   client::Start(in_shards, state, absl::OkStatus());
   return Call<T>(std::move(state), [connection, work = in_shards.work] { work->Cancel(); });

@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <list>
-#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -69,6 +67,15 @@ MutableDenseView Rows(const MutableDenseView& view, int64_t first, int64_t count
           Stride(ConstView(view))};
 }
 
+/// Whether it has memory in common with what is written.
+bool Overlaps(const std::optional<DenseView>& read, const MutableDenseView& written) {
+  if (!read || read->rows == 0 || written.rows == 0) return false;
+  const DenseView to = ConstView(written);
+  const std::less<const std::byte*> before;
+  return before(RowOf(*read, 0), RowOf(to, to.rows - 1) + RowBytes(to)) &&
+         before(RowOf(to, 0), RowOf(*read, read->rows - 1) + RowBytes(*read));
+}
+
 /// What the caller gave in memory. FAILED_PRECONDITION for buffers and memory of GPUs,
 /// INVALID_ARGUMENT unless it is of that type and shape; cols 0: as it says.
 template <typename View, typename Given>
@@ -102,57 +109,6 @@ absl::StatusOr<View> InMemory(const Connection& home, const Given& given, ValueT
   return *view;
 }
 
-/// Operands that are what they were when the call began, also once parts of its result are written:
-/// other parts read them then, and so do all if the product is done again, as the matrix was
-/// replaced meanwhile. Those that the result's memory meets are copied, once.
-class Originals {
- public:
-  explicit Originals(const Destination& result) {
-    const auto* const view = std::get_if<MutableDenseView>(&result);
-    if (view != nullptr) result_ = ConstView(*view);
-  }
-
-  /// `operand` was checked, and so was the result.
-  DenseView Of(const DenseView& operand) {
-    if (!Meets(operand)) return operand;
-    if (const std::optional<DenseView> kept = Kept(operand)) return *kept;
-    Scratch& copy =
-        copies_.emplace_back(operand, Scratch(operand.type, operand.rows, operand.cols)).second;
-    for (int64_t row = 0; row < operand.rows; ++row) {
-      std::memcpy(RowOf(copy.MutableView(), row), RowOf(operand, row), RowBytes(operand));
-    }
-    return copy.View();
-  }
-  /// Its copy, if there is one.
-  std::optional<DenseView> Kept(const DenseView& operand) const {
-    for (const auto& [of, copy] : copies_) {
-      if (of.data == operand.data && of.rows == operand.rows && of.cols == operand.cols &&
-          of.type == operand.type && Stride(of) == Stride(operand)) {
-        return copy.View();
-      }
-    }
-    return std::nullopt;
-  }
-  Operand Kept(const Operand& given) const {
-    const auto* const view = std::get_if<DenseView>(&given);
-    const std::optional<DenseView> kept = view != nullptr ? Kept(*view) : std::nullopt;
-    return kept ? Operand(*kept) : given;
-  }
-
- private:
-  static const std::byte* End(const DenseView& view) {
-    return RowOf(view, view.rows - 1) + RowBytes(view);
-  }
-  bool Meets(const DenseView& operand) const {
-    if (!result_ || operand.rows == 0 || result_->rows == 0) return false;
-    const std::less<const std::byte*> before;
-    return before(RowOf(operand, 0), End(*result_)) && before(RowOf(*result_, 0), End(operand));
-  }
-
-  std::optional<DenseView> result_;
-  std::list<std::pair<DenseView, Scratch>> copies_;
-};
-
 Scratch Gather(const DenseView& from, std::span<const int32_t> rows) {
   Scratch to(from.type, static_cast<int64_t>(rows.size()), from.cols);
   const MutableDenseView view = to.MutableView();
@@ -160,12 +116,6 @@ Scratch Gather(const DenseView& from, std::span<const int32_t> rows) {
     std::memcpy(RowOf(view, static_cast<int64_t>(j)), RowOf(from, rows[j]), RowBytes(from));
   }
   return to;
-}
-
-void Scatter(const DenseView& from, std::span<const int32_t> rows, const MutableDenseView& to) {
-  for (size_t j = 0; j < rows.size(); ++j) {
-    std::memcpy(RowOf(to, rows[j]), RowOf(from, static_cast<int64_t>(j)), RowBytes(from));
-  }
 }
 
 /// Rows [first, first + count) of a column of nonzeros for each row that a shard has, in or out.
@@ -235,6 +185,27 @@ DenseView RowsFor(const ShardInfo& shard, const ShardNumbers& numbers, const Den
   return scratch.View();
 }
 
+/// Rows of the shard, to where they are in the whole.
+void PutRows(const DenseView& from, const ShardInfo& shard, const ShardNumbers& numbers,
+             const MutableDenseView& whole) {
+  for (int64_t j = 0; j < from.rows; ++j) {
+    const int64_t row =
+        numbers.rows.empty() ? shard.first_row + j : numbers.rows[static_cast<size_t>(j)];
+    std::memcpy(RowOf(whole, row), RowOf(from, j), RowBytes(from));
+  }
+}
+
+/// The first error, when all that is before it is done.
+absl::StatusOr<ComputeResult> WaitForAll(ShardWork& work, std::vector<Part>& parts) {
+  Together together;
+  for (Part& part : parts) {
+    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
+    if (!done.ok()) return done.status();
+    together.Add(*done);
+  }
+  return together.Take();
+}
+
 /// Rows of B that the shard's columns name.
 DenseView ColumnsFor(const ShardNumbers& numbers, const DenseView& b, Scratch& scratch) {
   if (static_cast<int64_t>(numbers.columns.size()) == b.rows) return b;
@@ -255,6 +226,19 @@ DenseView ValuesFor(const ShardedMatrix& sharded, size_t shard, const ShardNumbe
     }
   });
   return scratch.View();
+}
+
+/// Those of the shard, to where they are in such a column of the whole.
+void PutValues(const DenseView& from, const ShardedMatrix& sharded, size_t shard,
+               const ShardNumbers& numbers, const std::vector<int64_t>* begins,
+               const MutableDenseView& whole) {
+  const auto put = [&](int64_t here, int64_t there, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(RowOf(whole, there + i), RowOf(from, here + i), RowBytes(from));
+    }
+  };
+  if (begins == nullptr) return put(0, sharded.first_nonzeros()[shard], from.rows);
+  ForRuns(*begins, numbers.rows, put);
 }
 
 /// Of shards by a partition, where each row's nonzeros begin; null: rows are consecutive.
@@ -323,12 +307,12 @@ absl::StatusOr<ComputeResult> AddUp(ShardWork& work, std::vector<Part>& parts, d
 }
 
 absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, ShardedMatrix& sharded,
-                                          Originals& originals, const Operand& b,
-                                          const Destination& c, const SpmmOptions& spmm) {
+                                          const Operand& b, const Destination& c,
+                                          const SpmmOptions& spmm) {
   const MatrixInfo& info = sharded.info();
   const int64_t in = spmm.transpose ? info.rows : info.cols;
   const int64_t out = spmm.transpose ? info.cols : info.rows;
-  auto from = InMemory<DenseView>(home, b, info.type, in, 0, "b");
+  const auto from = InMemory<DenseView>(home, b, info.type, in, 0, "b");
   if (!from.ok()) return from.status();
   const auto to = InMemory<MutableDenseView>(home, c, info.type, out, from->cols, "c");
   if (!to.ok()) return to.status();
@@ -345,10 +329,8 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
   if (spmm.values) {
     const auto given = InMemory<DenseView>(home, *spmm.values, info.type, info.nnz, 1, "values");
     if (!given.ok()) return given.status();
-    values = originals.Of(*given);
+    values = *given;
   }
-  from = originals.Of(*from);
-  if (accumulate) accumulate = originals.Of(*accumulate);
   std::shared_ptr<const std::vector<int64_t>> begins;
   if (values) {
     auto known = BeginsOf(home, work, sharded);
@@ -357,6 +339,9 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
   }
   absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
   if (!parts.ok()) return parts.status();
+  // One shard's result is not to be in the place of what another has yet to read.
+  const bool apart = sharded.partitioned() || Overlaps(*from, *to) || Overlaps(accumulate, *to) ||
+                     Overlaps(values, *to);
   for (size_t i = 0; i < parts->size(); ++i) {
     Part& part = (*parts)[i];
     const ShardInfo& shard = info.shards[i];
@@ -377,7 +362,7 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
         how.accumulate = RowsFor(shard, *part.numbers, *accumulate, part.accumulate);
       }
       result = Rows(*to, shard.first_row, shard.rows);
-      if (sharded.partitioned()) {
+      if (apart) {
         part.result = Scratch(info.type, shard.rows, from->cols);
         result = part.result.MutableView();
       }
@@ -388,24 +373,23 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
   if (spmm.transpose) {
     return AddUp(work, *parts, spmm.beta, accumulate ? &*accumulate : nullptr, *to);
   }
-  Together together;
-  for (Part& part : *parts) {
-    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
-    if (!done.ok()) return done.status();
-    together.Add(*done);
-    if (sharded.partitioned()) Scatter(part.result.View(), part.numbers->rows, *to);
+  const absl::StatusOr<ComputeResult> done = WaitForAll(work, *parts);
+  if (!done.ok() || !apart) return done;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const Part& part = (*parts)[i];
+    PutRows(part.result.View(), info.shards[i], *part.numbers, *to);
   }
-  return together.Take();
+  return done;
 }
 
 absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
-                                           ShardedMatrix& sharded, Originals& originals,
-                                           const Operand& a, const Operand& b,
-                                           const Destination& values, const SddmmOptions& sddmm) {
+                                           ShardedMatrix& sharded, const Operand& a,
+                                           const Operand& b, const Destination& values,
+                                           const SddmmOptions& sddmm) {
   const MatrixInfo& info = sharded.info();
-  auto left = InMemory<DenseView>(home, a, info.type, info.rows, 0, "a");
+  const auto left = InMemory<DenseView>(home, a, info.type, info.rows, 0, "a");
   if (!left.ok()) return left.status();
-  auto right = InMemory<DenseView>(home, b, info.type, info.cols, left->cols, "b");
+  const auto right = InMemory<DenseView>(home, b, info.type, info.cols, left->cols, "b");
   if (!right.ok()) return right.status();
   const auto to = InMemory<MutableDenseView>(home, values, info.type, info.nnz, 1, "values");
   if (!to.ok()) return to.status();
@@ -414,21 +398,21 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
     const auto given =
         InMemory<DenseView>(home, *sddmm.values, info.type, info.nnz, 1, "SddmmOptions::values");
     if (!given.ok()) return given.status();
-    own = originals.Of(*given);
+    own = *given;
   }
-  left = originals.Of(*left);
-  right = originals.Of(*right);
   const auto begins = BeginsOf(home, work, sharded);
   if (!begins.ok()) return begins.status();
   absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
   if (!parts.ok()) return parts.status();
+  const bool apart =
+      sharded.partitioned() || Overlaps(*left, *to) || Overlaps(*right, *to) || Overlaps(own, *to);
   for (size_t i = 0; i < parts->size(); ++i) {
     Part& part = (*parts)[i];
     const ShardInfo& shard = info.shards[i];
     SddmmOptions how{.unscaled = sddmm.unscaled};
     if (own) how.values = ValuesFor(sharded, i, *part.numbers, begins->get(), *own, part.values);
     MutableDenseView result = Rows(*to, sharded.first_nonzeros()[i], shard.nnz);
-    if (sharded.partitioned()) {
+    if (apart) {
       part.result = Scratch(info.type, shard.nnz, 1);
       result = part.result.MutableView();
     }
@@ -436,20 +420,13 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
                       RowsFor(shard, *part.numbers, *left, part.a),
                       ColumnsFor(*part.numbers, *right, part.b), result, how, work.options());
   }
-  Together together;
-  for (Part& part : *parts) {
-    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
-    if (!done.ok()) return done.status();
-    together.Add(*done);
-    if (!sharded.partitioned()) continue;
-    const DenseView from = part.result.View();
-    ForRuns(**begins, part.numbers->rows, [&](int64_t here, int64_t there, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) {
-        std::memcpy(RowOf(*to, there + i), RowOf(from, here + i), RowBytes(from));
-      }
-    });
+  const absl::StatusOr<ComputeResult> done = WaitForAll(work, *parts);
+  if (!done.ok() || !apart) return done;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const Part& part = (*parts)[i];
+    PutValues(part.result.View(), sharded, i, *part.numbers, begins->get(), *to);
   }
-  return together.Take();
+  return done;
 }
 
 }  // namespace
@@ -457,24 +434,14 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
 Call<ComputeResult> SpmmOrSharded(const std::shared_ptr<Connection>& connection,
                                   const std::string& name, const Operand& b, const Destination& c,
                                   const SpmmOptions& spmm, const CallOptions& options) {
-  const auto originals = std::make_shared<Originals>(c);
   return OrSharded<ComputeResult>(
       connection, name, options,
-      [raw = connection.get(), name, b, c, spmm, originals,
-       options](InShards<ComputeResult> in_shards) {
-        SpmmOptions how = spmm;
-        const auto* const to = std::get_if<MutableDenseView>(&c);
-        if (how.accumulate) {
-          how.accumulate = originals->Kept(*how.accumulate);
-        } else if (how.beta != 0 && to != nullptr) {
-          if (const auto kept = originals->Kept(ConstView(*to))) how.accumulate = *kept;
-        }
-        if (how.values) how.values = originals->Kept(*how.values);
-        return Spmm(RouteOf(raw->shared_from_this(), name), name, originals->Kept(b), c, how,
-                    options, "", std::move(in_shards));
+      [raw = connection.get(), name, b, c, spmm, options](InShards<ComputeResult> in_shards) {
+        return Spmm(RouteOf(raw->shared_from_this(), name), name, b, c, spmm, options, "",
+                    std::move(in_shards));
       },
-      [b, c, spmm, originals](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
-        return SpmmSharded(home, work, sharded, *originals, b, c, spmm);
+      [b, c, spmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
+        return SpmmSharded(home, work, sharded, b, c, spmm);
       });
 }
 
@@ -482,18 +449,15 @@ Call<ComputeResult> SddmmOrSharded(const std::shared_ptr<Connection>& connection
                                    const std::string& name, const Operand& a, const Operand& b,
                                    const Destination& values, const SddmmOptions& sddmm,
                                    const CallOptions& options) {
-  const auto originals = std::make_shared<Originals>(values);
   return OrSharded<ComputeResult>(
       connection, name, options,
-      [raw = connection.get(), name, a, b, values, sddmm, originals,
+      [raw = connection.get(), name, a, b, values, sddmm,
        options](InShards<ComputeResult> in_shards) {
-        SddmmOptions how = sddmm;
-        if (how.values) how.values = originals->Kept(*how.values);
-        return Sddmm(RouteOf(raw->shared_from_this(), name), name, originals->Kept(a),
-                     originals->Kept(b), values, how, options, "", std::move(in_shards));
+        return Sddmm(RouteOf(raw->shared_from_this(), name), name, a, b, values, sddmm, options, "",
+                     std::move(in_shards));
       },
-      [a, b, values, sddmm, originals](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
-        return SddmmSharded(home, work, sharded, *originals, a, b, values, sddmm);
+      [a, b, values, sddmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
+        return SddmmSharded(home, work, sharded, a, b, values, sddmm);
       });
 }
 

@@ -64,12 +64,12 @@ class ShardedUpload {
     }
     absl::StatusOr<MatrixInfo> made = Make();
     if (made.ok()) {
-      const auto sharded = NoteShards(home_.nodes(), handle_.name(), *made);
+      auto sharded = ShardedOf(*std::move(made));
       if (!sharded.ok()) return sharded.status();
-      if (*sharded == nullptr) return absl::InternalError("what was made of shards has none");
       for (size_t shard = 0; shard < numbers_.size(); ++shard) {
         (*sharded)->SetNumbers(shard, std::move(numbers_[shard]));
       }
+      home_.nodes().LearnSharded(handle_.name(), *std::move(sharded));
       return handle_;
     }
     if (WasRefused(made.status())) TakeBack();

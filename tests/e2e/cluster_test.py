@@ -461,6 +461,25 @@ def with_strangers(sparsed, sparsectl, folder, etcd):
         run("alice", "t1", "share", "m0", "--with=bob")
         for node in cluster.nodes:
             run("bob", node, "spmm", "alice~m0", "--operand=B.npy", "--out=C.npy")
+        # The same of a matrix in shards, which are shared with it.
+        run("alice", "t1", "upload", "m0.mtx", "--name=parts", "--shards=2")
+        for node in cluster.nodes:
+            hidden = run("bob", node, "spmm", "alice~parts", "--operand=B.npy", "--out=C.npy",
+                         check=False)
+            assert "NOT_FOUND" in hidden.stderr + hidden.stdout, hidden
+        run("alice", "t2", "share", "parts", "--with=bob")
+        for node in cluster.nodes:
+            run("bob", node, "spmm", "alice~parts", "--operand=B.npy", "--out=C.npy")
+            kept = run("bob", node, "delete", "alice~parts", check=False)
+            assert "PERMISSION_DENIED" in kept.stderr + kept.stdout, kept
+            assert [m["name"] for m in run("bob", node, "list", "--shared")["matrices"]] == [
+                "alice~m0", "alice~parts"]
+        run("alice", "t2", "share", "parts", "--with=bob", "--revoke")
+        for node in cluster.nodes:
+            gone = run("bob", node, "spmm", "alice~parts", "--operand=B.npy", "--out=C.npy",
+                       check=False)
+            assert "NOT_FOUND" in gone.stderr + gone.stdout, gone
+        run("alice", "t1", "delete", "parts")
         # One that has another secret gets no copies, and that is said.
         stranger.start()
         cluster.nodes["t2"].kill()

@@ -119,6 +119,17 @@ TEST_F(ClusterShards, WithTwoReplicasALostNodeIsNotMissed) {
   EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
 }
 
+TEST_F(ClusterShards, WithoutAReplicaALostNodeIsSaid) {
+  Start(3, 1);
+  absl::Status status = UploadInShards(addresses_[0], "g");
+  ASSERT_TRUE(status.ok()) << status;
+  nodes_[2].reset();
+  nodes_.pop_back();
+  status = MultiplyInShards(addresses_[0], "g");
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("node-2"), std::string::npos) << status;
+}
+
 TEST_F(ClusterShards, ThereMayBeMoreThanAHeaderNames) {
   Start(2, 1);
   absl::Status status = UploadInShards(addresses_[0], "g", 80);

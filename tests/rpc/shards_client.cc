@@ -135,12 +135,12 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
   status = expect(matrix.Spmm(b, MutableDenseView(c.data(), kRows, kWidth), {.beta = 2}), sums, c,
                   "SpMM with beta");
   if (!status.ok()) return status;
-  // Over the operand: no part reads what another one has written.
-  std::vector<T> over(kRows * kWidth);
-  std::ranges::copy(wide, over.begin());
-  status = expect(matrix.Spmm(DenseView(over.data(), kCols, kWidth),
-                              MutableDenseView(over.data(), kRows, kWidth)),
-                  plain, over, "SpMM over its operand");
+  // Onto its own operand: C takes rows that B has.
+  std::vector<T> place(wide.begin(), wide.end());
+  place.resize(kRows * kWidth);
+  status = expect(matrix.Spmm(DenseView(place.data(), kCols, kWidth),
+                              MutableDenseView(place.data(), kRows, kWidth)),
+                  plain, place, "SpMM in place");
   if (!status.ok()) return status;
   std::vector<double> transposed = SpmmOf(s, s.values, tall, true);
   status = expect(matrix.Spmm(a, MutableDenseView(ct.data(), kCols, kWidth), {.transpose = true}),
@@ -167,6 +167,12 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
     if (with_own) options.values = values;
     status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
                     of, with_own ? "SDDMM with values" : "SDDMM");
+    if (!status.ok()) return status;
+    if (!with_own) continue;
+    of = own;
+    options.values = DenseView(of.data(), s.nnz(), 1);
+    status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
+                    of, "SDDMM in the place of its values");
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -255,6 +261,12 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   const absl::StatusOr<Matrix> renamed = named.Rename("h");
   if (!renamed.ok()) return renamed.status();
   if (absl::Status right = Multiply(*renamed, second); !right.ok()) return right;
+  // Who knows the shards finds them by one name, never by both.
+  absl::Status old;
+  do {
+    old = Multiply(*matrix, second);
+  } while (old.ok() && std::chrono::steady_clock::now() < patience);
+  if (!absl::IsNotFound(old)) return Wrong("by its old name: " + old.ToString());
   // The old name is another matrix's, for those too who knew what it was made of.
   absl::StatusOr<Matrix> anew = absl::UnavailableError("");
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);

@@ -5,6 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace sparsed::cli {
 namespace {
@@ -24,6 +27,21 @@ TEST(Permutation, ReadsARowALine) {
   ASSERT_TRUE(order.ok()) << order.status();
   EXPECT_THAT(*order, ElementsAre(2, 0, 1));
   EXPECT_TRUE(ReadPermutation(Write(""), 0).ok());
+}
+
+TEST(Partition, ReadsAShardALine) {
+  const auto parts = ReadPartition(Write("2\n0\n2\n"), 3, 3);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_THAT(*parts, ElementsAre(2, 0, 2));
+  for (const auto& [text, sentence] : std::vector<std::pair<const char*, const char*>>{
+           {"0\n3\n1\n", ":2: expected a shard in [0, 3), found \"3\""},
+           {"0\n-1\n1\n", "found \"-1\""},
+           {"0\n1\n", "has 2 rows, the matrix 3"},
+           {"0\n1\n2\n0\n", ":4: expected 3 lines, one for each row"}}) {
+    const auto read = ReadPartition(Write(text), 3, 3);
+    EXPECT_TRUE(absl::IsInvalidArgument(read.status())) << read.status();
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr(sentence));
+  }
 }
 
 TEST(Permutation, SaysWhatIsWrong) {
