@@ -395,12 +395,9 @@ class CpuSteps final : public Steps {
           });
         },
         [this](Lane&) {
-          // Half of it: others have a part. Where the machine counts the caches of several groups
-          // of cores as one, a thread has this much of its group's.
-          constexpr size_t kOfThread = size_t{4} << 20;
-          const auto half = static_cast<size_t>(backend_.cache_bytes() / 2);
-          const size_t bytes = std::clamp(std::min(half, kOfThread * static_cast<size_t>(threads_)),
-                                          size_t{1} << 20, memory_.size());
+          const size_t bytes =
+              std::min(static_cast<size_t>(CacheRateBytes(backend_.cache_bytes(), threads_)),
+                       memory_.size());
           return Timed(&D::cache_bytes_per_second, "reading the cache", [this, bytes](int repeats) {
             return cpu::ReadMemory({memory_.data(), bytes}, repeats, threads_);
           });
@@ -526,6 +523,11 @@ absl::Status CheckAlone(std::string_view what, const ProcessorShares& shares, bo
       fmt::format("others used the device meanwhile: while {} was measured the server had {:.0f} % "
                   "as much again to compute",
                   what, 100 * (shares.process - 1)));
+}
+
+int64_t CacheRateBytes(int64_t cache_bytes, int threads) {
+  constexpr int64_t kLeast = int64_t{1} << 20, kOfThread = int64_t{4} << 20;
+  return std::clamp(cache_bytes / 2, kLeast, kOfThread * threads);
 }
 
 absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, DeviceId device,

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +35,11 @@ struct ProcessorShares {
 /// OK if nobody else computed. `computes`: the thread did so all the time, as one of a team, which
 /// waits for the others, does not. ABORTED with a sentence about `what`.
 absl::Status CheckAlone(std::string_view what, const ProcessorShares& shares, bool computes);
+
+/// Of an array whose reads tell the cache's rate: half of the last level cache, as others have a
+/// part. Where the machine counts the caches of several groups of cores as one, a thread has no
+/// more than 4 MiB of its group's.
+int64_t CacheRateBytes(int64_t cache_bytes, int threads);
 
 /// What several tries agree on: the best, if the median is near it (`near`, a share). ABORTED
 /// with a sentence about `what` if it is not.

@@ -3,19 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
-#include <functional>
-#include <limits>
-#include <map>
 #include <span>
 #include <string_view>
 #include <utility>
 
-#include "base/mutex.h"
+#include "engine/execution/calibrate.h"
 #include "engine/execution/gpu_backend.h"
+#include "engine/memory/budget.h"
 #include "engine/memory/processor.h"
+#include "engine/preparation/cpu_rates.h"
 #include "kernels/cpu/memory_reads.h"
 #include "kernels/cpu/multiply_add.h"
 #include "kernels/reorder/breadth_first.h"
@@ -33,54 +30,6 @@ constexpr double kMisses = 1.2;
 constexpr double kImbalance = 2;
 /// What takes so many times longer than operations and bytes need waits for something else.
 constexpr double kOverhead = 3;
-
-/// What the threads of a worker slot do a second, which stays what it is as long as the process
-/// runs: operations in registers, bytes from the last level cache. Thread-safe.
-class CpuRates {
- public:
-  /// The type's name, or kCache; and threads.
-  using Key = std::pair<std::string_view, int>;
-  static constexpr std::string_view kCache = "cache";
-
-  static CpuRates& OfThisProcess() {
-    static CpuRates rates;
-    return rates;
-  }
-
-  /// 0: not known for certain, measure.
-  double Known(const Key& key) {
-    const MutexLock lock(mutex_);
-    const Rate& rate = rates_[key];
-    return rate.certain ? rate.best : 0;
-  }
-  /// The best of a few tries, these and earlier ones, of `work`, which says how much it did. It is
-  /// certain once those of one measurement agree: nobody else had the processors.
-  double Measure(const Key& key, const std::function<double()>& work) {
-    constexpr double kAgree = 0.9;
-    double best = 0, worst = std::numeric_limits<double>::infinity();
-    for (int run = 0; run < 4; ++run) {
-      const auto begin = std::chrono::steady_clock::now();
-      const double done = work();
-      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-      best = std::max(best, done / seconds.count());
-      worst = std::min(worst, done / seconds.count());
-    }
-    const MutexLock lock(mutex_);
-    Rate& rate = rates_[key];
-    rate.best = std::max(rate.best, best);
-    rate.certain = rate.certain || worst >= kAgree * rate.best;
-    return rate.best;
-  }
-
- private:
-  struct Rate {
-    double best = 0;
-    bool certain = false;
-  };
-
-  Mutex mutex_;
-  std::map<Key, Rate> rates_ ABSL_GUARDED_BY(mutex_);
-};
 
 /// In some 20 ms.
 double MeasureFlops(ElementType type, int threads) {
@@ -119,40 +68,40 @@ void DescribeCalibration(const Backend& backend, Explanation& e) {
   if (calibration) e.calibrated_unix_ns = calibration->measured_unix_ns;
 }
 
-/// The CPU's rates that no calibration says, in a worker slot, where nothing else computes
-/// meanwhile. Without the memory for it the cache's stays unknown.
+/// The CPU's rates that no calibration says, in a worker slot. Without free memory for it the
+/// cache's stays unknown.
 absl::Status MeasureMissing(Executor& executor, ElementType type, const BuildContext& context,
                             Explanation& e) {
   CpuRates& rates = CpuRates::OfThisProcess();
   const CpuRates::Key arithmetic = {Name(type), e.workers}, cache = {CpuRates::kCache, e.workers};
   double& flops = e.roofline.flops_per_second;
   double& cached = e.cache_bytes_per_second;
+  const bool calibrated_flops = flops > 0, calibrated_cache = cached > 0;
   if (flops == 0) flops = rates.Known(arithmetic);
   if (cached == 0) cached = rates.Known(cache);
   const bool without_flops = flops == 0;
   absl::StatusOr<Buffer> array = Buffer();
   if (cached == 0) {
-    // As a calibration has it: half of the cache, and of a thread no more than its group's.
-    constexpr int64_t kOfThread = int64_t{4} << 20;
-    const int64_t bytes = std::clamp(std::min(e.cache_bytes / 2, kOfThread * e.workers),
-                                     int64_t{1} << 20, kOfThread * e.workers);
-    array = context.memory->Allocate(static_cast<size_t>(bytes));
-    if (array.ok()) std::memset(array->mutable_data(), 1, array->size());
+    const Budget::SpareOnly spare;  // nobody's arrays go for it
+    array = context.memory->Allocate(static_cast<size_t>(CacheRateBytes(e.cache_bytes, e.workers)));
   }
   const bool without_cache = array.ok() && array->size() > 0;
-  if (!without_flops && !without_cache) return absl::OkStatus();
-  absl::Status measured = executor.RunIdle(
-      DeviceId{},
-      [&](Lane& /*lane*/) {
-        if (without_flops) flops = MeasureFlops(type, e.workers);
-        if (without_cache) cached = MeasureCache({array->data(), array->size()}, e.workers);
-      },
-      context.stop);
-  if (!measured.ok()) return measured;
+  if (without_flops || without_cache) {
+    absl::Status measured = executor.RunIdle(
+        DeviceId{},
+        [&](Lane& /*lane*/) {
+          if (without_flops) flops = MeasureFlops(type, e.workers);
+          if (!without_cache) return;
+          std::memset(array->mutable_data(), 1, array->size());
+          cached = MeasureCache({array->data(), array->size()}, e.workers);
+        },
+        context.stop);
+    if (!measured.ok()) return measured;
+  }
   e.measured_while_busy = e.measured_while_busy ||
-                          (without_flops && rates.Known(arithmetic) == 0) ||
-                          (without_cache && rates.Known(cache) == 0);
-  return measured;
+                          (!calibrated_flops && !rates.certain(arithmetic)) ||
+                          (!calibrated_cache && cached > 0 && !rates.certain(cache));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Executor& executor,

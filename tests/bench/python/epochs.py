@@ -337,8 +337,8 @@ def matrices_of(g):
 
 def plans_of(g):
     return [
-        f"{plan['class']['operation']}{'^T' if plan['class']['transposed'] else ''}"
-        f":{plan['class']['k']} {plan['recipe']} / {plan['kernel']}"
+        f"{plan['signature']['operation']}{'^T' if plan['signature']['transposed'] else ''}"
+        f":{plan['signature']['k']} {plan['pipeline']} / {plan['kernel']}"
         for one in matrices_of(g)
         for plan in one.info()["plans"]
     ]
