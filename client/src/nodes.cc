@@ -132,6 +132,7 @@ void Nodes::RouteLike(const std::string& matrix, const std::string& other) {
   const auto route = routes_.find(other);
   if (route == routes_.end()) return;
   const std::string address = route->second;
+  if (routes_.size() >= kMostRoutes) routes_.clear();
   routes_[matrix] = address;
 }
 

@@ -45,6 +45,13 @@ std::string Shown(const engine::NameKey& key) {
   return fmt::format("{}{}{}", key.first, engine::kOwnerMark, key.second);
 }
 
+absl::Status TakenBy(const MatrixRecord& record, const std::string& name) {
+  return absl::AbortedError(
+      record.in_shards()
+          ? fmt::format("there is a matrix in shards called \"{}\" by now", name)
+          : fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), name));
+}
+
 /// No other node has what the record says. Of a matrix in shards no node has anything.
 bool IsAlone(const MatrixRecord& record, const std::string& node) {
   if (record.in_shards()) return false;
@@ -318,8 +325,7 @@ absl::Status Cluster::Reserve(const engine::NameKey& from, const engine::NameKey
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     MatrixRecord record = RecordOf(to).value_or(MatrixRecord());
     if (record.revision != 0 && !record.deleted) {
-      return absl::AbortedError(
-          fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), to.second));
+      return TakenBy(record, to.second);
     }
     record.key = to;
     record.deleted = true;
@@ -440,8 +446,7 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
     MatrixRecord record = RecordOf(key).value_or(MatrixRecord());
     if (record.revision != 0 && !record.deleted && !IsMine(record) &&
         (IsAlive(record.owner()) || record.CopyAt(self) == nullptr)) {
-      return absl::AbortedError(
-          fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), key.second));
+      return TakenBy(record, key.second);
     }
     const MatrixCopy* const mine = record.CopyAt(self);
     const CopyIdentity identity = IdentityOf(*here);
