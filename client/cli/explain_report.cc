@@ -138,8 +138,7 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
   if (o.cache_limit.empty()) {
     return held +
            "; what does, its own rate, arithmetic or neither, is not known, as that rate could not "
-           "be "
-           "measured: sparsectl calibrate";
+           "be measured: sparsectl calibrate";
   }
   const Roof roof = RoofOf(e, o);
   const double milliseconds = Milliseconds(e, roof, o.inner.moved_bytes);
@@ -152,16 +151,16 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
   if (o.cache_limit == "overhead") {
     return fmt::format(
         "{}, and neither do arithmetic and the cache, which need {:.4f} ms of the {:.4f} ms that "
-        "it "
-        "takes: the rest is reads that wait for each other, short rows, and threads that start and "
+        "it takes: the rest is reads that wait for each other, short rows, and threads that start "
+        "and "
         "wait: wider products (more columns at once), or have it tuned again if the machine was "
         "busy (sparsectl prepare {} --retune)",
         held, milliseconds, o.measured_ms, name);
   }
   return fmt::format(
       "{}; the cache's own rate does: {} MiB go from it to the caches before it, of {} each, "
-      "{:.4f} "
-      "ms at {:.1f} GB/s: f16 or bf16 values, or more processors (--threads), whose caches add up",
+      "{:.4f} ms at {:.1f} GB/s: f16 or bf16 values, or more processors (--threads), whose caches "
+      "add up",
       held, MiB(o.inner.moved_bytes), Bytes(e.inner_cache_bytes), milliseconds,
       1e-9 * e.cache_bytes_per_second);
 }
@@ -206,13 +205,12 @@ std::string GainText(const Explanation& e, const ExplainedOperation& o) {
 std::string RatesText(const Explanation& e) {
   if (e.measured_while_busy) {
     return "these rates were measured while the machine did other work: they, and what follows "
-           "from "
-           "them, may come out several times higher another time (`sparsectl calibrate` on a quiet "
+           "from them, may come out several times higher another time (`sparsectl calibrate` on a "
+           "quiet "
            "machine settles it)";
   }
-  return e.calibrated
-             ? fmt::format("calibrated {}", Time(*e.calibrated))
-             : std::string("measured just now; not calibrated yet (`sparsectl calibrate`)");
+  return e.calibrated ? fmt::format("calibrated {}", Time(*e.calibrated))
+                      : std::string("not calibrated (`sparsectl calibrate`)");
 }
 
 /// Where the time of requests went.

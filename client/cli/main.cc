@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -19,6 +20,7 @@
 
 #include "base/help_text.h"
 #include "client/cli/command_line.h"
+#include "client/cli/command_walk.h"
 #include "client/cli/commands.h"
 #include "client/cli/completion.h"
 #include "client/cli/former_flags.h"
@@ -220,17 +222,34 @@ OutputFormat OutputOf(std::span<char* const> words) {
   return format;
 }
 
-/// For a shell's function: what may come next. Says nothing of what goes wrong.
-int CompleteWords(const CLI::App& app, Invocation& invocation, std::span<char* const> words) {
-  const std::vector<std::string> typed(words.begin(), words.end());
-  if (const char* server = getenv("SPARSED_SERVER"); server != nullptr) invocation.server = server;
-  for (size_t i = 0; i < typed.size(); ++i) {
-    constexpr std::string_view kServer = "--server=";
-    if (typed[i].starts_with(kServer)) invocation.server = typed[i].substr(kServer.size());
-    if ((typed[i] == "-s" || typed[i] == "--server") && i + 2 < typed.size()) {
-      invocation.server = typed[i + 1];
+/// Of a line that has no end yet: what its words, or else the environment, say of the server and of
+/// the way there. What makes no sense is passed over.
+void TakeServerOptions(CLI::App& app, std::span<const std::string> words) {
+  for (CLI::Option* option : app.get_options()) {
+    if (!TakesValue(*option)) continue;
+    const std::vector<std::string> names = NamesOf(*option);
+    std::optional<std::string> value;
+    if (const char* set = getenv(option->get_envname().c_str()); set != nullptr) value = set;
+    for (size_t i = 0; i < words.size(); ++i) {
+      for (const std::string& name : names) {
+        if (words[i].starts_with(name + "=")) value = words[i].substr(name.size() + 1);
+        if (words[i] == name && i + 1 < words.size()) value = words[i + 1];
+      }
+    }
+    if (!value) continue;
+    try {
+      option->add_result(*value);
+      option->run_callback();
+    } catch (const CLI::Error&) {
+      continue;
     }
   }
+}
+
+/// For a shell's function: what may come next. Says nothing of what goes wrong.
+int CompleteWords(CLI::App& app, Invocation& invocation, std::span<char* const> words) {
+  const std::vector<std::string> present = WithPresentNames(words);
+  if (!present.empty()) TakeServerOptions(app, std::span(present).first(present.size() - 1));
   const auto names = [&invocation](const std::string& type, const CLI::App& command) {
     if (type == "COLUMN") {
       std::vector<std::string> columns;
@@ -247,7 +266,16 @@ int CompleteWords(const CLI::App& app, Invocation& invocation, std::span<char* c
                               : type == "MODEL" ? "model named"
                                                 : "matrix named");
   };
-  return WriteOut(Lines(Complete(app, typed, names))).ok() ? kSuccess : kOtherFailure;
+  Completions completions = Complete(app, present, names);
+  // A flag's former name stays as it is typed.
+  if (!present.empty() && present.back() != words.back()) {
+    const std::string_view typed = words.back();
+    const size_t shown = std::min(present.back().find('='), present.back().size());
+    for (Completion& one : completions.words) {
+      one.word.replace(0, shown, typed.substr(0, typed.find('=')));
+    }
+  }
+  return WriteOut(Lines(completions)).ok() ? kSuccess : kOtherFailure;
 }
 
 /// gRPC takes memory for each piece of a message and gives it back. glibc would return what is free

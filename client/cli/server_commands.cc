@@ -15,8 +15,7 @@ namespace {
 /// Of the columns that are in no sum.
 constexpr std::string_view kBesideUse =
     "  KEPT is free memory that the next request gets, given up when it is needed; SET ASIDE is "
-    "the "
-    "part of --host-memory for messages on their way in (--wire-memory): neither is in use";
+    "the part of --host-memory for messages on their way in (--wire-memory): neither is in use";
 
 }  // namespace
 

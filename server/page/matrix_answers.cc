@@ -9,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "engine/catalog/signature.h"
+#include "server/page/matrix_table.h"
 #include "server/page/pattern_picture.h"
 #include "server/page/sources.h"
 #include "server/page/table.h"
@@ -152,7 +153,7 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
                     {"kernel", plan.kernel},
                     {"csr_ms", KnownOr(plan.baseline_ms)},
                     {"plan_ms", KnownOr(plan.plan_ms)},
-                    {"gain", KnownOr(plan.plan_ms > 0 ? plan.baseline_ms / plan.plan_ms : 0)},
+                    {"gain", KnownOr(GainOf(plan))},
                     {"rate", per_second},
                     {"in_use", in_use},
                     {"since", tells_since ? UnixTime(active->since) : json(nullptr)},

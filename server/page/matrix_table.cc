@@ -18,6 +18,15 @@ int64_t BytesInMemory(const engine::Matrix& matrix) {
   return bytes;
 }
 
+}  // namespace
+
+double GainOf(const engine::Plan& plan) {
+  if (plan.plan_ms <= 0 || plan.plan_ms == plan.baseline_ms) return 0;
+  return plan.baseline_ms / plan.plan_ms;
+}
+
+namespace {
+
 void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, MatrixRow& row) {
   const engine::Pattern& pattern = *matrix.pattern();
   const engine::Plan* shown = nullptr;
@@ -33,10 +42,7 @@ void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, Mat
   if (shown == nullptr) return;
   row.problem_class = engine::SignatureText(shown->problem_class);
   row.plan = shown->ToString();
-  // The baseline has no speed-up over itself.
-  if (shown->plan_ms > 0 && shown->plan_ms != shown->baseline_ms) {
-    row.gain = shown->baseline_ms / shown->plan_ms;
-  }
+  row.gain = GainOf(*shown);
   row.roofline = engine::RooflineOf(*shown, pattern.trials().measurements(), executor);
 }
 

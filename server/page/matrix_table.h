@@ -35,6 +35,10 @@ struct MatrixRow {
   MatrixUse use;
 };
 
+/// Speed-up of the plan over plain CSR; 0: it was not timed, or is plain CSR, which has none over
+/// itself.
+double GainOf(const engine::Plan& plan);
+
 MatrixRow MakeMatrixRow(const engine::Matrix& matrix, engine::Engine& engine,
                         const LiveRequests& live);
 /// All of them, by tenant and name. Takes some microseconds a matrix, and less memory than it has

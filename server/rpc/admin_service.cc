@@ -344,7 +344,8 @@ class AdminService final : public Service {
     use.set_waiting(executor.queue_depth(id));
     use.set_memory_bytes(budget.used());
     use.set_memory_limit_bytes(budget.limit());
-    use.set_memory_peak_bytes(std::max(budget.peak(), use.memory_bytes()));
+    use.set_memory_peak_bytes(
+        budget.peak());  // after what is in use, which it is then no less than
     const engine::TenantSeconds seconds = executor.tenant_seconds(id);
     for (const auto& [tenant, of_tenant] : seconds.named()) {
       (*use.mutable_tenant_seconds())[tenant] = of_tenant.seconds;

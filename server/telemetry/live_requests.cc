@@ -27,6 +27,11 @@ bool IsServersFault(absl::StatusCode code) {
 
 double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
+/// What is there under its subject's name afterwards is another matrix, or none.
+bool Replaces(Op op) {
+  return op == Op::kDelete || op == Op::kRename || op == Op::kUpload || op == Op::kMakeSharded;
+}
+
 /// Whose matrix a request is about: the caller's, or of "owner~name" another's.
 std::pair<std::string_view, std::string_view> OwnerAndName(const StageRecord& record) {
   const std::string_view subject = record.subject;
@@ -68,8 +73,10 @@ void LiveRequests::Count(Slots& slots, const StageRecord& record, Clock::time_po
 
 void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now) {
   // Names that nothing has are not kept, so that nobody fills the table with them.
-  if (!Computes(record.op) || !record.status.ok()) return;
+  if (!record.status.ok()) return;
   const auto [owner, name] = OwnerAndName(record);
+  if (Replaces(record.op)) ForgetLocked(owner, name);
+  if (!Computes(record.op)) return;
   auto of_owner = owners_.find(owner);
   if (of_owner == owners_.end()) of_owner = owners_.emplace(owner, OfOwner()).first;
   auto& [by_use, by_name] = of_owner->second;
@@ -89,6 +96,20 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
   use.latencies.Add(Seconds(record.total_ns));
   use.time.Add(record);
   if (matrices_ > kMatrices) ForgetMatrixLocked();
+}
+
+void LiveRequests::ForgetLocked(std::string_view owner, std::string_view name) {
+  const auto of_owner = owners_.find(owner);
+  if (of_owner == owners_.end()) return;
+  auto& [by_use, by_name] = of_owner->second;
+  const auto found = by_name.find(name);
+  if (found == by_name.end()) return;
+  // Its key is the name in the list.
+  const auto entry = found->second;
+  by_name.erase(found);
+  by_use.erase(entry);
+  --matrices_;
+  if (by_use.empty()) owners_.erase(of_owner);
 }
 
 void LiveRequests::ForgetMatrixLocked() {

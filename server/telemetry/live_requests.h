@@ -34,7 +34,7 @@ struct LivePoint {
   double p50 = 0, p99 = 0;  ///< seconds, of those that compute; 0: none did
 };
 
-/// Of one matrix, in the last minutes.
+/// Of one matrix, in the last minutes; of one that is uploaded anew or renamed, since then.
 struct MatrixUse {
   double per_second = 0;
   double p50 = 0, p99 = 0;  ///< seconds; 0: not used lately
@@ -100,6 +100,9 @@ class LiveRequests {
   void CountMatrix(const StageRecord& record, Clock::time_point now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OfTenant& TenantLocked(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetLocked(std::string_view owner, std::string_view name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The one not used for longest, of who has most.
   void ForgetMatrixLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock::time_point started_ = Clock::now();

@@ -1,6 +1,7 @@
 #include "server/telemetry/slow_requests.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "server/telemetry/fair_share.h"
@@ -19,6 +20,32 @@ bool SlowRequests::Counts(Op op) {
   }
 }
 
+bool SlowRequests::Apart(Op op) { return IsStatusCall(op) || op == Op::kExplain; }
+
+bool SlowRequests::MakeRoom(const StageRecord& record, Clock::time_point now,
+                            std::vector<Kept>& kept) {
+  if (kept.size() < kMostOfTenant) return true;
+  if (std::erase_if(kept, [now](const Kept& one) { return now - one.at > kKept; }) > 0) return true;
+  std::array<size_t, kOps> of_op = {};
+  ++of_op[static_cast<size_t>(record.op)];
+  for (const Kept& one : kept) ++of_op[static_cast<size_t>(one.request.record.op)];
+  // Of those that have more than their part; or, of very many operations, that have most.
+  const size_t part = std::min(kOfOperation, std::ranges::max(of_op) - 1);
+  const auto may_go = [&](Op op) { return of_op[static_cast<size_t>(op)] > part; };
+  auto fastest = kept.end();
+  for (auto one = kept.begin(); one != kept.end(); ++one) {
+    const StageRecord& other = one->request.record;
+    if (may_go(other.op) &&
+        (fastest == kept.end() || other.total_ns < fastest->request.record.total_ns)) {
+      fastest = one;
+    }
+  }
+  if (fastest == kept.end()) return false;
+  if (may_go(record.op) && fastest->request.record.total_ns >= record.total_ns) return false;
+  kept.erase(fastest);
+  return true;
+}
+
 void SlowRequests::Add(const StageRecord& record, Clock::time_point now) {
   if (!Counts(record.op)) return;
   const MutexLock lock(mutex_);
@@ -29,16 +56,8 @@ void SlowRequests::Add(const StageRecord& record, Clock::time_point now) {
   }
   OfTenant& tenant = found->second;
   tenant.last = now;
-  std::vector<Kept>& kept = IsStatusCall(record.op) ? tenant.status_calls : tenant.work;
-  const auto total = [](const Kept& one) { return one.request.record.total_ns; };
-  if (kept.size() >= kMostOfTenant) {
-    std::erase_if(kept, [now](const Kept& one) { return now - one.at > kKept; });
-  }
-  if (kept.size() >= kMostOfTenant) {
-    const auto fastest = std::ranges::min_element(kept, {}, total);
-    if (total(*fastest) >= record.total_ns) return;
-    kept.erase(fastest);
-  }
+  std::vector<Kept>& kept = Apart(record.op) ? tenant.apart : tenant.listed;
+  if (!MakeRoom(record, now, kept)) return;
   kept.push_back({now, {std::chrono::system_clock::now(), record}});
 }
 
@@ -58,7 +77,7 @@ std::vector<EndedRequest> SlowRequests::List(const std::string* tenant, std::opt
     for (const auto& [name, of] : tenants_) {
       if (tenant != nullptr && name != *tenant) continue;
       of_each.emplace_back();
-      for (const Kept& kept : op&& IsStatusCall(*op) ? of.status_calls : of.work) {
+      for (const Kept& kept : op&& Apart(*op) ? of.apart : of.listed) {
         if (now - kept.at > kKept || (op && kept.request.record.op != *op)) continue;
         of_each.back().push_back(kept.request);
       }

@@ -20,12 +20,14 @@ struct EndedRequest {
   StageRecord record;
 };
 
-/// Each tenant's own, so that nobody's slow requests hide another's. What a slower one took the
-/// place of is not remembered. Thread-safe.
+/// Each tenant's own, so that nobody's slow requests hide another's, and some of each operation.
+/// What a slower one took the place of is not remembered. Thread-safe.
 class SlowRequests {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr size_t kMostOfTenant = 32;  ///< and as many status calls
+  static constexpr size_t kMostOfTenant = 32;  ///< and as many that are listed by request alone
+  /// Of an operation, that those of others do not push out as long as they have more.
+  static constexpr size_t kOfOperation = 4;
   /// Of more, those whose last request is longest ago are forgotten.
   static constexpr size_t kMostTenants = 64;
   static constexpr size_t kMostListed = 100;
@@ -34,10 +36,13 @@ class SlowRequests {
   /// Whether a request of that kind belongs among them: one that waits for events, or takes long by
   /// what it is, does not.
   static bool Counts(Op op);
+  /// Whether they are listed only by who asks for that operation: status calls and explain, so that
+  /// who looks for what is slow does not push it out.
+  static bool Apart(Op op);
 
   void Add(const StageRecord& record, Clock::time_point now = Clock::now());
   /// The slowest first, at most kMostListed; `tenant` null: of all, each with its share of the
-  /// list. Of `op` alone; without one, of all that are no status calls.
+  /// list. Of `op` alone; without one, of all that are not Apart.
   std::vector<EndedRequest> List(const std::string* tenant, std::optional<Op> op = std::nullopt,
                                  Clock::time_point now = Clock::now()) const;
 
@@ -47,10 +52,11 @@ class SlowRequests {
     EndedRequest request;
   };
   struct OfTenant {
-    /// Status calls apart, so that who looks at what was slow does not push it out.
-    std::vector<Kept> work, status_calls;
+    std::vector<Kept> listed, apart;
     Clock::time_point last;
   };
+  /// Makes room for `record` where there is none; false: it is faster than all that could go.
+  static bool MakeRoom(const StageRecord& record, Clock::time_point now, std::vector<Kept>& kept);
   void ForgetOneLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;

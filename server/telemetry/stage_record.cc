@@ -67,7 +67,6 @@ bool IsStatusCall(Op op) {
     case Op::kListBuffers:
     case Op::kGetServerInfo:
     case Op::kGetStats:
-    case Op::kExplain:
     case Op::kListTenants:
     case Op::kListSlow:
     case Op::kWatchRequests:

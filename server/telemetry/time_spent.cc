@@ -29,17 +29,12 @@ std::string_view NameOf(Part part) {
 std::string Remedy(Part part, std::string_view transport, std::string_view matrix) {
   switch (part) {
     case Part::kWire:
-      if (transport == "stream") {
-        return fmt::format(
-            "Keep them on the server (sparsectl buffers put X X.npy; sparsectl spmm {} "
-            "--operand=@X "
-            "--keep-as=Y), or share memory or attach on the same machine",
-            matrix);
-      }
       return fmt::format(
-          "Keep them on the server (sparsectl buffers put X X.npy; sparsectl spmm {} --operand=@X "
-          "--keep-as=Y): results that the caller takes late count, too",
-          matrix);
+          "Keep them on the server (sparsectl buffers put X X.npy; sparsectl spmm {} "
+          "--operand=@X --keep-as=Y){}",
+          matrix,
+          transport == "stream" ? ", or share memory or attach on the same machine"
+                                : ": results that the caller takes late count, too");
     case Part::kQueue:
       return "The device is busy: wider products instead of many narrow ones, more worker slots "
              "for small requests on a CPU, or another server";
@@ -50,8 +45,7 @@ std::string Remedy(Part part, std::string_view transport, std::string_view matri
       return "Keep operands and results on the server (sparsectl buffers), or in memory that the "
              "caller shares with it";
     case Part::kKernel:
-      return fmt::format("What limits it: sparsectl explain {}; what was tried: sparsectl show {}",
-                         matrix, matrix);
+      return fmt::format("Its plan and what was tried: sparsectl show {}", matrix);
     case Part::kRest:
       return "On a busy machine the server's threads wait for processors";
   }

@@ -163,16 +163,44 @@ TEST(SlowRequests, StatusCallsAreApart) {
   ASSERT_EQ(slow.List(nullptr).size(), 1);
   EXPECT_EQ(slow.List(nullptr).front().record.op, Op::kSpmm);
   EXPECT_EQ(slow.List(nullptr, Op::kSpmm).size(), 1);
-  EXPECT_EQ(slow.List(nullptr, Op::kExplain).size(), SlowRequests::kMostOfTenant);
+  EXPECT_EQ(slow.List(nullptr, Op::kExplain).size(),
+            SlowRequests::kMostOfTenant - SlowRequests::kOfOperation);
+  EXPECT_EQ(slow.List(nullptr, Op::kList).size(), SlowRequests::kOfOperation);
   EXPECT_TRUE(slow.List(nullptr, Op::kUpload).empty());
+}
+
+TEST(SlowRequests, SomeOfEachOperationStay) {
+  SlowRequests slow;
+  for (uint64_t i = 1; i <= 10; ++i) slow.Add(Request("t", i, Op::kUpload));
+  for (uint64_t i = 0; i < 100; ++i) slow.Add(Request("t", 1000 + i, Op::kSpmm));
+  for (uint64_t i = 1; i <= 10; ++i) slow.Add(Request("t", 100 + i, Op::kDelete));
+  for (const auto& [op, slowest] :
+       {std::pair(Op::kUpload, uint64_t{10}), std::pair(Op::kDelete, uint64_t{110})}) {
+    const auto of_op = slow.List(nullptr, op);
+    ASSERT_EQ(of_op.size(), SlowRequests::kOfOperation) << Name(op);
+    EXPECT_EQ(of_op.front().record.total_ns, slowest);
+    EXPECT_EQ(of_op.back().record.total_ns, slowest + 1 - SlowRequests::kOfOperation);
+  }
+  const auto all = slow.List(nullptr);
+  ASSERT_EQ(all.size(), SlowRequests::kMostOfTenant);
+  EXPECT_EQ(all.front().record.total_ns, 1099);
+  // Of more operations than there are places for so many of each, some of all.
+  for (int op = 0; op < kOps; ++op) {
+    for (uint64_t i = 0; i < 50; ++i) slow.Add(Request("t", 1'000'000 - i, static_cast<Op>(op)));
+  }
+  EXPECT_EQ(slow.List(nullptr).size(), SlowRequests::kMostOfTenant);
+  EXPECT_FALSE(slow.List(nullptr, Op::kSpmm).empty());
+  EXPECT_FALSE(slow.List(nullptr, Op::kUpload).empty());
 }
 
 TEST(Ops, HaveNamesThatAreReadBack) {
   for (int i = 0; i < kOps; ++i) {
     const auto op = static_cast<Op>(i);
     EXPECT_EQ(ParseOp(Name(op)), op);
-    EXPECT_EQ(KindOf(op), IsStatusCall(op) ? "status" : "work");
   }
+  for (const Op op : {Op::kGet, Op::kGetStats, Op::kListSlow}) EXPECT_EQ(KindOf(op), "status");
+  // Explain computes.
+  for (const Op op : {Op::kSpmm, Op::kUpload, Op::kExplain}) EXPECT_EQ(KindOf(op), "work");
   EXPECT_EQ(ParseOp("spmv"), std::nullopt);
   EXPECT_EQ(ParseOp(""), std::nullopt);
 }

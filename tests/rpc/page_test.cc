@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_replace.h"
+#include "server/page/matrix_table.h"
 #include "server/page/pattern_picture.h"
 #include "server/page/query.h"
 #include "server/page/snapshot.h"
@@ -187,7 +188,9 @@ TEST(Page, AMatrixHasItsPageAndItsPicture) {
   EXPECT_EQ(matrix["nnz"], 5 * 60);
   EXPECT_EQ(matrix["state"], "READY");
   ASSERT_FALSE(matrix["plans"].empty());
-  EXPECT_GT(matrix["plans"][0]["gain"], 0);
+  for (const json& plan : matrix["plans"]) {
+    EXPECT_EQ(plan["gain"].is_null(), plan["plan_ms"] == plan["csr_ms"]) << plan;
+  }
   EXPECT_GT(matrix["features"]["density"], 0);
   const json candidates = Ask(server, "candidates?name=good&limit=2");
   EXPECT_GT(candidates["total"], 2);
@@ -278,6 +281,15 @@ TEST(Page, OfAMatrixSaysWhereTheTimeGoes) {
   EXPECT_TRUE(time["phases"].contains("kernel")) << time;
   EXPECT_EQ(time["transport"], "stream");
   EXPECT_THAT(time["finding"].get<std::string>(), HasSubstr("%, is "));
+}
+
+TEST(Page, PlainCsrHasNoSpeedUpOverItself) {
+  engine::Plan plan;
+  EXPECT_EQ(server::GainOf(plan), 0) << "not timed";
+  plan.baseline_ms = plan.plan_ms = 4;
+  EXPECT_EQ(server::GainOf(plan), 0);
+  plan.plan_ms = 2;
+  EXPECT_EQ(server::GainOf(plan), 2);
 }
 
 TEST(Page, ToLookAtAMatrixIsNoUseOfIt) {
@@ -488,6 +500,26 @@ TEST(LiveRequests, SharedMatricesCountAsTheirOwners) {
   live.End(RecordOf("bob", "alice~web", 0.01));
   EXPECT_GT(live.UseOf("alice", "web").per_second, 0);
   EXPECT_EQ(live.UseOf("bob", "web").per_second, 0);
+}
+
+TEST(LiveRequests, UseEndsWithTheMatrix) {
+  using server::Op;
+  for (const Op op : {Op::kDelete, Op::kRename, Op::kUpload}) {
+    server::LiveRequests live;
+    live.End(RecordOf("alice", "web", 0.01));
+    live.End(RecordOf("alice", "road", 0.01));
+    server::StageRecord ended = RecordOf("alice", "web", 0.01, absl::InternalError("no"));
+    ended.op = op;
+    live.End(ended);
+    EXPECT_GT(live.UseOf("alice", "web").time.requests, 0) << Name(op) << " that failed";
+    ended.status = absl::OkStatus();
+    live.End(ended);
+    live.End(ended);
+    EXPECT_EQ(live.UseOf("alice", "web").time.requests, 0) << Name(op);
+    EXPECT_GT(live.UseOf("alice", "road").time.requests, 0);
+    live.End(RecordOf("alice", "web", 0.01));
+    EXPECT_NEAR(live.UseOf("alice", "web").time.requests, 1, 0.01);
+  }
 }
 
 TEST(LiveRequests, NobodyFillsItOrHidesOthers) {

@@ -38,8 +38,8 @@ TEST(TimeSpent, NamesWhatMostOfItIsAndWhatHelps) {
   EXPECT_THAT(wire, HasSubstr("sparsectl spmm graph --operand=@X --keep-as=Y"));
   EXPECT_THAT(wire, HasSubstr("Next, 27 %, is the multiplication (kernel)."));
   const std::string kernel = FindingOf(Product(100, {{Phase::kKernel, 95}, {Phase::kSend, 5}}));
-  EXPECT_THAT(kernel, StartsWith("Most of it, 95 %, is the multiplication (kernel). What limits "
-                                 "it: sparsectl explain graph"));
+  EXPECT_THAT(kernel, StartsWith("Most of it, 95 %, is the multiplication (kernel). Its plan "
+                                 "and what was tried: sparsectl show graph."));
   EXPECT_THAT(kernel, Not(HasSubstr("Next")));
   EXPECT_THAT(FindingOf(Product(100, {{Phase::kQueue, 80}})),
               HasSubstr("waiting for a worker slot"));

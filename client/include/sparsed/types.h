@@ -607,7 +607,7 @@ struct DeviceUse {
 struct SlowOptions {
   bool all = false;  ///< of all tenants: for operators
   int limit = 20;    ///< 1 to 100
-  /// Of this alone; empty: of all but those that only ask what the server knows.
+  /// Of this alone; empty: of all but explain and those that only ask what the server knows.
   std::string operation{};
 };
 

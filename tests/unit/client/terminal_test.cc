@@ -460,7 +460,8 @@ TEST(Explanation, SaysThatTheRateIsOfABusyMachine) {
   Explanation e = Explained();
   const std::string warning = "these rates were measured while the machine did other work";
   EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr(warning)));
-  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("measured just now; not calibrated yet"));
+  EXPECT_THAT(ExplanationText("m", e, false),
+              HasSubstr("\n  not calibrated (`sparsectl calibrate`)"));
   EXPECT_EQ(ToJson("m", e)["measured_while_busy"], false);
   e.measured_while_busy = true;
   EXPECT_THAT(ExplanationText("m", e, false), HasSubstr(warning));
