@@ -11,8 +11,7 @@
 
 #include "sparsed/v1/cluster.grpc.pb.h"
 #include "tests/rpc/cluster_client.h"
-#include "tests/rpc/test_etcd.h"
-#include "tests/rpc/test_server.h"
+#include "tests/rpc/test_nodes.h"
 
 namespace sparsed::test {
 namespace {
@@ -31,46 +30,8 @@ std::optional<v1::Redirect> RedirectOf(const grpc::Status& status) {
   return std::nullopt;
 }
 
-class ClusterNodes : public testing::Test {
+class ClusterNodes : public TestNodes {
  protected:
-  void SetUp() override {
-    if (!TestEtcd::Installed()) GTEST_SKIP() << TestEtcd::kMissing;
-    etcd_ = std::make_unique<TestEtcd>();
-    std::string folder = testing::TempDir() + "sparsed_nodes_XXXXXX";
-    folder_ = mkdtemp(folder.data());
-  }
-  void TearDown() override {
-    nodes_.clear();
-    etcd_.reset();
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
-
-  void Start(int count, int replicas) {
-    for (int i = 0; i < count; ++i) {
-      const std::string address = fmt::format("127.0.0.1:{}", FreePort());
-      addresses_.push_back(address);
-      nodes_.push_back(std::make_unique<TestServer>([&](server::Config& config) {
-        config.listen = {address};
-        config.advertise = address;
-        config.node = fmt::format("node-{}", i);
-        config.etcd = {etcd_->address()};
-        config.replicas = replicas;
-        config.data_dir = folder_ + "/" + config.node;
-        WithPages(config);
-      }));
-    }
-    // All know each other.
-    ASSERT_TRUE(Eventually([&] {
-      return std::ranges::all_of(nodes_, [&](const auto& node) {
-        grpc::ClientContext context;
-        v1::ServerInfo info;
-        const grpc::Status status =
-            node->admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info);
-        return status.ok() && info.node_addresses_size() == count;
-      });
-    }));
-  }
-
   /// Uploads by node 0 and, if that says so, by another; the node that took it.
   size_t UploadAnywhere(const v1::UploadHeader& header, const Pattern& pattern,
                         const std::vector<float>& values, v1::MatrixInfo* info) {
@@ -87,11 +48,6 @@ class ClusterNodes : public testing::Test {
     EXPECT_TRUE(there.ok()) << there.error_message();
     return node;
   }
-
-  std::unique_ptr<TestEtcd> etcd_;
-  std::string folder_;
-  std::vector<std::string> addresses_;
-  std::vector<std::unique_ptr<TestServer>> nodes_;
 };
 
 TEST(Cluster, AServerByItselfHasNone) {

@@ -9,61 +9,19 @@
 #include <vector>
 
 #include "tests/rpc/shards_client.h"
-#include "tests/rpc/test_etcd.h"
-#include "tests/rpc/test_server.h"
+#include "tests/rpc/test_nodes.h"
 
 namespace sparsed::test {
 namespace {
 
-class ClusterShards : public testing::Test {
+class ClusterShards : public TestNodes {
  protected:
-  void SetUp() override {
-    if (!TestEtcd::Installed()) GTEST_SKIP() << TestEtcd::kMissing;
-    etcd_ = std::make_unique<TestEtcd>();
-    std::string folder = testing::TempDir() + "sparsed_shards_XXXXXX";
-    folder_ = mkdtemp(folder.data());
-  }
-  void TearDown() override {
-    nodes_.clear();
-    etcd_.reset();
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
-
-  void Start(int count, int replicas) {
-    for (int i = 0; i < count; ++i) {
-      const std::string address = fmt::format("127.0.0.1:{}", FreePort());
-      addresses_.push_back(address);
-      nodes_.push_back(std::make_unique<TestServer>([&](server::Config& config) {
-        config.listen = {address};
-        config.advertise = address;
-        config.node = fmt::format("node-{}", i);
-        config.etcd = {etcd_->address()};
-        config.replicas = replicas;
-        config.data_dir = folder_ + "/" + config.node;
-        WithPages(config);
-      }));
-    }
-    ASSERT_TRUE(Eventually([&] {
-      return std::ranges::all_of(nodes_, [&](const auto& node) {
-        grpc::ClientContext context;
-        v1::ServerInfo info;
-        const grpc::Status status =
-            node->admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info);
-        return status.ok() && info.node_addresses_size() == count;
-      });
-    }));
-  }
   /// All nodes' matrices, shards and copies.
   size_t Kept() const {
     size_t kept = 0;
     for (const auto& node : nodes_) kept += node->engine().catalog().All().size();
     return kept;
   }
-
-  std::unique_ptr<TestEtcd> etcd_;
-  std::string folder_;
-  std::vector<std::string> addresses_;
-  std::vector<std::unique_ptr<TestServer>> nodes_;
 };
 
 TEST_F(ClusterShards, MultiplyAsTheWholeDoesAndLeaveNothing) {
