@@ -133,7 +133,8 @@ void CheckStart(const Config& config, Problems& problems) {
   for (const std::string& name : config.devices) {
     const std::optional<DeviceId> device = ParseDeviceId(name);
     if (!device || device->kind != DeviceKind::kCuda) continue;
-    if (const auto found = cuda::ProbeDevice(device->ordinal); !found.ok()) {
+    // What needs no context on the card, which may be busy with the server that is to be restarted.
+    if (const auto found = cuda::DeviceUuid(device->ordinal); !found.ok()) {
       problems.Add("devices",
                    fmt::format("{} cannot serve: {}", name, std::string(found.status().message())));
     }

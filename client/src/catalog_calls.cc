@@ -183,10 +183,8 @@ Call<std::vector<PatternMeasurements>> ListMeasurements(
 
 Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& connection,
                                            const std::string& name, const MatrixShare& share,
-                                           bool revoke, const CallOptions& options, bool name_alone,
-                                           InShards<std::vector<MatrixShare>> in_shards) {
+                                           bool revoke, const CallOptions& options) {
   v1::ShareRequest request;
-  request.set_name_alone(name_alone);
   request.set_name(name);
   request.mutable_share()->set_with(share.with);
   request.mutable_share()->set_write(share.write);
@@ -194,7 +192,7 @@ Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& co
   // A share that is put twice is the same; one that was revoked is not there any more.
   return LaunchUnary<v1::ShareReply, std::vector<MatrixShare>>(
       connection, "/sparsed.v1.Catalog/Share", options, !revoke, request,
-      [](const v1::ShareReply& reply) { return FromProto(reply.shares()); }, std::move(in_shards));
+      [](const v1::ShareReply& reply) { return FromProto(reply.shares()); });
 }
 
 Call<MatrixInfo> RenameMatrix(const std::shared_ptr<Connection>& connection,

@@ -37,9 +37,7 @@ Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& co
                                            const CallOptions& options);
 Call<std::vector<MatrixShare>> ShareMatrix(const std::shared_ptr<Connection>& connection,
                                            const std::string& name, const MatrixShare& share,
-                                           bool revoke, const CallOptions& options,
-                                           bool name_alone = false,
-                                           InShards<std::vector<MatrixShare>> in_shards = {});
+                                           bool revoke, const CallOptions& options);
 Call<std::vector<PatternMeasurements>> ListMeasurements(
     const std::shared_ptr<Connection>& connection, const std::string& name,
     const MeasurementsOptions& which, const CallOptions& options);

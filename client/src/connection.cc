@@ -74,13 +74,19 @@ absl::StatusOr<std::string> GatewayOf(const ClientOptions& options) {
   if (const char* const said = std::getenv("SPARSED_GATEWAY"); gateway.empty() && said != nullptr) {
     gateway = said;
   }
+  if (gateway.empty()) return gateway;
+  constexpr std::string_view kOfHosts =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._[]:";
   const size_t colon = gateway.rfind(':');
-  const bool port = colon != std::string::npos && colon > 0 && colon + 1 < gateway.size() &&
-                    gateway.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-  if (gateway.empty() || (port && gateway.find_first_of("/@ ") == std::string::npos))
+  if (colon != std::string::npos && colon > 0 && colon + 1 < gateway.size() &&
+      gateway.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
+      gateway.find_first_not_of(kOfHosts) == std::string::npos) {
     return gateway;
-  return absl::InvalidArgumentError(fmt::format(
-      "the gateway \"{}\" is not HOST:PORT (--gateway, SPARSED_GATEWAY, gateway=)", gateway));
+  }
+  // It may have a password in it.
+  const std::string named = gateway.find('@') == std::string::npos ? " \"" + gateway + "\"" : "";
+  return absl::InvalidArgumentError(
+      fmt::format("the gateway{} is not HOST:PORT (--gateway, SPARSED_GATEWAY, gateway=)", named));
 }
 
 /// "ADDRESS through the gateway HOST:PORT", or without one.
@@ -134,7 +140,8 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::OpenNode(const std::stri
 absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& address,
                                                              const ClientOptions& given,
                                                              Connection* home) {
-  const absl::StatusOr<std::string> gateway = GatewayOf(given);
+  absl::StatusOr<std::string> gateway = GatewayOf(given);
+  if (!gateway.ok() && address.starts_with("unix:")) gateway = "";  // goes by none
   if (!gateway.ok()) return gateway.status();
   ClientOptions options = given;
   options.gateway = *gateway;

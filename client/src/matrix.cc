@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<MatrixShare>> Matrix::Share(const MatrixShare& share,
 }
 Call<std::vector<MatrixShare>> Matrix::ShareAsync(const MatrixShare& share,
                                                   const CallOptions& options) const {
-  return ShareOrSharded(connection_, name_, share, /*revoke=*/false, options);
+  return ShareMatrix(RouteOf(connection_, name_), name_, share, /*revoke=*/false, options);
 }
 absl::StatusOr<std::vector<MatrixShare>> Matrix::Unshare(const std::string& with,
                                                          const CallOptions& options) const {
@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<MatrixShare>> Matrix::Unshare(const std::string& with
 }
 Call<std::vector<MatrixShare>> Matrix::UnshareAsync(const std::string& with,
                                                     const CallOptions& options) const {
-  return ShareOrSharded(connection_, name_, {.with = with}, /*revoke=*/true, options);
+  return ShareMatrix(RouteOf(connection_, name_), name_, {.with = with}, /*revoke=*/true, options);
 }
 
 absl::StatusOr<ComputeResult> Matrix::Spmm(const Operand& b, const Destination& c,

@@ -12,13 +12,15 @@
 
 #include "absl/strings/escaping.h"
 #include "client/src/connection.h"
+#include "proto/wire/status_details.h"
 #include "sparsed/v1/types.pb.h"
 
 namespace sparsed {
 inline namespace client {
 namespace {
 
-constexpr char kRedirectUrl[] = "type.googleapis.com/sparsed.v1.Redirect";
+using wire::kRedirectUrl;
+
 /// Of what a server says; beyond that the client asks home again.
 constexpr size_t kMostAddresses = 1024;
 constexpr size_t kMostRoutes = 65536;
@@ -130,6 +132,7 @@ void Nodes::RouteLike(const std::string& matrix, const std::string& other) {
   const auto route = routes_.find(other);
   if (route == routes_.end()) return;
   const std::string address = route->second;
+  if (routes_.size() >= kMostRoutes) routes_.clear();
   routes_[matrix] = address;
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "client/src/arrays.h"
+
 namespace sparsed {
 inline namespace client {
 namespace {
@@ -32,6 +34,10 @@ absl::Status CheckCut(const CsrView& matrix) {
     return absl::InvalidArgumentError(
         fmt::format("row_offsets go from {} to {}, expected 0 to nnz, {}", Offset(matrix, 0),
                     Offset(matrix, matrix.rows), nnz));
+  }
+  if (!Plausible(matrix.rows, matrix.cols, 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} x {} is no size of a matrix", matrix.rows, matrix.cols));
   }
   for (int64_t row = 0; row < matrix.rows; ++row) {
     if (Offset(matrix, row) <= Offset(matrix, row + 1)) continue;

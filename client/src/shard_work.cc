@@ -9,11 +9,13 @@
 #include <system_error>
 #include <utility>
 
+#include "proto/wire/status_details.h"
+
 namespace sparsed {
 inline namespace client {
 namespace {
 
-constexpr char kInShardsUrl[] = "type.googleapis.com/sparsed.v1.MatrixInfo";
+using wire::kInShardsUrl;
 
 std::optional<std::chrono::steady_clock::time_point> DeadlineOf(const CallOptions& options,
                                                                 const ClientOptions& client) {

@@ -62,14 +62,20 @@ absl::StatusOr<std::shared_ptr<ShardedMatrix>> ShardedOf(MatrixInfo info) {
   return std::make_shared<ShardedMatrix>(std::move(info));
 }
 
-void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
-  if (info.shards.empty()) return;
-  // What is known of these shards by now stays known.
-  const std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
+absl::StatusOr<std::shared_ptr<ShardedMatrix>> Known(Nodes& nodes, const std::string& name,
+                                                     MatrixInfo info) {
+  std::shared_ptr<ShardedMatrix> known = nodes.FindSharded(name);
   if (known != nullptr && known->info().shards.front().matrix == info.shards.front().matrix) {
-    return;
+    return known;
   }
-  if (auto sharded = ShardedOf(info); sharded.ok()) nodes.LearnSharded(name, *std::move(sharded));
+  auto sharded = ShardedOf(std::move(info));
+  if (sharded.ok()) nodes.LearnSharded(name, *sharded);
+  return sharded;
+}
+
+void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info) {
+  // What makes no sense is said when it is used.
+  if (!info.shards.empty()) Known(nodes, name, info).status().IgnoreError();
 }
 
 ShardedMatrix::ShardedMatrix(MatrixInfo info)
@@ -237,17 +243,6 @@ absl::StatusOr<CsrMatrix> DownloadSharded(Connection& connection, ShardWork& wor
   return whole;
 }
 
-/// The names of all matrices that it is made of.
-std::vector<std::string> PartsOf(const MatrixInfo& info) {
-  std::vector<std::string> names;
-  for (const ShardInfo& shard : info.shards) {
-    names.push_back(shard.matrix);
-    names.push_back(shard.columns);
-    if (!shard.row_numbers.empty()) names.push_back(shard.row_numbers);
-  }
-  return names;
-}
-
 }  // namespace
 
 Call<CsrMatrix> DownloadOrSharded(const std::shared_ptr<Connection>& connection,
@@ -277,37 +272,6 @@ Call<void> WaitReadyOrSharded(const std::shared_ptr<Connection>& connection,
           if (absl::Status ready = work.Wait(call); !ready.ok()) return ready;
         }
         return absl::OkStatus();
-      });
-}
-
-Call<std::vector<MatrixShare>> ShareOrSharded(const std::shared_ptr<Connection>& connection,
-                                              const std::string& name, const MatrixShare& share,
-                                              bool revoke, const CallOptions& options) {
-  using Shares = std::vector<MatrixShare>;
-  return OrSharded<Shares>(
-      connection, name, options,
-      [raw = connection.get(), name, share, revoke, options](InShards<Shares> in_shards) {
-        return ShareMatrix(RouteOf(raw->shared_from_this(), name), name, share, revoke, options,
-                           /*name_alone=*/false, std::move(in_shards));
-      },
-      [name, share, revoke](Connection& home, ShardWork& work,
-                            ShardedMatrix& sharded) -> absl::StatusOr<Shares> {
-        const auto one = [&](const std::string& matrix, bool name_alone) {
-          Call<Shares> call = ShareMatrix(RouteOf(home.shared_from_this(), matrix), matrix, share,
-                                          revoke, work.options(), name_alone);
-          return work.Wait(call);
-        };
-        // Who sees the name finds the shards.
-        absl::StatusOr<Shares> shares = Shares();
-        if (revoke) {
-          shares = one(name, /*name_alone=*/true);
-          if (!shares.ok()) return shares.status();
-        }
-        for (const std::string& part : PartsOf(sharded.info())) {
-          const absl::StatusOr<Shares> done = one(part, /*name_alone=*/false);
-          if (!done.ok() && !(revoke && absl::IsNotFound(done.status()))) return done.status();
-        }
-        return revoke ? shares : one(name, /*name_alone=*/true);
       });
 }
 

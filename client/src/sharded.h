@@ -54,8 +54,8 @@ class ShardedMatrix {
 /// A server said what `name` is: further calls need not ask.
 void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info);
 
-// Each of these takes what the call of the whole takes. They ask `connection` for what `name` is,
-// if nothing is known or what is known is wrong by now.
+// Each of these takes what the call of the whole takes. They ask `connection` for what `name` is
+// by now, each time.
 
 Call<Matrix> UploadSharded(const std::shared_ptr<Connection>& connection, const Matrix& handle,
                            const CsrView& matrix, const UploadOptions& upload,
@@ -72,9 +72,6 @@ Call<CsrMatrix> DownloadOrSharded(const std::shared_ptr<Connection>& connection,
 Call<void> WaitReadyOrSharded(const std::shared_ptr<Connection>& connection,
                               const std::string& name, ProgressCallback progress,
                               const CallOptions& options);
-Call<std::vector<MatrixShare>> ShareOrSharded(const std::shared_ptr<Connection>& connection,
-                                              const std::string& name, const MatrixShare& share,
-                                              bool revoke, const CallOptions& options);
 
 }  // namespace client
 }  // namespace sparsed

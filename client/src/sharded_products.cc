@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -66,11 +67,20 @@ MutableDenseView Rows(const MutableDenseView& view, int64_t first, int64_t count
           Stride(ConstView(view))};
 }
 
-/// What the caller gave in memory. FAILED_PRECONDITION for buffers, INVALID_ARGUMENT unless it is
-/// of that type and shape; cols 0: as it says.
+/// Whether it has memory in common with what is written.
+bool Overlaps(const std::optional<DenseView>& read, const MutableDenseView& written) {
+  if (!read || read->rows == 0 || written.rows == 0) return false;
+  const DenseView to = ConstView(written);
+  const std::less<const std::byte*> before;
+  return before(RowOf(*read, 0), RowOf(to, to.rows - 1) + RowBytes(to)) &&
+         before(RowOf(to, 0), RowOf(*read, read->rows - 1) + RowBytes(*read));
+}
+
+/// What the caller gave in memory. FAILED_PRECONDITION for buffers and memory of GPUs,
+/// INVALID_ARGUMENT unless it is of that type and shape; cols 0: as it says.
 template <typename View, typename Given>
-absl::StatusOr<View> InMemory(const Given& given, ValueType type, int64_t rows, int64_t cols,
-                              const char* what) {
+absl::StatusOr<View> InMemory(const Connection& home, const Given& given, ValueType type,
+                              int64_t rows, int64_t cols, const char* what) {
   const auto* const view = std::get_if<View>(&given);
   if (view == nullptr) {
     return absl::FailedPreconditionError(
@@ -80,6 +90,13 @@ absl::StatusOr<View> InMemory(const Given& given, ValueType type, int64_t rows, 
                     what));
   }
   if (const auto bytes = BytesOf(*view, what); !bytes.ok()) return bytes.status();
+  if (view->rows > 0 && home.shared_memory() != nullptr &&
+      home.shared_memory()->OnGpu(view->data)) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} is in a GPU's memory, from where it cannot be cut for the shards: copy it "
+                    "to the host",
+                    what));
+  }
   if (view->type != type) {
     return absl::InvalidArgumentError(
         fmt::format("{} is {}, the matrix {}", what, Name(view->type), Name(type)));
@@ -99,12 +116,6 @@ Scratch Gather(const DenseView& from, std::span<const int32_t> rows) {
     std::memcpy(RowOf(view, static_cast<int64_t>(j)), RowOf(from, rows[j]), RowBytes(from));
   }
   return to;
-}
-
-void Scatter(const DenseView& from, std::span<const int32_t> rows, const MutableDenseView& to) {
-  for (size_t j = 0; j < rows.size(); ++j) {
-    std::memcpy(RowOf(to, rows[j]), RowOf(from, static_cast<int64_t>(j)), RowBytes(from));
-  }
 }
 
 /// Rows [first, first + count) of a column of nonzeros for each row that a shard has, in or out.
@@ -174,6 +185,27 @@ DenseView RowsFor(const ShardInfo& shard, const ShardNumbers& numbers, const Den
   return scratch.View();
 }
 
+/// Rows of the shard, to where they are in the whole.
+void PutRows(const DenseView& from, const ShardInfo& shard, const ShardNumbers& numbers,
+             const MutableDenseView& whole) {
+  for (int64_t j = 0; j < from.rows; ++j) {
+    const int64_t row =
+        numbers.rows.empty() ? shard.first_row + j : numbers.rows[static_cast<size_t>(j)];
+    std::memcpy(RowOf(whole, row), RowOf(from, j), RowBytes(from));
+  }
+}
+
+/// The first error, when all that is before it is done.
+absl::StatusOr<ComputeResult> WaitForAll(ShardWork& work, std::vector<Part>& parts) {
+  Together together;
+  for (Part& part : parts) {
+    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
+    if (!done.ok()) return done.status();
+    together.Add(*done);
+  }
+  return together.Take();
+}
+
 /// Rows of B that the shard's columns name.
 DenseView ColumnsFor(const ShardNumbers& numbers, const DenseView& b, Scratch& scratch) {
   if (static_cast<int64_t>(numbers.columns.size()) == b.rows) return b;
@@ -194,6 +226,19 @@ DenseView ValuesFor(const ShardedMatrix& sharded, size_t shard, const ShardNumbe
     }
   });
   return scratch.View();
+}
+
+/// Those of the shard, to where they are in such a column of the whole.
+void PutValues(const DenseView& from, const ShardedMatrix& sharded, size_t shard,
+               const ShardNumbers& numbers, const std::vector<int64_t>* begins,
+               const MutableDenseView& whole) {
+  const auto put = [&](int64_t here, int64_t there, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(RowOf(whole, there + i), RowOf(from, here + i), RowBytes(from));
+    }
+  };
+  if (begins == nullptr) return put(0, sharded.first_nonzeros()[shard], from.rows);
+  ForRuns(*begins, numbers.rows, put);
 }
 
 /// Of shards by a partition, where each row's nonzeros begin; null: rows are consecutive.
@@ -267,22 +312,22 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
   const MatrixInfo& info = sharded.info();
   const int64_t in = spmm.transpose ? info.rows : info.cols;
   const int64_t out = spmm.transpose ? info.cols : info.rows;
-  const auto from = InMemory<DenseView>(b, info.type, in, 0, "b");
+  const auto from = InMemory<DenseView>(home, b, info.type, in, 0, "b");
   if (!from.ok()) return from.status();
-  const auto to = InMemory<MutableDenseView>(c, info.type, out, from->cols, "c");
+  const auto to = InMemory<MutableDenseView>(home, c, info.type, out, from->cols, "c");
   if (!to.ok()) return to.status();
   std::optional<DenseView> accumulate, values;
   if (spmm.beta != 0) {
     accumulate = ConstView(*to);
     if (spmm.accumulate) {
       const auto given =
-          InMemory<DenseView>(*spmm.accumulate, info.type, out, from->cols, "accumulate");
+          InMemory<DenseView>(home, *spmm.accumulate, info.type, out, from->cols, "accumulate");
       if (!given.ok()) return given.status();
       accumulate = *given;
     }
   }
   if (spmm.values) {
-    const auto given = InMemory<DenseView>(*spmm.values, info.type, info.nnz, 1, "values");
+    const auto given = InMemory<DenseView>(home, *spmm.values, info.type, info.nnz, 1, "values");
     if (!given.ok()) return given.status();
     values = *given;
   }
@@ -294,6 +339,9 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
   }
   absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
   if (!parts.ok()) return parts.status();
+  // One shard's result is not to be in the place of what another has yet to read.
+  const bool apart = sharded.partitioned() || Overlaps(*from, *to) || Overlaps(accumulate, *to) ||
+                     Overlaps(values, *to);
   for (size_t i = 0; i < parts->size(); ++i) {
     Part& part = (*parts)[i];
     const ShardInfo& shard = info.shards[i];
@@ -314,7 +362,7 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
         how.accumulate = RowsFor(shard, *part.numbers, *accumulate, part.accumulate);
       }
       result = Rows(*to, shard.first_row, shard.rows);
-      if (sharded.partitioned()) {
+      if (apart) {
         part.result = Scratch(info.type, shard.rows, from->cols);
         result = part.result.MutableView();
       }
@@ -325,14 +373,13 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
   if (spmm.transpose) {
     return AddUp(work, *parts, spmm.beta, accumulate ? &*accumulate : nullptr, *to);
   }
-  Together together;
-  for (Part& part : *parts) {
-    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
-    if (!done.ok()) return done.status();
-    together.Add(*done);
-    if (sharded.partitioned()) Scatter(part.result.View(), part.numbers->rows, *to);
+  const absl::StatusOr<ComputeResult> done = WaitForAll(work, *parts);
+  if (!done.ok() || !apart) return done;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const Part& part = (*parts)[i];
+    PutRows(part.result.View(), info.shards[i], *part.numbers, *to);
   }
-  return together.Take();
+  return done;
 }
 
 absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
@@ -340,16 +387,16 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
                                            const Operand& b, const Destination& values,
                                            const SddmmOptions& sddmm) {
   const MatrixInfo& info = sharded.info();
-  const auto left = InMemory<DenseView>(a, info.type, info.rows, 0, "a");
+  const auto left = InMemory<DenseView>(home, a, info.type, info.rows, 0, "a");
   if (!left.ok()) return left.status();
-  const auto right = InMemory<DenseView>(b, info.type, info.cols, left->cols, "b");
+  const auto right = InMemory<DenseView>(home, b, info.type, info.cols, left->cols, "b");
   if (!right.ok()) return right.status();
-  const auto to = InMemory<MutableDenseView>(values, info.type, info.nnz, 1, "values");
+  const auto to = InMemory<MutableDenseView>(home, values, info.type, info.nnz, 1, "values");
   if (!to.ok()) return to.status();
   std::optional<DenseView> own;
   if (sddmm.values) {
     const auto given =
-        InMemory<DenseView>(*sddmm.values, info.type, info.nnz, 1, "SddmmOptions::values");
+        InMemory<DenseView>(home, *sddmm.values, info.type, info.nnz, 1, "SddmmOptions::values");
     if (!given.ok()) return given.status();
     own = *given;
   }
@@ -357,13 +404,15 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
   if (!begins.ok()) return begins.status();
   absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
   if (!parts.ok()) return parts.status();
+  const bool apart =
+      sharded.partitioned() || Overlaps(*left, *to) || Overlaps(*right, *to) || Overlaps(own, *to);
   for (size_t i = 0; i < parts->size(); ++i) {
     Part& part = (*parts)[i];
     const ShardInfo& shard = info.shards[i];
     SddmmOptions how{.unscaled = sddmm.unscaled};
     if (own) how.values = ValuesFor(sharded, i, *part.numbers, begins->get(), *own, part.values);
     MutableDenseView result = Rows(*to, sharded.first_nonzeros()[i], shard.nnz);
-    if (sharded.partitioned()) {
+    if (apart) {
       part.result = Scratch(info.type, shard.nnz, 1);
       result = part.result.MutableView();
     }
@@ -371,20 +420,13 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
                       RowsFor(shard, *part.numbers, *left, part.a),
                       ColumnsFor(*part.numbers, *right, part.b), result, how, work.options());
   }
-  Together together;
-  for (Part& part : *parts) {
-    const absl::StatusOr<ComputeResult> done = work.Wait(*part.call);
-    if (!done.ok()) return done.status();
-    together.Add(*done);
-    if (!sharded.partitioned()) continue;
-    const DenseView from = part.result.View();
-    ForRuns(**begins, part.numbers->rows, [&](int64_t here, int64_t there, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) {
-        std::memcpy(RowOf(*to, there + i), RowOf(from, here + i), RowBytes(from));
-      }
-    });
+  const absl::StatusOr<ComputeResult> done = WaitForAll(work, *parts);
+  if (!done.ok() || !apart) return done;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const Part& part = (*parts)[i];
+    PutValues(part.result.View(), sharded, i, *part.numbers, begins->get(), *to);
   }
-  return together.Take();
+  return done;
 }
 
 }  // namespace

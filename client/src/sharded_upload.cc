@@ -81,7 +81,8 @@ class ShardedUpload {
   static bool WasRefused(const absl::Status& status) {
     return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
            absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status) ||
-           absl::IsPermissionDenied(status) || absl::IsResourceExhausted(status);
+           absl::IsPermissionDenied(status) || absl::IsResourceExhausted(status) ||
+           absl::IsAborted(status);
   }
 
   /// Before all of it is sent for nothing.
@@ -216,13 +217,17 @@ class ShardedUpload {
     return work_.Wait(call);
   }
 
-  /// What it cannot take back the cluster drops a day later.
+  /// What it cannot take back, as nodes are away, the cluster drops a day later: nobody waits for
+  /// longer than this.
   void TakeBack() {
+    constexpr std::chrono::seconds kMost(5);
+    std::vector<Call<void>> calls;
+    calls.reserve(sent_.size());
     for (const std::string& name : sent_) {
-      Call<void> call = DeleteMatrix(RouteOf(home_.shared_from_this(), name), name,
-                                     {.timeout = std::chrono::seconds(10)});
-      call.Wait().IgnoreError();
+      calls.push_back(
+          DeleteMatrix(RouteOf(home_.shared_from_this(), name), name, {.timeout = kMost}));
     }
+    for (Call<void>& call : calls) call.Wait().IgnoreError();
   }
 
   Connection& home_;

@@ -459,21 +459,29 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
     record = RecordOf(key);
   }
   if (!record.has_value()) return absl::OkStatus();
-  const bool shared = std::ranges::any_of(record->shares, [&](const engine::Share& share) {
+  const bool is_own = record->key.first == tenant;
+  const std::vector<engine::Share> shares =
+      is_own ? std::vector<engine::Share>() : SharesOf(*record);
+  const bool shared = std::ranges::any_of(shares, [&](const engine::Share& share) {
     return share.with == tenant || share.with == engine::kEverybody;
   });
-  if (record->deleted || (record->key.first != tenant && !shared)) {
-    return engine::NoMatrix(reference);
-  }
+  if (record->deleted || (!is_own && !shared)) return engine::NoMatrix(reference);
   if (record->in_shards()) return InShardsError(tenant, reference, *record);
   if (need == Need::kRead && IsRetired(record->key)) return engine::NoMatrix(reference);
   if (IsMine(*record)) {
     const MutexLock lock(mutex_);
     if (expired_.contains(record->key)) return engine::NoMatrix(reference);
   }
+  const bool is_shard = ParseShardName(key.second).has_value();
+  if (const std::string whole = need == Need::kChange ? WholeOf(key) : ""; !whole.empty()) {
+    return absl::FailedPreconditionError(
+        fmt::format("\"{}\" is a shard of \"{}\", and changes with that alone", reference, whole));
+  }
   bool here = need == Need::kRead ? IsCurrentHere(*record) : IsMine(*record);
+  // A shard is shared as soon as its matrix is, which no request of its own is made for.
+  if (here && is_shard && !is_own) TakeShares(key, shares).IgnoreError();
   // A copy is shared with others a moment after its owner has shared it.
-  if (here && !IsMine(*record) && record->key.first != tenant) {
+  if (here && (is_shard || !IsMine(*record)) && !is_own) {
     here = engine_.catalog().Find(tenant, reference).ok();
   }
   if (here) return absl::OkStatus();
@@ -550,6 +558,10 @@ absl::Status Cluster::RouteUpload(const std::string& tenant, const std::string& 
     return absl::UnavailableError(problem);
   }
   const engine::NameKey key(tenant, name);
+  if (const std::string whole = WholeOf(key); !whole.empty()) {
+    return absl::FailedPreconditionError(
+        fmt::format("\"{}\" is a shard of \"{}\", and changes with that alone", name, whole));
+  }
   std::vector<std::string> nodes;
   uint64_t epoch = 0;
   {
@@ -597,6 +609,10 @@ bool Cluster::IsDropped(const engine::NameKey& key) const {
 }
 
 absl::Status Cluster::CheckFree(const std::string& tenant, const std::string& name) {
+  if (ParseShardName(name).has_value()) {
+    return absl::InvalidArgumentError(
+        fmt::format("\"{}\" is the name of a shard: choose another", name));
+  }
   const std::optional<MatrixRecord> record = RecordOf({tenant, name});
   if (!record.has_value() || record->deleted || IsMine(*record)) {
     const MutexLock lock(mutex_);

@@ -30,7 +30,7 @@ namespace sparsed::server {
 
 /// The detail of a status that ended what is not to be asked of a matrix in shards: its name and
 /// sizes, as a sparsed.v1.MatrixInfo. Not its shards, of which there may be more than fit a header.
-inline constexpr char kInShardsUrl[] = "type.googleapis.com/sparsed.v1.MatrixInfo";
+using wire::kInShardsUrl;
 /// Whether the status has it.
 bool IsInShards(const absl::Status& status);
 
@@ -149,12 +149,14 @@ class Cluster {
   /// shards, or a shard is old), UNAVAILABLE, ABORTED.
   absl::StatusOr<MatrixRecord> MakeSharded(const engine::NameKey& key, const Shards& shards,
                                            bool replace);
-  /// Of one in shards: its name, or whom it is shared with, in the directory alone. NOT_FOUND,
-  /// ALREADY_EXISTS, UNAVAILABLE, ABORTED.
+  /// Of one in shards, and so of these: its name, or whom it is shared with, in the directory
+  /// alone. NOT_FOUND, ALREADY_EXISTS, UNAVAILABLE, ABORTED.
   absl::StatusOr<MatrixRecord> RenameSharded(const engine::NameKey& from,
                                              const engine::NameKey& to);
   absl::StatusOr<MatrixRecord> ShareSharded(const engine::NameKey& key, const engine::Share& share,
                                             bool revoke);
+  /// Whom it is shared with; of a shard, whom its matrix is, for reading.
+  std::vector<engine::Share> SharesOf(const MatrixRecord& record) const;
   /// The name of the matrix that this one is a shard of; empty: of none.
   std::string WholeOf(const engine::NameKey& key) const;
   /// What the directory knows of it, for a caller of tenant `looks`.

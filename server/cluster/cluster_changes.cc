@@ -45,8 +45,16 @@ std::string Shown(const engine::NameKey& key) {
   return fmt::format("{}{}{}", key.first, engine::kOwnerMark, key.second);
 }
 
-/// No other node has what the record says.
+absl::Status TakenBy(const MatrixRecord& record, const std::string& name) {
+  return absl::AbortedError(
+      record.in_shards()
+          ? fmt::format("there is a matrix in shards called \"{}\" by now", name)
+          : fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), name));
+}
+
+/// No other node has what the record says. Of a matrix in shards no node has anything.
 bool IsAlone(const MatrixRecord& record, const std::string& node) {
+  if (record.in_shards()) return false;
   const auto is_node = [&](const MatrixCopy& copy) { return copy.node == node; };
   return std::ranges::all_of(record.copies, is_node) &&
          std::ranges::all_of(record.previous, is_node);
@@ -173,7 +181,7 @@ absl::Status Cluster::Own(MatrixRecord record) {
     // Nobody else has any: what comes now is the first.
     if (here == nullptr) return absl::OkStatus();
   }
-  if (absl::Status status = TakeShares(record.key, record.shares); !status.ok()) return status;
+  if (absl::Status status = TakeShares(record.key, SharesOf(record)); !status.ok()) return status;
   const MutexLock lock(mutex_);
   owned_.insert(record.key);
   return absl::OkStatus();
@@ -317,8 +325,7 @@ absl::Status Cluster::Reserve(const engine::NameKey& from, const engine::NameKey
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     MatrixRecord record = RecordOf(to).value_or(MatrixRecord());
     if (record.revision != 0 && !record.deleted) {
-      return absl::AbortedError(
-          fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), to.second));
+      return TakenBy(record, to.second);
     }
     record.key = to;
     record.deleted = true;
@@ -439,8 +446,7 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
     MatrixRecord record = RecordOf(key).value_or(MatrixRecord());
     if (record.revision != 0 && !record.deleted && !IsMine(record) &&
         (IsAlive(record.owner()) || record.CopyAt(self) == nullptr)) {
-      return absl::AbortedError(
-          fmt::format("the node {} has a matrix called \"{}\" by now", record.owner(), key.second));
+      return TakenBy(record, key.second);
     }
     const MatrixCopy* const mine = record.CopyAt(self);
     const CopyIdentity identity = IdentityOf(*here);
@@ -758,7 +764,7 @@ absl::StatusOr<Cluster::Forgotten> Cluster::Forget(const std::string& node, bool
       std::erase(record->former, node);
       if (record->copies.empty()) record->copies = std::exchange(record->previous, {});
       for (const MatrixCopy& copy : record->copies) std::erase(record->former, copy.node);
-      record->deleted = record->copies.empty();
+      record->deleted = record->copies.empty() && !record->in_shards();
       status = record->deleted && record->former.empty() ? Erase(*record) : Write(*record);
       if (status.ok()) {
         ++forgotten.records;
@@ -847,7 +853,7 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
     return;
   }
   if (record->CopyAt(self) != nullptr) {
-    TakeShares(record->key, record->shares).IgnoreError();  // it is tried again
+    TakeShares(record->key, SharesOf(*record)).IgnoreError();  // it is tried again
     if (IsSpare(*record)) {
       record->MoveToFormer(self);
       Write(*record).IgnoreError();
@@ -968,6 +974,7 @@ void Cluster::SettleMine(MatrixRecord record) {
     owned_.erase(record.key);
   }
   if (!Own(record).ok() || here == nullptr) return;
+  if (!WholeOf(record.key).empty()) TakeShares(record.key, SharesOf(record)).IgnoreError();
   // What was changed here and could not be told.
   if (!PublishBusy(record.key).ok()) return;
   std::optional<MatrixRecord> present = RecordOf(record.key);

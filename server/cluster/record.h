@@ -9,11 +9,11 @@
 #include "absl/status/statusor.h"
 #include "engine/catalog/matrix.h"
 #include "engine/catalog/shares.h"
+#include "proto/wire/status_details.h"
 
 namespace sparsed::server {
 
-/// A detail of a status, and what it is on the wire: sparsed.v1.Redirect.
-inline constexpr char kRedirectUrl[] = "type.googleapis.com/sparsed.v1.Redirect";
+using wire::kRedirectUrl;
 /// Of all keys of clusters.
 inline constexpr std::string_view kDirectoryPrefix = "/sparsed/";
 inline constexpr std::string_view kNodesPrefix = "/sparsed/nodes/";

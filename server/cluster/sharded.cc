@@ -209,6 +209,14 @@ absl::StatusOr<MatrixRecord> Cluster::MakeSharded(const engine::NameKey& key, co
           fmt::format("\"{}\" is a matrix that is not in shards: delete it first", key.second));
     }
     if (!present.renamed_from.empty()) return ChangedElsewhere(key.second);
+    // They go with the first matrix that was made of them.
+    const engine::NameKey shard(key.first, ToString({.upload = shards.upload}));
+    const std::string other = WholeOf(shard);
+    if ((!other.empty() && other != key.second) || IsRetired(shard)) {
+      return absl::FailedPreconditionError(
+          fmt::format("the upload {} is that of {} already: upload the shards anew", shards.upload,
+                      other.empty() ? "a matrix that is gone" : fmt::format("\"{}\"", other)));
+    }
     MatrixRecord next = *whole;
     next.epoch = present.epoch;
     next.revision = present.revision;
@@ -295,6 +303,16 @@ absl::StatusOr<MatrixRecord> Cluster::ShareSharded(const engine::NameKey& key,
   return status.ok() ? ChangedElsewhere(key.second) : status;
 }
 
+std::vector<engine::Share> Cluster::SharesOf(const MatrixRecord& record) const {
+  const std::string whole = WholeOf(record.key);
+  if (whole.empty()) return record.shares;
+  const auto of = RecordOf({record.key.first, whole});
+  if (!of.has_value()) return {};
+  std::vector<engine::Share> shares = of->shares;
+  for (engine::Share& share : shares) share.right = engine::Right::kRead;
+  return shares;
+}
+
 std::string Cluster::WholeOf(const engine::NameKey& key) const {
   const std::optional<ShardName> shard = ParseShardName(key.second);
   if (!shard.has_value()) return {};
@@ -350,27 +368,35 @@ void Cluster::DropStrays() {
   const auto contents = directory_->Read(std::string(kMatricesPrefix));
   if (!contents.ok()) return LookSoon();
   std::vector<MatrixRecord> read;
+  std::vector<std::string_view> unread;
   for (const Directory::Entry& entry : contents->entries) {
     if (auto record = ParseMatrixRecord(entry.value); record.ok()) {
       read.push_back(*std::move(record));
+    } else {
+      unread.push_back(entry.key);
     }
   }
   const std::set<engine::NameKey> still = LiveUploads(read);
+  bool again = false;
   for (const engine::NameKey& key : strays) {
     if (still.contains({key.first, ParseShardName(key.second)->upload})) continue;
-    const Busy busy(*this, key, Busy::IfFree());
-    if (!busy.held() || !WithdrawBusy(key).ok()) {
-      LookSoon();
+    // What this node cannot read, as a newer one wrote it, may be what these are shards of.
+    const std::string of_tenant = DirectoryKey({key.first, ""});
+    if (std::ranges::any_of(unread,
+                            [&](std::string_view other) { return other.starts_with(of_tenant); })) {
       continue;
     }
+    const Busy busy(*this, key, Busy::IfFree());
+    again = true;
+    if (!busy.held() || !WithdrawBusy(key).ok()) continue;
     const absl::Status status = engine_.catalog().Delete(key.first, key.second);
     Log(LogLevel::kInfo, "dropped a shard of no matrix",
         {{"matrix", key.second}, {"status", std::string(status.message())}});
     on_changed_(key.first, key.second);
     const MutexLock lock(mutex_);
-    ++counts_.shards_dropped;
+    if (status.ok()) ++counts_.shards_dropped;
   }
-  LookSoon();  // records still name this node
+  if (again) LookSoon();  // records still name this node
 }
 
 }  // namespace sparsed::server

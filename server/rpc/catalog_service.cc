@@ -66,7 +66,10 @@ class CatalogService final : public Service {
         Op::kGet, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
           const auto matrix = FindMatrix(service_, caller.tenant, request.name());
-          if (IsInShards(matrix.status())) return GetSharded(request.name(), caller, reply);
+          // Features are what a node has measured of a matrix that it has.
+          if (IsInShards(matrix.status()) && !request.features()) {
+            return GetSharded(request.name(), caller, reply);
+          }
           if (!matrix.ok()) return matrix.status();
           reply = ToMatrixInfo(**matrix, caller.tenant, service_.engine.executor());
           if (request.features()) AddFeatures(**matrix, reply);
@@ -253,9 +256,7 @@ class CatalogService final : public Service {
           engine::Catalog& catalog = service_.engine.catalog();
           const v1::MatrixShare& share = request.share();
           absl::Status status = MayChange(caller, request.name());
-          if (request.name_alone() && IsInShards(status)) {
-            return ShareSharded(request, caller, reply);
-          }
+          if (IsInShards(status)) return ShareSharded(request, caller, reply);
           if (!status.ok()) return status;
           const auto matrix = Changed(
               service_, {caller.tenant, request.name()},

@@ -1,8 +1,10 @@
 #include "server/telemetry/telemetry.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
+#include "proto/wire/status_details.h"
 #include "server/log/log.h"
 
 namespace sparsed::server {
@@ -50,6 +52,8 @@ bool IsNotable(Op op) {
 /// The server's own failures are worth a look. What a caller did wrong is the caller's to see, but
 /// who was told of an error by its id finds it in the log; who cancels was told of none.
 LogLevel LevelOf(const StageRecord& record) {
+  // Of a node's "ask that one" nobody is told but the library, which does.
+  if (wire::IsElsewhere(record.status)) return LogLevel::kDebug;
   switch (record.status.code()) {
     case absl::StatusCode::kOk:
       return IsNotable(record.op) ? LogLevel::kInfo : LogLevel::kDebug;
@@ -196,7 +200,10 @@ void Telemetry::Refused(Op op, const Caller* caller, std::string from, const std
 
 Telemetry::~Telemetry() {
   for (int code = 0; code < kCodes; ++code) {
-    const int64_t suppressed = limits_[static_cast<size_t>(code)].suppressed();
+    int64_t suppressed = 0;
+    for (const CodeLimit& limit : limits_[static_cast<size_t>(code)]) {
+      suppressed += limit.suppressed();
+    }
     if (suppressed == 0) continue;
     Log(LogLevel::kInfo, "requests not logged",
         {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
@@ -216,11 +223,13 @@ void Telemetry::LogEnd(const StageRecord& record) {
   const LogLevel level = LevelOf(record);
   if (!LogEnabled(level)) return;
   int64_t suppressed = 0;
-  if (level != LogLevel::kDebug) {
+  if (!LogEnabled(LogLevel::kDebug)) {
     const auto code = std::min(static_cast<int>(record.status.code()), kCodes - 1);
-    // Who replaces values a thousand times a second hides no upload.
+    const size_t tenant = std::hash<std::string>()(record.tenant) % kTenants;
+    // Who replaces values a thousand times a second hides no upload, nor who fails so often
+    // another tenant's failure.
     LogLimit& limit = record.status.ok() ? change_limits_[static_cast<size_t>(record.op)]
-                                         : limits_[static_cast<size_t>(code)];
+                                         : limits_[static_cast<size_t>(code)][tenant];
     const std::optional<int64_t> admitted = limit.Admit();
     if (!admitted.has_value()) return;
     suppressed = *admitted;

@@ -58,7 +58,9 @@ class Telemetry {
 
  private:
   static constexpr int kCodes = 17;  ///< of google.rpc
-  /// Of each code, lines in the log: a burst, and a second in the long run.
+  /// Limits of tenants; more than so many tenants share them.
+  static constexpr size_t kTenants = 64;
+  /// Of each code and tenant, lines in the log: a burst, and a second in the long run.
   struct CodeLimit : LogLimit {
     CodeLimit() : LogLimit(/*per_second=*/5, /*burst=*/20) {}
   };
@@ -69,7 +71,7 @@ class Telemetry {
 
   Metrics metrics_;
   std::unique_ptr<AuditLog> audit_;
-  std::array<CodeLimit, kCodes> limits_;
+  std::array<std::array<CodeLimit, kTenants>, kCodes> limits_;
   std::array<CodeLimit, kOps> change_limits_;  ///< of what changed something
   CodeLimit slow_limit_, refused_limit_;
   uint64_t slow_ns_ = 0;

@@ -15,7 +15,7 @@ import tempfile
 import threading
 
 from cluster_test import Etcd
-from running import reserved_port, serving
+from running import ended, reserved_port, serving
 
 NODES = ("a", "b")
 
@@ -122,13 +122,57 @@ def through_it(sparsectl, folder, known):
     said = call("info", status=5)
     expect(f"through the gateway {gateway.address}" in said and "403" in said, said)
     gateway.refuses = False
-    for wrong in ("gateway", "http://gateway:1", "gateway:", ":1", "me:secret@gateway:1"):
+    for wrong in ("gateway", "http://gateway:1", "gateway:", ":1", "g\u00e4teway:1", "a?b:1"):
         said = call("info", through=wrong, status=3)
         expect(f'the gateway "{wrong}" is not HOST:PORT' in said, said)
+    said = call("info", through="me:secret@gateway:1", status=3)
+    expect("is not HOST:PORT" in said and "secret" not in said, said)
     # What the gateway calls this machine is not this one.
     said = call("info", server=f"127.0.0.1:{known[second][1]}", status=3, SPARSED_TOKEN="t" * 40)
     expect("does not travel" in said, said)
 
+
+
+def with_a_token(sparsed, sparsectl, folder):
+    """TLS goes through to the server; a Unix socket goes by no gateway."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", "tls.key", "-out", "tls.crt", "-days", "2", "-subj", "/CN=node",
+         "-addext", "subjectAltName=DNS:node-tls.sparsed.invalid"],
+        cwd=folder, check=True, capture_output=True)
+    said = subprocess.check_output(
+        [sparsectl, "token", "new", "me", "--tenant=me", "--role=user"], text=True)
+    token = said.split("\n", 1)[0]
+    access = folder / "access.yaml"
+    access.write_text("tokens:\n" + next(line for line in said.splitlines() if "sha256" in line))
+    access.chmod(0o600)
+    port = reserved_port()
+    server = f"node-tls.sparsed.invalid:{port}"
+    gateway = Gateway({server: ("127.0.0.1", port)})
+    log = folder / "tls.log"
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            [sparsed, "--in-memory", f"--listen=127.0.0.1:{port}", f"--listen=unix:{folder}/s",
+             f"--tls-certificate={folder}/tls.crt", f"--tls-key={folder}/tls.key",
+             f"--access-file={access}", "--metrics-listen=off", "--devices=cpu",
+             "--host-memory=512MiB", "--threads=1", "--log-format=json"], stdout=out, stderr=out)
+    with ended(process):
+        serving(process, log, 0, 120)
+        environment = {**os.environ, "SPARSED_TOKEN": token, "SPARSED_TLS_CA": f"{folder}/tls.crt",
+                       "SPARSED_GATEWAY": gateway.address}
+
+        def call(*words):
+            done = subprocess.run([sparsectl, *words], cwd=folder, check=False, text=True,
+                                  capture_output=True, timeout=120, env=environment)
+            expect(done.returncode == 0, words, done.stdout, done.stderr)
+
+        call(f"--server={server}", "upload", "m.npz")
+        call(f"--server={server}", "spmm", "m", "--operand=B.npy", "--out=C.npy")
+        expect(gateway.asked == [server] * len(gateway.asked) and gateway.asked, gateway.asked)
+        asked = len(gateway.asked)
+        environment["SPARSED_GATEWAY"] = "nothing that is one"
+        call(f"--server=unix:{folder}/s", "list")
+        expect(len(gateway.asked) == asked, "a Unix socket went through the gateway")
 
 
 def main():
@@ -148,6 +192,7 @@ def main():
                 processes.append(process)
                 known[advertised] = real
             through_it(sparsectl, folder, known)
+            with_a_token(sparsed, sparsectl, folder)
         finally:
             for process in processes:
                 process.terminate()

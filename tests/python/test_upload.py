@@ -311,6 +311,11 @@ def test_shards(client, name):
             client.upload(name, a, shards=shards)
     with pytest.raises(sparsed.InvalidArgument, match="shape"):
         client.upload(name, a, shards=2, partition=[0, 1])
+    with pytest.raises(sparsed.InvalidArgument, match="integers"):
+        client.upload(name, a, shards=2, partition=np.arange(12) / 6)
+    for wrong in (-1, 2, 2**32):
+        with pytest.raises(sparsed.InvalidArgument, match=rf"partition\[0\] = {wrong}"):
+            client.upload(name, a, shards=2, partition=[wrong] + 11 * [0])
     with pytest.raises(sparsed.InvalidArgument, match="needs one"):
         client.upload(name, a, shards=13)
     with pytest.raises(sparsed.FailedPrecondition, match="--etcd"):

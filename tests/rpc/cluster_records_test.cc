@@ -929,6 +929,94 @@ TEST_F(ClusterRecords, ShardsGoWithTheirMatrixAndNotBefore) {
   EXPECT_TRUE(server_.engine().catalog().All().empty());
 }
 
+TEST_F(ClusterRecords, ShardsAreForWhomTheirMatrixIsFor) {
+  Join(/*replicas=*/1);
+  MakeParts(kUpload, 1);
+  ASSERT_TRUE(MakeSharded("g", ShardsOf(kUpload, 1)).ok());
+  const engine::Catalog& catalog = server_.engine().catalog();
+  const auto may_read = [&](const std::string& upload, const char* tenant) {
+    const std::string shard = fmt::format("default~shards:{}/0/columns", upload);
+    const absl::Status routed = cluster_->Route(tenant, shard, Cluster::Need::kRead);
+    // Whatever the share says: what is replaced is the whole.
+    EXPECT_FALSE(catalog.Find(tenant, shard, engine::Right::kWrite).ok());
+    return routed.ok() && catalog.Find(tenant, shard).ok();
+  };
+  EXPECT_FALSE(may_read(kUpload, "bob"));
+  ASSERT_TRUE(cluster_->ShareSharded({kTenant, "g"}, {"bob", engine::Right::kWrite}, false).ok());
+  EXPECT_TRUE(may_read(kUpload, "bob"));
+  EXPECT_FALSE(may_read(kUpload, "carol"));
+  // A share goes with the name.
+  const std::string other = "fedcba9876543210";
+  MakeParts(other, 1);
+  EXPECT_FALSE(may_read(other, "bob"));
+  ASSERT_TRUE(MakeSharded("g", ShardsOf(other, 1), /*replace=*/true).ok());
+  EXPECT_TRUE(may_read(other, "bob"));
+  ASSERT_TRUE(cluster_->ShareSharded({kTenant, "g"}, {"bob", engine::Right::kRead}, true).ok());
+  EXPECT_FALSE(may_read(other, "bob"));
+  // What the catalog alone is asked for is not his either, soon.
+  EXPECT_TRUE(Eventually([&] {
+    return !catalog.Find("bob", fmt::format("default~shards:{}/0/columns", other)).ok();
+  }));
+}
+
+TEST_F(ClusterRecords, ShardsChangeWithTheirMatrixAlone) {
+  Join(/*replicas=*/1);
+  MakeParts(kUpload, 1);
+  const std::string shard = fmt::format("shards:{}/0", kUpload);
+  EXPECT_TRUE(cluster_->Route(kTenant, shard, Cluster::Need::kChange).ok());
+  EXPECT_TRUE(cluster_->RouteUpload(kTenant, shard, "").ok());
+  ASSERT_TRUE(MakeSharded("g", ShardsOf(kUpload, 1)).ok());
+  for (const absl::Status& status : {cluster_->Route(kTenant, shard, Cluster::Need::kChange),
+                                     cluster_->RouteUpload(kTenant, shard, "")}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_NE(status.message().find("a shard of \"g\""), std::string::npos) << status;
+  }
+  // No other matrix is called so, or is made of these.
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(cluster_->CheckFree(kTenant, "shards:fedcba9876543210/0/rows")));
+  const absl::Status second = MakeSharded("h", ShardsOf(kUpload, 1));
+  EXPECT_TRUE(absl::IsFailedPrecondition(second)) << second;
+  EXPECT_NE(second.message().find("\"g\""), std::string::npos) << second;
+}
+
+TEST_F(ClusterRecords, ANodeThatIsForgottenTakesNoMatrixInShardsWithIt) {
+  // It had a matrix that was deleted while it was away, and whose name is one in shards now.
+  for (const char* name : {"g", "h"}) {
+    MatrixRecord record = RecordOf(name, {});
+    record.upload = kUpload;
+    record.shards = {{.rows = 20, .cols = 3, .nnz = pattern_.nnz()}};
+    record.former = {"b"};
+    if (record.key.second == "h") {
+      record.upload = "fedcba9876543210";
+      record.former.emplace_back("c");
+    }
+    memory_.Put(record);
+  }
+  Join(/*replicas=*/1);
+  const auto forgotten = cluster_->Forget("b", /*lose=*/false);
+  ASSERT_TRUE(forgotten.ok()) << forgotten.status();
+  EXPECT_EQ(forgotten->records, 2);
+  EXPECT_EQ(forgotten->lost, 0);
+  ASSERT_TRUE(memory_.Record("g").has_value());
+  EXPECT_TRUE(memory_.Record("g")->in_shards());
+  EXPECT_TRUE(memory_.Record("g")->former.empty());
+  EXPECT_EQ(memory_.Record("h")->former, std::vector<std::string>{"c"});
+}
+
+TEST_F(ClusterRecords, NothingIsAStrayBesideARecordThatCannotBeRead) {
+  stray_patience_ = std::chrono::seconds(1);
+  const std::string key = server::DirectoryKey({kTenant, "g"});
+  memory_.PutKey(key, "{\"of\": \"a newer server\"}");
+  Join(/*replicas=*/1);
+  MakeParts(kUpload, 1);
+  std::this_thread::sleep_for(stray_patience_);
+  memory_.PutNode("b", true);  // so that it looks
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  EXPECT_NE(Here(fmt::format("shards:{}/0", kUpload)), nullptr);
+  memory_.PutKey(key, std::nullopt);
+  EXPECT_TRUE(Eventually([&] { return cluster_->counts().shards_dropped == 2; }));
+}
+
 TEST_F(ClusterRecords, ShardsOfAnUploadThatBrokeOffAreDropped) {
   stray_patience_ = std::chrono::seconds(6);
   Join(/*replicas=*/1);

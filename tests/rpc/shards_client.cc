@@ -135,6 +135,13 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
   status = expect(matrix.Spmm(b, MutableDenseView(c.data(), kRows, kWidth), {.beta = 2}), sums, c,
                   "SpMM with beta");
   if (!status.ok()) return status;
+  // Onto its own operand: C takes rows that B has.
+  std::vector<T> place(wide.begin(), wide.end());
+  place.resize(kRows * kWidth);
+  status = expect(matrix.Spmm(DenseView(place.data(), kCols, kWidth),
+                              MutableDenseView(place.data(), kRows, kWidth)),
+                  plain, place, "SpMM in place");
+  if (!status.ok()) return status;
   std::vector<double> transposed = SpmmOf(s, s.values, tall, true);
   status = expect(matrix.Spmm(a, MutableDenseView(ct.data(), kCols, kWidth), {.transpose = true}),
                   transposed, ct, "SpMM, transposed");
@@ -160,6 +167,12 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
     if (with_own) options.values = values;
     status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
                     of, with_own ? "SDDMM with values" : "SDDMM");
+    if (!status.ok()) return status;
+    if (!with_own) continue;
+    of = own;
+    options.values = DenseView(of.data(), s.nnz(), 1);
+    status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
+                    of, "SDDMM in the place of its values");
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -217,6 +230,27 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   const absl::StatusOr<Matrix> replaced = client->Upload("g", second.View(), options);
   if (!replaced.ok()) return replaced.status();
   if (absl::Status right = Multiply(*replaced, second); !right.ok()) return right;
+  // What is added to is added to once, whichever of the two it was.
+  const std::vector<T> wide = Numbers<T>(kCols * kWidth, 5), tall = Numbers<T>(kRows * kWidth, 6);
+  const DenseView b(wide.data(), kCols, kWidth);
+  std::vector<T> c;
+  absl::Status added;
+  const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  do {
+    c = tall;
+    added = named.Spmm(b, MutableDenseView(c.data(), kRows, kWidth), {.beta = 2}).status();
+  } while (absl::IsUnavailable(added) && std::chrono::steady_clock::now() < soon);
+  if (!added.ok()) return added;
+  std::vector<double> old_sums = SpmmOf(first, first.values, wide, false);
+  std::vector<double> sums = SpmmOf(second, second.values, wide, false);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    old_sums[i] += 2 * static_cast<double>(tall[i]);
+    sums[i] += 2 * static_cast<double>(tall[i]);
+  }
+  if (!Same(old_sums, c, "").ok()) {
+    absl::Status once = Same(sums, c, "SpMM with beta of what was replaced");
+    if (!once.ok()) return once;
+  }
   // As soon as the old ones' nodes have heard of it.
   absl::Status late;
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -227,6 +261,38 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   const absl::StatusOr<Matrix> renamed = named.Rename("h");
   if (!renamed.ok()) return renamed.status();
   if (absl::Status right = Multiply(*renamed, second); !right.ok()) return right;
+  // Who knows the shards finds them by one name, never by both.
+  absl::Status old;
+  do {
+    old = Multiply(*matrix, second);
+  } while (old.ok() && std::chrono::steady_clock::now() < patience);
+  if (!absl::IsNotFound(old)) return Wrong("by its old name: " + old.ToString());
+  // The old name is another matrix's, for those too who knew what it was made of.
+  absl::StatusOr<Matrix> anew = absl::UnavailableError("");
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  do {
+    anew = client->Upload("g", first.View());
+  } while (!anew.ok() && std::chrono::steady_clock::now() < until);
+  if (!anew.ok()) return anew.status();
+  for (const std::string& node : {address, other}) {
+    const absl::StatusOr<Client> nobody = Client::Connect(node);
+    if (!nobody.ok()) return nobody.status();
+    const Matrix seen = nobody->MatrixNamed("g");
+    absl::StatusOr<MatrixInfo> is;
+    do {
+      is = seen.Info();
+    } while ((!is.ok() || !is->shards.empty()) && std::chrono::steady_clock::now() < until);
+    if (!is.ok()) return is.status();
+  }
+  for (const Matrix& g : {*anew, named}) {
+    // The shards that it was made of are there, and would answer.
+    c = tall;
+    const auto product = g.Spmm(b, MutableDenseView(c.data(), kRows, kWidth), {.beta = 2});
+    if (!product.ok()) return product.status();
+    absl::Status right = Same(old_sums, c, "SpMM by a name that was another matrix's");
+    if (!right.ok()) return right;
+  }
+  if (absl::Status gone = anew->Delete(); !gone.ok()) return gone;
   if (absl::Status gone = renamed->Delete(); !gone.ok()) return gone;
   const absl::Status after = renamed->Info().status();
   return absl::IsNotFound(after) ? absl::OkStatus() : Wrong(after.ToString());
@@ -282,6 +348,9 @@ absl::Status MisuseShards(const std::string& address) {
   bad = s;
   bad.offsets.pop_back();
   checks.push_back(Refused(upload(bad.View(), {.shards = 3}), kInvalidArgument, "one more"));
+  CsrView wide = s.View();
+  wide.cols = int64_t{1} << 40;
+  checks.push_back(Refused(upload(wide, {.shards = 3}), kInvalidArgument, "no size of a matrix"));
   // Nothing of all that is left.
   const auto left = client->ListMatrices();
   if (!left.ok()) return left.status();
@@ -310,6 +379,7 @@ absl::Status MisuseShards(const std::string& address) {
   checks.push_back(Refused(g.Prepare(), kFailedPrecondition, "in 3 shards"));
   checks.push_back(Refused(g.SpgemmCollect(g).status(), kFailedPrecondition, "in "));
   checks.push_back(Refused(g.Explain().status(), kFailedPrecondition, "in 3 shards"));
+  checks.push_back(Refused(g.Features().status(), kFailedPrecondition, "in 3 shards"));
   const absl::StatusOr<MatrixInfo> info = g.Info();
   if (!info.ok()) return info.status();
   const std::string shard = info->shards.front().matrix;
@@ -317,6 +387,13 @@ absl::Status MisuseShards(const std::string& address) {
       Refused(client->MatrixNamed(shard).Delete(), kFailedPrecondition, "is a shard of \"g\""));
   checks.push_back(
       Refused(client->MatrixNamed(shard).Rename("own").status(), kFailedPrecondition, "a shard"));
+  const Matrix of_g = client->MatrixNamed(shard);
+  const std::vector<float> numbers(static_cast<size_t>(info->shards.front().nnz));
+  checks.push_back(Refused(of_g.UpdateValues(std::span<const float>(numbers)).status(),
+                           kFailedPrecondition, "a shard of \"g\""));
+  checks.push_back(Refused(of_g.Share({.with = "bob"}).status(), kFailedPrecondition, "a shard"));
+  checks.push_back(Refused(client->Upload(shard, s.View(), {.replace = true}).status(),
+                           kFailedPrecondition, "a shard of \"g\""));
   checks.push_back(Refused(g.Rename(shard).status(), kInvalidArgument, "name of a shard"));
   checks.push_back(Refused(g.Share({.with = "no such~name"}).status(), kInvalidArgument, "name"));
   checks.push_back(Refused(g.Unshare("bob").status(), kNotFound, "bob"));
@@ -325,15 +402,15 @@ absl::Status MisuseShards(const std::string& address) {
   const auto seen = g.Info();
   if (!seen.ok()) return seen.status();
   if (seen->shares.size() != 1) return Wrong("it is not shared");
-  const auto of_shard = client->MatrixNamed(shard).Info();
-  if (!of_shard.ok()) return of_shard.status();
-  if (of_shard->shares.size() != 1) return Wrong("its shards are not shared");
   if (absl::Status revoked = g.Unshare("bob").status(); !revoked.ok()) return revoked;
   // A name that is whole is not to be in shards.
   if (absl::Status made = client->Upload("whole", s.View()).status(); !made.ok()) return made;
   checks.push_back(
       Refused(client->Upload("whole", s.View(), {.replace = true, .shards = 3}).status(),
               kFailedPrecondition, "not in shards"));
+  checks.push_back(
+      Refused(client->MatrixNamed("whole").Rename("shards:0123456789abcdef/0").status(),
+              kInvalidArgument, "name of a shard"));
   checks.push_back(Refused(g.Rename("whole").status(), kAlreadyExists, "whole"));
   for (const absl::Status& check : checks) {
     if (!check.ok()) return check;

@@ -95,9 +95,9 @@ struct ClientOptions {
   /// server. A call may say a higher one.
   uint32_t priority = 0;
   /// "HOST:PORT" of an HTTP proxy that connects to servers for its callers (CONNECT), where these
-  /// cannot be reached from here: all connections but those to Unix sockets go through it, also to
-  /// the nodes that a cluster redirects to, whose names it resolves. TLS goes through it to the
-  /// server. Empty: the environment's SPARSED_GATEWAY, or straight to the server.
+  /// cannot be reached from here: all connections go through it but those to Unix sockets and to
+  /// what no_proxy names, also to nodes that a cluster redirects to, whose names it resolves. TLS
+  /// goes through to the server. Empty: the environment's SPARSED_GATEWAY, or straight there.
   std::string gateway{};
   TlsOptions tls{};
   /// Goes over TLS, or to this machine, alone.

@@ -224,9 +224,7 @@ class Client(Buffers):
         problems = pack_problems(prepare)
         if not 1 <= shards <= 1024:
             raise InvalidArgument(f"shards is {shards}, expected 1 to 1024")
-        parts = None if partition is None else np.ascontiguousarray(partition, np.int32)
-        if parts is not None and parts.shape != (csr.rows,):
-            raise InvalidArgument(f"partition has shape {parts.shape}, expected ({csr.rows},)")
+        parts = None if partition is None else _shards_of_rows(partition, csr.rows, shards)
         callbacks = Callbacks(progress) if progress is not None else None
         c_progress = _native.Progress(
             lambda _, done, total: callbacks(Progress("upload", done, total)) if callbacks else None
@@ -333,3 +331,16 @@ def _restore(address: str, options: tuple[tuple[str, Any], ...]) -> Client:
 
 def _pointer(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+def _shards_of_rows(partition: Any, rows: int, shards: int) -> np.ndarray[Any, Any]:
+    given = np.asarray(partition)
+    if given.shape != (rows,):
+        raise InvalidArgument(f"partition has shape {given.shape}, expected ({rows},)")
+    if given.dtype.kind not in "iu":
+        raise InvalidArgument(f"partition is of {given.dtype}, expected integers")
+    outside = np.flatnonzero((given < 0) | (given >= shards))
+    if outside.size > 0:
+        first = outside[0]
+        raise InvalidArgument(f"partition[{first}] = {given[first]}, expected 0 to {shards - 1}")
+    return np.ascontiguousarray(given, np.int32)

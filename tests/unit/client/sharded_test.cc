@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,6 +106,34 @@ TEST(Sharded, OneThatIsWholeByThenIsAskedForAsAWhole) {
   // It says so again, and that is the end.
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_EQ(calls, 2);
+}
+
+TEST(Sharded, ACallOfShardsThatSayNothingEndsWhenItIsTo) {
+  v1::ServerInfo server_info;
+  server_info.set_max_chunk_bytes(1 << 20);
+  server_info.set_max_requests_per_stream(4);
+  server_info.add_node_addresses("127.0.0.1:1");
+  ScriptedServer server({{kServerInfo, {.replies = {wire::Encode(server_info)}}},
+                         {kGet, {.replies = {wire::Encode(InShards())}}},
+                         {kDownload, {.end = std::nullopt}}});
+  const auto client = Client::Connect(server.address(), {.max_attempts = 1});
+  ASSERT_TRUE(client.ok()) << client.status();
+  const Matrix matrix = client->MatrixNamed("g");
+  // From here on the client knows its shards.
+  ASSERT_TRUE(matrix.Info().ok());
+  Call<CsrMatrix> call = matrix.DownloadAsync();
+  EXPECT_FALSE(call.WaitFor(std::chrono::milliseconds(20)));
+  call.Cancel();
+  const absl::Status cancelled = call.Wait().status();
+  EXPECT_TRUE(absl::IsCancelled(cancelled)) << cancelled;
+  const absl::Status late = matrix.Download({.timeout = std::chrono::milliseconds(30)}).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  { const Call<CsrMatrix> abandoned = matrix.DownloadAsync(); }
+  // Products look at what they are given before anything is asked.
+  std::vector<float> b(2 * 3), c(4 * 3);
+  const absl::Status wrong =
+      matrix.Spmm(DenseView(b.data(), 2, 3), MutableDenseView(c.data(), 4, 3)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(wrong)) << wrong;
 }
 
 }  // namespace
