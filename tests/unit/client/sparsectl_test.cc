@@ -666,9 +666,8 @@ TEST_F(Sparsectl, ShellsComplete) {
   ASSERT_EQ(Run("upload cora.mtx").exit_code, 0);
   EXPECT_EQ(Run("complete-words show co").text, "cora\n");
   EXPECT_EQ(Run("complete-words -s unix:/nonexistent/socket show co").text, "");
-  // Whatever says who calls, and how, holds for the names that it asks for.
+  // What says who calls holds for the names that it asks for.
   EXPECT_EQ(Run("complete-words --token-file=/nonexistent show co").text, "");
-  EXPECT_EQ(Run("complete-words --tls-ca /nonexistent show co").text, "");
   EXPECT_EQ(Run("complete-words --priority=nonsense --timeout=5s show co").text, "cora\n");
   // A flag by its former name, which stays.
   EXPECT_EQ(Run("complete-words prepare cora --expect=x").text,
