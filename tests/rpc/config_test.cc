@@ -192,7 +192,7 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--threads=1", "--worker-slots=2"}, "worker-slots");
   ExpectWrong({"--in-memory", "--preparation-seconds=-1"}, "preparation-seconds");
   ExpectWrong({"--in-memory", "--scrub-interval=-1"}, "scrub-interval");
-  ExpectWrong({"--in-memory", "--log-level=loud"}, "'loud' is none of debug, error, info, warn");
+  ExpectWrong({"--in-memory", "--log-level=loud"}, "'loud' is none of debug, error, info, warn, warning");
   ExpectWrong({"--in-memory", "--log-format=xml"}, "'xml' is none of json, text");
   ExpectWrong({"--in-memory", "--no-such-flag"}, "no-such-flag");
   ExpectWrong({"--config=/no/such/file.yaml"}, "/no/such/file.yaml");
@@ -402,7 +402,7 @@ TEST(ConfigFile, EachErrorNamesFileLineColumnValueAndWhatIsAllowed) {
        "wrong.yaml:2:17: shutdown_grace: '.nan' is not a number of seconds from 0 to 86400\n"},
       {"in_memory: perhaps\n", "wrong.yaml:1:12: in_memory: 'perhaps' is neither true nor false\n"},
       {"in_memory: true\nlog_level: loud\n",
-       "wrong.yaml:2:12: log_level: 'loud' is none of debug, error, info, warn\n"},
+       "wrong.yaml:2:12: log_level: 'loud' is none of debug, error, info, warn, warning\n"},
       {"in_memory: true\ndata_dir: /d\n",
        "wrong.yaml:1:12: in_memory: data_dir (line 2) is set, too; one of them, not both\n"},
       {"in_memory: true\nthreads: 1\nworker_slots: 2\n",
