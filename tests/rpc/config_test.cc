@@ -192,7 +192,8 @@ TEST(CommandLine, WrongUse) {
   ExpectWrong({"--in-memory", "--threads=1", "--worker-slots=2"}, "worker-slots");
   ExpectWrong({"--in-memory", "--preparation-seconds=-1"}, "preparation-seconds");
   ExpectWrong({"--in-memory", "--scrub-interval=-1"}, "scrub-interval");
-  ExpectWrong({"--in-memory", "--log-level=loud"}, "'loud' is none of debug, error, info, warn, warning");
+  ExpectWrong({"--in-memory", "--log-level=loud"},
+              "'loud' is none of debug, error, info, warn, warning");
   ExpectWrong({"--in-memory", "--log-format=xml"}, "'xml' is none of json, text");
   ExpectWrong({"--in-memory", "--no-such-flag"}, "no-such-flag");
   ExpectWrong({"--config=/no/such/file.yaml"}, "/no/such/file.yaml");
