@@ -97,7 +97,10 @@ def query_of(clone, title):
     """The first query of a panel of the overview, with Grafana's variables filled in."""
     panels = json.loads((clone / "deploy/grafana/dashboards/sparsed.json").read_text())["panels"]
     [panel] = [panel for panel in panels if panel["title"] == title]
-    return panel["targets"][0]["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*")
+    expression = panel["targets"][0]["expr"]
+    for variable, value in (("$__rate_interval", "1m"), ("$instance", ".*"), ("$kind", "work")):
+        expression = expression.replace(variable, value)
+    return expression
 
 
 class Journey:
