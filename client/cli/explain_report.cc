@@ -13,6 +13,12 @@ namespace {
 
 /// A gain that is worth a sentence.
 constexpr double kWorth = 1.05;
+/// By the roof. Below that, what starting and ending a product take is all that there is.
+constexpr double kTinyMilliseconds = 1e-3;
+/// Nonzeros of a row that are few beside what a row itself takes.
+constexpr double kShortRow = 16;
+/// Columns above which more of them at once help little.
+constexpr int64_t kWide = 64;
 
 std::string NameOf(const ExplainedOperation& operation) {
   if (operation.operation == Operation::kSpgemm) return "S * S";
@@ -48,10 +54,20 @@ std::string MeasuredCell(const ExplainedOperation& o) {
   return o.trial_ms > 0 && o.k > 1 ? fmt::format("{:.4f} (K={})", o.trial_ms, o.trial_k) : "";
 }
 
-/// Operations a second that the plan's trial reached, and their share of what the device does.
+/// A product so small that no roof matters.
+bool IsTiny(const Explanation& e, const ExplainedOperation& o) {
+  const Roof roof = RoofOf(e, o);
+  return o.limit != "nothing" && roof.bytes_per_second > 0 && e.flops_per_second > 0 &&
+         Milliseconds(e, roof, roof.stored.moved_bytes) < kTinyMilliseconds;
+}
+
+/// Operations a second that the plan's trial reached, and their share of what arithmetic allows
+/// where that is what bounds it.
 std::string ReachedText(const Explanation& e, const ExplainedOperation& o) {
   const double flops_per_second = o.stored.flops / (1e-3 * o.measured_ms);
-  return fmt::format("{:.1f} GFLOP/s, {:.0f} % of what arithmetic allows", 1e-9 * flops_per_second,
+  const std::string reached = fmt::format("{:.1f} GFLOP/s", 1e-9 * flops_per_second);
+  if (o.cache_limit != "arithmetic") return reached;
+  return fmt::format("{}, {:.0f} % of what arithmetic allows", reached,
                      100 * flops_per_second / e.flops_per_second);
 }
 
@@ -67,7 +83,8 @@ std::string MeasuredText(const std::string& name, const Explanation& e, const Ex
                               : share == "in cache"
                                   ? ", where caches bound it and not memory"
                                   : fmt::format(", at {} of the memory roofline", share);
-    return fmt::format("measured: {:.4f} ms by {}{}", o.measured_ms, o.measured, where);
+    return fmt::format("measured when it was tuned: {:.4f} ms by {}{}", o.measured_ms, o.measured,
+                       where);
   }
   std::string text = o.operation == Operation::kSpgemm || o.plan_k == 0
                          ? fmt::format("served by {}", o.measured)
@@ -124,9 +141,23 @@ std::string TablesText(const Explanation& e) {
   if (!has_roof) return text;
   text += Wrapped(
       "  what the ROOF, the rate of memory, of the cache or of arithmetic, allows for the bytes "
-      "that are moved BY ROWS, and at BEST, if each was moved once",
+      "that are moved BY ROWS, and at BEST, if each was moved once; MEASURED: of the plan, when it "
+      "was tuned",
       "  ");
   return text;
+}
+
+/// What takes the time that no roof accounts for, and what to try.
+std::string OverheadText(const std::string& name, const ExplainedOperation& o) {
+  const bool dense = o.operation != Operation::kSpgemm;
+  const double longest_row =
+      dense && o.k > 0 ? o.stored.largest_row * o.stored.flops / (2 * static_cast<double>(o.k))
+                       : kShortRow;
+  return fmt::format(
+      "reads that wait for each other,{} and threads that start and wait: {}have it tuned again if "
+      "the machine was busy (sparsectl prepare {} --retune)",
+      longest_row > 0 && longest_row < kShortRow ? " short rows," : "",
+      dense && o.k < kWide ? "try wider products (more columns at once), or " : "", name);
 }
 
 /// Of what the last level cache holds.
@@ -142,32 +173,38 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
   }
   const Roof roof = RoofOf(e, o);
   const double milliseconds = Milliseconds(e, roof, o.inner.moved_bytes);
-  if (o.cache_limit == "arithmetic") {
-    return fmt::format(
-        "{}; arithmetic does: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: more "
-        "processors (--threads) or a GPU",
-        held, o.inner.flops, milliseconds, 1e-9 * e.flops_per_second);
-  }
   if (o.cache_limit == "overhead") {
     return fmt::format(
         "{}, and neither do arithmetic and the cache, which need {:.4f} ms of the {:.4f} ms that "
-        "it takes: the rest is reads that wait for each other, short rows, and threads that start "
-        "and "
-        "wait: wider products (more columns at once), or have it tuned again if the machine was "
-        "busy (sparsectl prepare {} --retune)",
-        held, milliseconds, o.measured_ms, name);
+        "its plan took when it was tuned; the rest is {}",
+        held, milliseconds, o.measured_ms, OverheadText(name, o));
+  }
+  const bool most = o.measured_ms <= 2 * milliseconds;
+  const std::string rest =
+      most ? ""
+           : fmt::format(
+                 "; of the {:.4f} ms that its plan took when it was tuned, the rest "
+                 "is {}",
+                 o.measured_ms, OverheadText(name, o));
+  if (o.cache_limit == "arithmetic") {
+    return fmt::format(
+        "{}; arithmetic {}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: more processors "
+        "(--threads) or a GPU{}",
+        held, most ? "does" : "does in part", o.inner.flops, milliseconds,
+        1e-9 * e.flops_per_second, rest);
   }
   return fmt::format(
-      "{}; the cache's own rate does: {} MiB go from it to the caches before it, of {} each, "
+      "{}; the cache's own rate {}: {} MiB go from it to the caches before it, of {} each, "
       "{:.4f} ms at {:.1f} GB/s: f16 or bf16 values, or more processors (--threads), whose caches "
-      "add up",
-      held, MiB(o.inner.moved_bytes), Bytes(e.inner_cache_bytes), milliseconds,
-      1e-9 * e.cache_bytes_per_second);
+      "add up{}",
+      held, most ? "does" : "does in part", MiB(o.inner.moved_bytes), Bytes(e.inner_cache_bytes),
+      milliseconds, 1e-9 * e.cache_bytes_per_second, rest);
 }
 
 std::string LimitText(const std::string& name, const Explanation& e, const ExplainedOperation& o) {
   const Movement& m = o.stored;
   if (o.limit == "nothing") return "there is nothing to multiply";
+  if (IsTiny(e, o)) return "too small: starting and ending a product is all that takes time";
   if (o.limit == "cache") return CacheLimitText(name, e, o);
   if (o.limit == "arithmetic") {
     return fmt::format("arithmetic: {:.1f} operations a byte, the device has {:.1f}",
@@ -186,19 +223,44 @@ std::string LimitText(const std::string& name, const Explanation& e, const Expla
   return "memory bandwidth: next to nothing is fetched twice";
 }
 
-std::string GainText(const Explanation& e, const ExplainedOperation& o) {
-  if (o.limit == "nothing") return "";
-  // No order helps what the cache's bytes do not bound.
+/// What other schedules gain: orders of the rows, or parts of them that fit the cache.
+std::string GainText(const std::string& name, const Explanation& e, const ExplainedOperation& o) {
+  if (o.limit == "nothing" || IsTiny(e, o)) return "";
+  // No schedule helps what the cache's bytes do not bound.
   if (o.limit == "cache" && o.cache_limit != "cache_bandwidth") return "";
   if (o.greatest_gain < kWorth) return "a reordering has nothing to gain";
-  std::string text = fmt::format("a reordering gains {:.2f}x at most", o.greatest_gain);
-  if (o.known_gain < kWorth) return text + ", and none is known that does";
+  std::string text = fmt::format(
+      "if each byte moved once: {:.2f}x, the most that any schedule "
+      "gains",
+      o.greatest_gain);
+  if (o.known_gain < kWorth)
+    return text + "; a reordering that gains is not known, and parts of the rows do not";
   const Roof roof = RoofOf(e, o);
-  const double best = std::min(roof.reordered.moved_bytes, roof.reordered.partition_bytes);
-  const bool by_order = best < std::min(roof.stored.moved_bytes, roof.stored.partition_bytes);
-  return text + fmt::format(", {:.2f}x by {}", o.known_gain,
-                            by_order ? "rows in the order of " + e.reordered_by
-                                     : std::string("parts of the rows as they are"));
+  const Movement& stored = roof.stored;
+  const double as_they_are =
+      Milliseconds(e, roof, stored.moved_bytes) /
+      Milliseconds(e, roof, std::min(stored.moved_bytes, stored.partition_bytes));
+  // An order that adds next to nothing is not what gains.
+  if (o.known_gain < kWorth * as_they_are) {
+    return text +
+           fmt::format(
+               "; {:.2f}x by parts of the rows as they are, to which a reordering adds nothing "
+               "known: "
+               "no flag asks for parts, they are a kernel's schedule (sparsectl prepare {} "
+               "--retune times the kernels that there are){}",
+               as_they_are, name,
+               o.operation == Operation::kSpmm && o.k == 1
+                   ? fmt::format("; it counts values, and not the {} bytes that are "
+                                 "fetched for each",
+                                 e.line_bytes)
+                   : "");
+  }
+  const bool in_parts = roof.reordered.partition_bytes < roof.reordered.moved_bytes;
+  text += fmt::format("; a reordering gains {:.2f}x, by {}rows in the order of {}", o.known_gain,
+                      in_parts ? "parts of " : "", e.reordered_by);
+  if (o.operation != Operation::kSpmm) return text;
+  return text + fmt::format(" (sparsectl prepare {} --pipeline={} --tune-for=spmm:{})", name,
+                            e.reordered_by, o.k);
 }
 
 /// Of the rates, how far they can be trusted.
@@ -278,7 +340,8 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
   text += fmt::format("\n{}\n", TablesText(e));
   for (const ExplainedOperation& o : e.operations) {
     text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(name, e, o)), "  ");
-    for (const std::string& more : {GainText(e, o), MeasuredText(name, e, o, assumed_cache)}) {
+    for (const std::string& more :
+         {GainText(name, e, o), MeasuredText(name, e, o, assumed_cache)}) {
       if (!more.empty()) text += Wrapped("  " + more, "    ");
     }
     for (const std::string& more : DistributionTexts(o)) text += Wrapped("  " + more, "      ");

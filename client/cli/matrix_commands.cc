@@ -27,7 +27,8 @@ std::string UseText(const PlanInfo& plan) {
   const std::string rate = plan.requests_per_second >= 0.005
                                ? fmt::format("{:.2f}", plan.requests_per_second)
                                : std::string();
-  return plan.in_use ? rate + "*" : rate;
+  if (!plan.in_use) return rate;
+  return rate.empty() ? "*" : rate + " *";
 }
 
 std::string Since(const PlanInfo& plan) {
@@ -128,7 +129,7 @@ std::string DetailsText(const MatrixInfo& info) {
     text += fmt::format("shared with  {}{}\n", share.with == "*" ? "all" : share.with,
                         share.write ? ", who may write" : "");
   }
-  text += PlansText(info);
+  text += PlansText(info) + UnsureText(info);
   Table layouts({"KIND", "BYTES", "BUILD s", "PIPELINE"});
   for (const LayoutInfo& layout : info.layouts) {
     layouts.Add({layout.kind, Bytes(layout.bytes), fmt::format("{:.3f}", layout.build_seconds),

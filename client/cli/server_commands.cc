@@ -77,10 +77,12 @@ absl::StatusOr<Report> Stats(const Client& client) {
   Report report{ToJson(*stats), ""};
   report.text = fmt::format(
       "up            {:.0f} s, devices busy {:.1f} s\n"
-      "holds         {} matrices, {} patterns, {} buffers\n"
-      "under way     {} requests, {} preparations (running and waiting)\n",
-      stats->uptime_seconds, stats->device_busy_seconds, stats->matrices, stats->patterns,
-      stats->dense_matrices, stats->requests_in_flight, stats->preparations_pending);
+      "holds         {}, {}, {}\n"
+      "under way     {}, {} (running and waiting)\n",
+      stats->uptime_seconds, stats->device_busy_seconds,
+      Counted(stats->matrices, "matrix", "matrices"), Counted(stats->patterns, "pattern"),
+      Counted(stats->dense_matrices, "buffer"), Counted(stats->requests_in_flight, "request"),
+      Counted(stats->preparations_pending, "preparation"));
   Table devices({"DEVICE", "MEMORY IN USE", "OF", "MOST SO FAR", "KEPT", "SET ASIDE"});
   for (const DeviceUse& device : stats->devices) {
     devices.Add({device.name, Bytes(device.memory_bytes), Bytes(device.memory_limit_bytes),

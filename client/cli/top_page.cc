@@ -204,13 +204,13 @@ Json TopJson(const ServerInfo& server, const Look* before, const Look& now) {
 std::string TopText(const Json& page, int lines) {
   const auto uptime = std::chrono::duration<double>(page["uptime_seconds"].get<double>());
   const std::string heading = fmt::format(
-      "sparsed {}, up {}; {} matrices of {} patterns, {} buffers\n"
-      "{} requests in flight, {} preparations; rates of the last {:.1f} s\n",
+      "sparsed {}, up {}; {} of {}, {}\n"
+      "{} in flight, {}; rates of the last {:.1f} s\n",
       page["version"].get<std::string>(),
       Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(uptime)),
-      Count(page["matrices"]), Count(page["patterns"]), Count(page["buffers"]),
-      Count(page["requests_in_flight"]), Count(page["preparations_pending"]),
-      page["seconds"].get<double>());
+      Counted(page["matrices"], "matrix", "matrices"), Counted(page["patterns"], "pattern"),
+      Counted(page["buffers"], "buffer"), Counted(page["requests_in_flight"], "request"),
+      Counted(page["preparations_pending"], "preparation"), page["seconds"].get<double>());
 
   Table devices({"DEVICE", "BUSY SLOTS", "WAITING", "MEMORY IN USE", "OF", "KEPT", "SET ASIDE"},
                 {"KEPT", "SET ASIDE"});

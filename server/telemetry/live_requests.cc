@@ -15,6 +15,8 @@ namespace {
 constexpr double kRateHalfLife = 30, kLatencyHalfLife = 60;  // seconds
 /// A matrix that was not used for so long has no use.
 constexpr auto kForgotten = std::chrono::minutes(5);
+/// Requests a second that are shown as none.
+constexpr double kResting = 0.005;
 
 int LiveOpOf(Op op) { return std::min(static_cast<int>(op), kLiveOps - 1); }
 static_assert(static_cast<int>(Op::kSpmm) == 0 && static_cast<int>(Op::kChain) == kLiveOps - 2);
@@ -189,6 +191,8 @@ MatrixUse LiveRequests::UseOf(std::string_view tenant, std::string_view matrix,
   if (now - use->used > kForgotten) return of;
   use->Pass(now);
   of.per_second = use->per_second;
+  // What was long ago is no latency of today's.
+  if (of.per_second < kResting) return of;
   of.p50 = use->latencies.Quantile(0.5);
   of.p99 = use->latencies.Quantile(0.99);
   return of;

@@ -19,7 +19,7 @@ std::string_view NameOf(Part part) {
   constexpr std::array<std::string_view, kParts> kNames = {
       "operands and results on their way (receive, send)",
       "waiting for a worker slot (queue)",
-      "the disk, memory or a first use (setup)",
+      "making ready what it needs (setup)",
       "copies to and from the GPU (to_device, from_device)",
       "the multiplication (kernel)",
       "between the phases"};
@@ -39,8 +39,8 @@ std::string Remedy(Part part, std::string_view transport, std::string_view matri
       return "The device is busy: wider products instead of many narrow ones, more worker slots "
              "for small requests on a CPU, or another server";
     case Part::kSetup:
-      return "After a start it goes away; if it stays, matrices are read from the disk again and "
-             "again: raise --host-memory";
+      return "After a start it goes away; if it stays, what was dropped for want of memory is "
+             "fetched or built again and again: raise --host-memory";
     case Part::kCopies:
       return "Keep operands and results on the server (sparsectl buffers), or in memory that the "
              "caller shares with it";

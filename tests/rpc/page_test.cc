@@ -488,6 +488,12 @@ TEST(LiveRequests, RatesFadeAndPointsPass) {
   EXPECT_NEAR(live.UseOf("t", "web", now + std::chrono::seconds(30)).per_second, 5, 0.5);
   EXPECT_EQ(live.UseOf("t", "web", now + std::chrono::minutes(10)).p50, 0);
   EXPECT_EQ(live.UseOf("other", "web", now).per_second, 0);
+  live.End(RecordOf("t", "rare", 0.01), now);
+  EXPECT_GT(live.UseOf("t", "rare", now).p50, 0);
+  const server::MatrixUse resting = live.UseOf("t", "rare", now + std::chrono::minutes(2));
+  EXPECT_GT(resting.per_second, 0);
+  EXPECT_EQ(resting.p50, 0) << "shown as nothing, sorted as nothing";
+  EXPECT_EQ(resting.p99, 0);
   const auto points = live.Points("t", now);
   EXPECT_EQ(points[points.size() - 2].requests[0], 20u);
   EXPECT_EQ(live.Points("other", now)[100].requests[0], 0u);

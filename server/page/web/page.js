@@ -421,11 +421,11 @@ class Chart {
     this.figure.replaceChildren(...parts);
     const ago = (points - 1 - index) * this.step;
     const shown = this.series.filter((one) => one.values.some((value) => value > 0));
-    const text = shown.map((one) =>
-      `${one.name} ${one.values[index] > 0 ? this.format(one.values[index]) : NONE}`).join(' · ');
+    const text = shown.filter((one) => one.values[index] > 0).map((one) =>
+      `${one.name} ${this.format(one.values[index])}`).join(' · ');
     this.readout.textContent = shown.length === 0 ? this.empty :
         `${ago < 2 * this.step ? `in the last ${this.step} s` : `${seconds(ago)} ago`}: ` +
-        `${text} ${this.unit}`;
+        (text ? `${text} ${this.unit}` : 'nothing');
     this.figure.setAttribute('aria-label', `${this.title}. ${this.readout.textContent}`);
     replace(this.names, h('ul', {class: 'legend'}, this.series.map((one, n) =>
       one.values.some((value) => value > 0) ?
@@ -573,9 +573,9 @@ function matrixColumns() {
     {title: 'Rate', sort: 'rate', right: true, brief: true,
      cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
     {title: 'Median', sort: 'p50', right: true, brief: true, class: 'middle',
-     cell: (row) => latencyOf(row, row.p50)},
+     cell: (row) => seconds(row.p50)},
     {title: '99 %', sort: 'p99', right: true, brief: true, class: 'wide',
-     cell: (row) => latencyOf(row, row.p99)},
+     cell: (row) => seconds(row.p99)},
     {title: 'Speed-up', sort: 'gain', right: true, brief: true, cell: (row) => gain(row.gain)},
     {title: 'Roofline', sort: 'roofline', right: true, brief: true, class: 'wide',
      cell: roofline},
@@ -585,8 +585,6 @@ function matrixColumns() {
       NONE},
   ];
 }
-/** Of what is used at all now: what was long ago is no latency of today's. */
-const latencyOf = (row, value) => row.rate < 0.005 ? NONE : seconds(value);
 /** Of memory's roof; what the last level cache holds is below another. */
 function roofline(row) {
   return row.roof === 'cache' ? h('span', {class: 'dim',
@@ -695,6 +693,7 @@ const CANDIDATE_COLUMNS = [
   {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel ? kernel(row.kernel) : NONE},
   {title: 'Signature', class: 'signature', cell: signature},
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
+  {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
   {title: 'Speed-up', cell: (row) => row.gain === undefined ? NONE :
     [meter((row.gain || 0) / 4, 0.25), gain(row.gain)]},
   {title: 'Roofline', right: true, class: 'wide', cell: roofline},

@@ -630,7 +630,7 @@ TEST_F(Sparsectl, TopAndWatchShowWhatHappens) {
   ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
   const Said top = Run("top --once --interval=0.1");
   EXPECT_EQ(top.exit_code, 0) << top.text;
-  for (const char* word : {"1 matrices of 1 patterns", "DEVICE", "cpu", "OPERATION", "upload",
+  for (const char* word : {"1 matrix of 1 pattern, ", "DEVICE", "cpu", "OPERATION", "upload",
                            "TENANT", "default", "HOST MEMORY FOR", "matrices"}) {
     EXPECT_THAT(top.text, HasSubstr(word));
   }

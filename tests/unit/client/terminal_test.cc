@@ -384,7 +384,9 @@ TEST(Explanation, SaysWhatWasMeasuredAndOfWhichK) {
   e.operations[0].roofline_share = 1.7;
   e.operations[0].roof = "cache";
   text = ExplanationText("m", e, false);
-  EXPECT_THAT(text, HasSubstr("measured: 5.5000 ms by cpu.csr.row_balanced on csr, where caches"));
+  EXPECT_THAT(
+      text, HasSubstr("measured when it was tuned: 5.5000 ms by cpu.csr.row_balanced on csr, where "
+                      "caches"));
   EXPECT_THAT(text, HasSubstr(", cache of 1.0 MiB"));
   text = ExplanationText("m", e, true);
   EXPECT_THAT(text, HasSubstr(", assumed cache of 1.0 MiB"));
@@ -420,8 +422,16 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   text = ExplanationText("m", e, false);
   EXPECT_THAT(text, HasSubstr("the cache's own rate does: 3814.70 MiB go from it to the caches "
                               "before it, of 2.0 MiB each, 40.0000 ms at 100.0 GB/s"));
-  EXPECT_THAT(text, HasSubstr("a reordering gains 4.00x at most, 2.70x by rows in the order of"));
+  EXPECT_THAT(text,
+              HasSubstr("if each byte moved once: 4.00x, the most that any schedule gains; a "
+                        "reordering gains 2.70x, by rows in the order of breadth_first "
+                        "(sparsectl prepare m --pipeline=breadth_first --tune-for=spmm:100)"));
   EXPECT_THAT(text, HasSubstr("BEST ms"));
+  o.measured_ms = 100;
+  text = ExplanationText("m", e, false);
+  EXPECT_THAT(text, HasSubstr("the cache's own rate does in part"));
+  EXPECT_THAT(text, HasSubstr("of the 100.0000 ms that its plan took when it was tuned, the rest"));
+  o.measured_ms = 0;
   o.cache_limit = "arithmetic";
   e.flops_per_second = 1e9;
   EXPECT_THAT(ExplanationText("m", e, false),
@@ -430,8 +440,91 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   o.measured_ms = 9000;
   EXPECT_THAT(
       ExplanationText("m", e, false),
-      testing::AllOf(HasSubstr("which need 1000.0000 ms of the 9000.0000 ms that it takes"),
-                     HasSubstr("csr.row_balanced on csr: 0.1 GFLOP/s, 11 % of what arithmetic")));
+      testing::AllOf(HasSubstr("which need 1000.0000 ms of the 9000.0000 ms that its plan took "
+                               "when it was tuned; the rest is reads"),
+                     HasSubstr("csr.row_balanced on csr: 0.1 GFLOP/s\n"),
+                     testing::Not(HasSubstr("short rows")), testing::Not(HasSubstr("wider"))));
+  o.k = 8;
+  o.stored.largest_row = 10 / (o.stored.flops / 16);
+  EXPECT_THAT(ExplanationText("m", e, false),
+              testing::AllOf(HasSubstr("short rows"), HasSubstr("try wider products")));
+  o.cache_limit = "arithmetic";
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("GFLOP/s, 11 % of what arithmetic allows"));
+}
+
+TEST(Explanation, PartsOfTheRowsAreNoReordering) {
+  Explanation e = Explained();
+  ExplainedOperation& o = e.operations[0];
+  o.reordered.moved_bytes = 4.1e9;
+  o.reordered.partition_bytes = 1.99e9;
+  o.known_gain = 4 / 1.99;
+  const Width wide(1000);
+  std::string text = ExplanationText("m", e, false);
+  EXPECT_THAT(text, HasSubstr("2.00x by parts of the rows as they are, to which a reordering adds "
+                              "nothing known: no flag asks for parts"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("in the order of breadth_first (")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("64 bytes that")));
+  o.k = 1;
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("not the 64 bytes that are fetched"));
+  o.reordered.partition_bytes = 1e9;
+  o.known_gain = 4;
+  EXPECT_THAT(
+      ExplanationText("m", e, false),
+      HasSubstr("a reordering gains 4.00x, by parts of rows in the order of breadth_first"));
+  o.known_gain = 1;
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("a reordering that gains is not known"));
+}
+
+TEST(Explanation, TinyMatricesGetNoAdvice) {
+  Explanation e = Explained();
+  ExplainedOperation& o = e.operations[0];
+  o.stored = {.flops = 2, .footprint_bytes = 36, .partition_bytes = 36, .moved_bytes = 104};
+  o.inner = o.inner_reordered = o.reordered = o.stored;
+  o.greatest_gain = o.known_gain = 2.88;
+  o.cache_limit = "cache_bandwidth";
+  e.cache_bytes_per_second = 3e10;
+  const Width wide(1000);
+  for (const char* limit : {"cache", "cache_misses"}) {
+    o.limit = limit;
+    EXPECT_THAT(ExplanationText("m", e, false),
+                testing::AllOf(HasSubstr("SpMM K=100: too small: starting and ending a product"),
+                               testing::Not(HasSubstr("2.88x")), testing::Not(HasSubstr("f16"))));
+  }
+}
+
+TEST(UnsureText, SaysWhichPlansWereTimedOnABusyMachine) {
+  MatrixInfo info;
+  info.name = "m";
+  PlanInfo& plan = info.plans.emplace_back();
+  plan.problem_class = {Operation::kSpmm, false, 128};
+  plan.recipe = "aspt";
+  plan.kernel = "cpu.aspt";
+  plan.device = "cpu";
+  plan.baseline_ms = 48;
+  plan.plan_ms = 44;
+  const auto measured = [&](const char* recipe, const char* kernel, double baseline_ms) {
+    Measurement& m = info.measurements.emplace_back();
+    m.problem_class = plan.problem_class;
+    m.recipe = recipe;
+    m.kernel = kernel;
+    m.device = "cpu";
+    m.k = 128;
+    m.baseline_ms = baseline_ms;
+  };
+  EXPECT_EQ(UnsureText(info), "") << "nothing was timed";
+  measured("aspt", "cpu.aspt", 48);
+  measured("csr", "cpu.csr.rows", 47);
+  EXPECT_EQ(UnsureText(info), "");
+  measured("csr", "cpu.csr.slab", 3.2);
+  const Width wide(1000);
+  EXPECT_THAT(UnsureText(info), HasSubstr("spmm K=128: timed on a busy machine: plain CSR took "
+                                          "3.200 to 48.000 ms from turn to turn"));
+  EXPECT_THAT(UnsureText(info), HasSubstr("(sparsectl prepare m --retune)"));
+  plan.plan_ms = 1;
+  EXPECT_EQ(UnsureText(info), "") << "it gains more than that";
+  plan.plan_ms = 44;
+  info.measurements.back().type = ValueType::kF64;
+  EXPECT_EQ(UnsureText(info), "") << "of another matrix's values";
 }
 
 TEST(Explanation, BeginsWithWhereTheTimeOfRequestsWent) {
