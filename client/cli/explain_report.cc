@@ -230,11 +230,10 @@ std::string GainText(const std::string& name, const Explanation& e, const Explai
   if (o.limit == "cache" && o.cache_limit != "cache_bandwidth") return "";
   if (o.greatest_gain < kWorth) return "a reordering has nothing to gain";
   std::string text = fmt::format(
-      "if each byte moved once: {:.2f}x, the most that any schedule "
-      "gains",
-      o.greatest_gain);
-  if (o.known_gain < kWorth)
-    return text + "; a reordering that gains is not known, and parts of the rows do not";
+      "if each byte moved once: {:.2f}x, the most that any schedule gains", o.greatest_gain);
+  if (o.known_gain < kWorth) {
+    return text + "; no known reordering gains anything, nor do parts of the rows";
+  }
   const Roof roof = RoofOf(e, o);
   const Movement& stored = roof.stored;
   const double as_they_are =
@@ -244,14 +243,13 @@ std::string GainText(const std::string& name, const Explanation& e, const Explai
   if (o.known_gain < kWorth * as_they_are) {
     return text +
            fmt::format(
-               "; {:.2f}x by parts of the rows as they are, to which a reordering adds nothing "
-               "known: "
+               "; {:.2f}x by parts of the rows as they are, to which no known reordering adds; "
                "no flag asks for parts, they are a kernel's schedule (sparsectl prepare {} "
                "--retune times the kernels that there are){}",
                as_they_are, name,
                o.operation == Operation::kSpmm && o.k == 1
-                   ? fmt::format("; it counts values, and not the {} bytes that are "
-                                 "fetched for each",
+                   ? fmt::format("; of the operand, parts count values, BY ROWS the {} bytes "
+                                 "that are fetched for one",
                                  e.line_bytes)
                    : "");
   }
