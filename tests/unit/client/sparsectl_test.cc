@@ -289,6 +289,53 @@ TEST_F(Sparsectl, UploadsSeveralFilesAndStandardInput) {
   ExpectSays("upload c.txt --replace --format=hdf5", 2, "hdf5 is none of mtx, npz, npy, edges");
 }
 
+/// The command that an error message proposes.
+std::string Proposed(const std::string& said, const std::string& begin) {
+  const size_t at = said.find(begin);
+  if (at == said.npos) return "";
+  return said.substr(at, said.find_first_of("(\n", said.find("--name=", at)) - at);
+}
+
+TEST_F(Sparsectl, AProposedCommandMakesTheMatrixThatWasAskedFor) {
+  const std::string sparsectl = SPARSECTL_PROGRAM;
+  // As pasted: what it says, and the matrix.
+  const auto paste = [&](const std::string& command) {
+    std::ofstream(folder_ + "/paste.sh") << command;
+    return Run("info > /dev/null; export SPARSED_SERVER=" + server_.address() +
+               " PATH=" + sparsectl.substr(0, sparsectl.rfind('/')) + ":$PATH; bash paste.sh");
+  };
+  std::ofstream(folder_ + "/names.txt") << "alice bob\nbob carol\ncarol alice\ndora alice\n";
+  std::string command = Proposed(Run("upload names.txt --name=nm --undirected --type=f64 --replace "
+                                     "--time-to-live=7d --timeout=50s")
+                                     .text,
+                                 "awk");
+  EXPECT_THAT(command, HasSubstr("| sparsectl upload - --name=nm --type=f64 --undirected "));
+  for (const char* flag : {" --replace", " --time-to-live=7d", " --timeout=50s"}) {
+    EXPECT_THAT(command, HasSubstr(flag));
+  }
+  EXPECT_THAT(command, Not(HasSubstr("--server"))) << "that is the environment's";
+  EXPECT_THAT(paste(command).text, HasSubstr("uploaded nm: 4 x 4, 8 nonzeros, f64"));
+
+  // Indices count on from where they did, and the fourth column is still the fourth.
+  std::ofstream(folder_ + "/w.csv") << "from,to,year,x\nann,bob,1999,3\nbob,cid,2000,4\n";
+  command = Proposed(Run("upload w.csv --one-based --weight-column=4 --shape=3x3").text, "awk");
+  EXPECT_THAT(command, HasSubstr("upload - --name=w --one-based --weight-column=4 --shape=3x3"));
+  EXPECT_THAT(paste(command).text, HasSubstr("uploaded w: 3 x 3, 2 nonzeros"));
+  ExpectSays("download w --out=w.mtx", 0, "wrote w.mtx");
+  std::ifstream written(folder_ + "/w.mtx");
+  const std::string mtx{std::istreambuf_iterator<char>(written), {}};
+  EXPECT_THAT(mtx, AllOf(HasSubstr("\n1 2 3\n"), HasSubstr("\n2 3 4\n")));
+
+  std::ofstream(folder_ + "/d.gr") << "p sp 3 2\na 1 2 5\na 2 3 6\n";
+  command = Proposed(Run("upload d.gr --one-based --replace").text, "awk");
+  EXPECT_THAT(command, testing::EndsWith("upload - --name=d --one-based --replace"));
+  EXPECT_THAT(paste(command).text, HasSubstr("uploaded d: 3 x 3, 2 nonzeros"));
+  std::ofstream(folder_ + "/m.mtx.bz2") << "BZh91AY";
+  ExpectSays("upload m.mtx.bz2 --tune-for=spmm^T:8 --tune-for=spmm:8", 3,
+             "| sparsectl upload - --name=m --tune-for=spmm^T:8 --tune-for=spmm:8");
+  ExpectSays("upload w.csv --name='a b'", 2, "--name: \"a b\" is no name: names of matrices have");
+}
+
 /// Commands that help shows, and lines of their examples.
 std::vector<std::string> Block(const std::string& help, const std::string& heading) {
   std::vector<std::string> block;
@@ -428,7 +475,7 @@ TEST_F(Sparsectl, CommandsOfErrorsCanBePasted) {
   EXPECT_EQ(paste("upload people.txt"), 0);
   ExpectSays("list", 0, "people");
   EXPECT_EQ(paste("upload 'two people.txt' --name=x"), 0);
-  ExpectSays("show two-people", 0, "3 x 3, 2 nonzeros");
+  ExpectSays("show x", 0, "3 x 3, 2 nonzeros");
   ASSERT_EQ(std::system(("gzip -n '" + folder_ + "/people.txt'").c_str()), 0);
   EXPECT_EQ(Run("delete people").exit_code, 0);
   EXPECT_EQ(paste("upload people.txt.gz"), 0);
