@@ -349,15 +349,15 @@ std::vector<std::string> Block(const std::string& help, const std::string& headi
   return block;
 }
 
-/// Of all pages of help, one after the other in one folder and on one server, as a newcomer pastes
-/// them: the first one's matrix is there for those behind.
+/// Of all pages of help, each for whom it is the first: there are no files, matrices or buffers but
+/// those that its own lines make.
 TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
   const std::string sparsectl = SPARSECTL_PROGRAM;
   const std::string path = sparsectl.substr(0, sparsectl.rfind('/'));
   // Snapshots are of what is on disk.
   const Folder data;
   const ServerProcess durable({"--data-dir=" + data.path() + "/data"});
-  Connect(durable);
+  const Client client = Connect(durable);
   std::vector<std::string> commands = {""};
   const auto add_commands_of = [&](const std::string& command) {
     const std::string before = command.empty() ? "" : command + " ";
@@ -379,6 +379,20 @@ TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
     std::string script = "cd " + folder_ + " && export PATH=" + path +
                          ":$PATH SPARSED_SERVER=" + durable.address() + "\nset -e\n";
     for (const std::string& line : lines) script += line + "\n";
+    if (!inner) {
+      for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+        std::filesystem::remove_all(entry.path());
+      }
+      const auto matrices = client.ListMatrices();
+      const auto buffers = client.ListDense();
+      ASSERT_TRUE(matrices.ok() && buffers.ok());
+      for (const MatrixInfo& info : *matrices) {
+        ASSERT_TRUE(client.MatrixNamed(info.name).Delete().ok());
+      }
+      for (const DenseInfo& info : *buffers) {
+        ASSERT_TRUE(client.DenseNamed(info.name).Delete().ok());
+      }
+    }
     std::ofstream(folder_ + ".sh") << script;
     const int status = std::system(("bash " + folder_ + ".sh > " + folder_ + ".said 2>&1").c_str());
     std::ifstream said(folder_ + ".said");
