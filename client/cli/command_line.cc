@@ -93,6 +93,7 @@ void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char
                       "columns of the dense operand, is rounded up to 1, 8, 16, 32, 64, 128, 256, "
                       "512 or 1024: widths in between share a plan",
                       standard))
+      ->type_name("spmm:K|spmm^T:K|sddmm:K|spgemm")
       ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
 }
 
@@ -105,9 +106,8 @@ CLI::Option* AddOut(CLI::App* group, OutputArguments& output) {
 }
 
 void AddOutputFormat(CLI::App* command, CLI::Option* out, OutputArguments& output) {
-  command
-      ->add_option("--format", output.format,
-                   "Its format, whatever its ending: mtx, npz, edges, npy or metis")
+  command->add_option("--format", output.format, "Its format, whatever its ending")
+      ->type_name("mtx|npz|edges|npy|metis")
       ->check([](const std::string& text) { return Refusal(ParseFileFormat(text)); })
       ->needs(out);
 }

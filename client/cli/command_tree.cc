@@ -46,8 +46,9 @@ void AddShare(CLI::App& app, Invocation& invocation) {
       AddCommand(app, "share",
                  "Let other tenants use a matrix; they call it TENANT~NAME, with the "
                  "name of your tenant",
-                 {"share cora --with=inference", "share cora --with=all",
-                  "share cora --with=training --write", "share cora --with=inference --revoke"});
+                 {"generate matrix 1000x1000 --out=g.mtx", "upload g.mtx --replace --wait",
+                  "share g --with=inference", "share g --with=all",
+                  "share g --with=training --write", "share g --with=inference --revoke"});
   auto arguments = std::make_shared<ShareArguments>();
   AddName(share, arguments->name);
   share->add_option("--with", arguments->with, "A tenant, or all of them")
@@ -98,7 +99,8 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
       app, "show",
       "Show a matrix: properties, plans, layouts, what became of each transform pipeline and "
       "why, measurements",
-      {"show cora", "show cora --features"});
+      {"generate matrix 1000x1000 --out=g.mtx", "upload g.mtx --replace --wait", "show g",
+       "show g --features"});
   auto shown = std::make_shared<ShowArguments>();
   AddName(show, shown->name);
   show->add_flag("--features", shown->features,
@@ -109,8 +111,9 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
 
   CLI::App* prepare =
       AddCommand(app, "prepare", "Tune a matrix for further problem signatures, or once more",
-                 {"prepare cora --tune-for=sddmm:64 --wait", "prepare cora --retune",
-                  "prepare cora --tune-for=spmm:128 --pipeline=\"aspt(panel=256)\" --wait"});
+                 {"generate matrix 1000x1000 --out=g.mtx", "upload g.mtx --replace --wait",
+                  "prepare g --tune-for=sddmm:64 --wait", "prepare g --retune",
+                  "prepare g --tune-for=spmm:128 --pipeline=\"aspt(panel=256)\" --wait"});
   auto prepared = std::make_shared<PrepareArguments>();
   AddName(prepare, prepared->name);
   AddTuneFor(prepare, prepared->expect, "what there are plans for, or spmm:128");
@@ -136,7 +139,8 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   prepare->callback([&invocation, prepared] {
     invocation.run = [prepared](const Client& client) { return Prepare(client, *prepared); };
   });
-  AddNamed(app, invocation, "wait", "Wait until a matrix is prepared", {"wait cora"}, Wait);
+  AddNamed(app, invocation, "wait", "Wait until a matrix is prepared",
+           {"generate matrix 1000x1000 --out=g.mtx", "upload g.mtx --replace", "wait g"}, Wait);
   AddDelete(app, invocation);
   AddRename(app, invocation);
   AddCopy(app, invocation);
@@ -146,8 +150,10 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
 }
 
 void AddSpy(CLI::App& app, Invocation& invocation) {
-  CLI::App* spy = AddCommand(app, "spy", "The pattern of a matrix as a picture in the terminal",
-                             {"spy cora", "spy cora --width=100 --colour=always > cora.ansi"});
+  CLI::App* spy =
+      AddCommand(app, "spy", "The pattern of a matrix as a picture in the terminal",
+                 {"generate matrix 1000x1000 --out=g.mtx", "upload g.mtx --replace --wait", "spy g",
+                  "spy g --width=100 --colour=always > g.ansi"});
   auto s = std::make_shared<SpyArguments>();
   AddName(spy, s->name);
   spy->add_option("--width", s->width, "Characters across (default: the terminal's)")
@@ -173,8 +179,8 @@ void AddMeasurements(CLI::App& app, Invocation& invocation) {
   CLI::App* command = AddCommand(
       app, "measurements",
       "Everything that was measured: kernels and layouts, of one matrix's pattern or of all",
-      {"measurements cora", "measurements --csv > measurements.csv",
-       "measurements --all --out=measurements.jsonl.gz"});
+      {"generate matrix 1000x1000 --out=g.mtx", "upload g.mtx --replace --wait", "measurements g",
+       "measurements --csv > measurements.csv", "measurements --all --out=measurements.jsonl.gz"});
   auto arguments = std::make_shared<MeasurementsArguments>();
   CLI::Option* name =
       command->add_option("NAME", arguments->name, "The matrix (default: all of yours)");
@@ -242,7 +248,8 @@ void AddGenerate(CLI::App& app, Invocation& invocation) {
 void AddExplain(CLI::App& app, Invocation& invocation) {
   CLI::App* explain = AddCommand(
       app, "explain", "What limits products with a matrix, and what a reordering could gain",
-      {"explain cora", "explain cora --k=512 --device=cpu", "explain cora --cache=1.5MiB"});
+      {"generate matrix 1000x1000 --out=g.mtx", "upload g.mtx --replace --wait", "explain g",
+       "explain g --k=512 --device=cpu", "explain g --cache=1.5MiB"});
   auto e = std::make_shared<ExplainArguments>();
   AddName(explain, e->name);
   explain->add_option("--k", e->k, "K, the columns of SpMM's dense operand")
@@ -252,8 +259,10 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
       ->add_option("--cache", e->cache_bytes,
                    "Bytes of the last level cache, as in 1.5MiB (default: the device's)")
       ->transform(Size());
-  explain->add_option("--device", e->device,
-                      "cpu or cuda:0 (default: the GPU if the server uses one)");
+  explain
+      ->add_option("--device", e->device,
+                   "Which; another GPU is cuda:1 (default: the GPU if the server uses one)")
+      ->type_name("cpu|cuda:0");
   explain->callback([&invocation, e] {
     invocation.run = [e](const Client& client) { return Explain(client, *e); };
   });

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "absl/strings/ascii.h"
+
 namespace sparsed::cli {
 namespace {
 
@@ -45,7 +47,8 @@ bool TakesValue(const CLI::Option& option) { return option.get_items_expected_ma
 
 std::string TypeOf(const CLI::Option& option) {
   const std::string type = option.get_type_name();
-  return type.substr(0, type.find(':'));
+  // Choices may have a colon of their own: "cpu|cuda:0".
+  return type.find('|') == type.npos ? type.substr(0, type.find(':')) : type;
 }
 
 std::vector<std::string> ChoicesOf(const CLI::Option& option) {
@@ -54,11 +57,11 @@ std::vector<std::string> ChoicesOf(const CLI::Option& option) {
   if (type.find('|') == std::string::npos) return choices;
   for (size_t begin = 0; begin <= type.size();) {
     const size_t end = std::min(type.find('|', begin), type.size());
-    choices.push_back(type.substr(begin, end - begin));
-    // One in capitals stands for any word.
-    if (!choices.back().empty() && choices.back()[0] >= 'A' && choices.back()[0] <= 'Z') {
-      choices.pop_back();
-    }
+    std::string choice = type.substr(begin, end - begin);
+    // Capitals stand for any word: all of "TENANT", the end of "spmm:K".
+    const size_t value = choice.find(':') + 1;
+    if (value != 0 && absl::ascii_isupper(choice[value])) choice.resize(value);
+    if (!choice.empty() && !absl::ascii_isupper(choice[0])) choices.push_back(choice);
     begin = end + 1;
   }
   return choices;

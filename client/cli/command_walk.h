@@ -22,7 +22,7 @@ bool TakesValue(const CLI::Option& option);
 /// What it is of: "FILE", "MATRIX", "BUFFER", "TEXT", "INT", ...
 std::string TypeOf(const CLI::Option& option);
 
-/// The words that its value has to be one of (OneOf); none: it is anything.
+/// What its value has to be one of, or to begin with ("spmm:" of "spmm:K"); none: it is anything.
 std::vector<std::string> ChoicesOf(const CLI::Option& option);
 
 /// "sparsectl buffers put": of the commands around it and itself.

@@ -183,6 +183,7 @@ _sparsectl() {
         elif [[ "$word" == :files ]]; then
             compopt -o default
         else
+            [[ "$word" != *: ]] || compopt -o nospace  # spmm: wants a number behind
             COMPREPLY+=("${word#"$kept"}")
         fi
     done < <("${words[0]}" complete-words "${words[@]:1}" 2> /dev/null)

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "client/cli/triples.h"
 #include "client/cli/words.h"
 
@@ -124,6 +126,7 @@ class Reader {
       if (!header_.empty() || !IsHeader()) return line;
       header_ = Quoted(*line);
       header_line_ = lines_.line_number();
+      header_names_columns_ = NamesColumns();
     }
     return std::nullopt;
   }
@@ -134,6 +137,17 @@ class Reader {
       if (ParseReal(columns_[i])) return false;
     }
     return columns_.count() >= 2;
+  }
+
+  /// Among nodes that are words: whether a line of words is no edge. An edge has a number in its
+  /// third column, and nodes that are not called what columns are.
+  bool NamesColumns() const {
+    constexpr std::array<std::string_view, 14> kNames = {"from",  "source", "src",  "start", "head",
+                                                         "row",   "i",      "u",    "node",  "n1",
+                                                         "node1", "node_1", "user", "id1"};
+    std::string first(columns_[0]);
+    std::ranges::transform(first, first.begin(), absl::ascii_tolower);
+    return columns_.count() > 2 || std::ranges::find(kNames, first) != kNames.end();
   }
 
   void ReadComment(std::string_view line) {
@@ -219,15 +233,25 @@ class Reader {
           Quoted(word)));
     }
     return lines_.Error(fmt::format(
-        "the node {} is not a whole number; number the nodes: awk{} '{}!/^[#%]/ {{for (i = 1; i < "
-        "3; i++) if (!($i in n)) n[$i] = c++; print n[$1], n[$2], $3}}' FILE | sparsectl upload - "
-        "--name=NAME{}",
-        Quoted(word), delimiter == ' ' ? std::string() : fmt::format(" -F'{}'", delimiter),
-        header_line_ == 0 ? std::string() : fmt::format("NR != {} && ", header_line_),
-        header_line_ == 0 ? std::string()
-                          : fmt::format(" (line {}, {}, is taken for the columns' names; leave "
-                                        "NR != {} && out if it is an edge)",
-                                        header_line_, header_, header_line_)));
+        "the node {} is not a whole number; number the nodes: awk{} '{}!/^[#%]|^$/ {}{}",
+        Quoted(word),
+        delimiter == ' ' ? std::string() : fmt::format(" -F'{0}' -v OFS='{0}'", delimiter),
+        header_names_columns_ ? fmt::format("NR != {} && ", header_line_) : std::string(),
+        NumberNodes(options_), AboutHeader()));
+  }
+
+  /// What the command that numbers nodes makes of a first line without a number.
+  std::string AboutHeader() const {
+    if (header_line_ == 0) return {};
+    return header_names_columns_
+               ? fmt::format(
+                     " (line {}, {}, is taken for the columns' names; leave NR != {} && "
+                     "out if it is an edge)",
+                     header_line_, header_, header_line_)
+               : fmt::format(
+                     " (line {}, {}, is taken for an edge; put NR != {} && before !/ if it "
+                     "has the columns' names)",
+                     header_line_, header_, header_line_);
   }
 
   LineReader lines_;
@@ -235,6 +259,7 @@ class Reader {
   Columns columns_;
   std::string header_;       ///< as it is shown; empty: there is none
   int64_t header_line_ = 0;  ///< its number
+  bool header_names_columns_ = false;
   std::optional<MatrixShape> shape_;
   struct Edge {
     int64_t row = 0, col = 0;

@@ -71,8 +71,14 @@ std::string NameOfFile(std::string_view path) {
 }
 
 std::string SuggestedName(std::string_view path) {
+  std::string file = NameOfFile(path);
+  for (const std::string_view ending : {".bz2", ".lz4", ".tar", ".zip", ".gr"}) {
+    if (file.size() <= ending.size() || !file.ends_with(ending)) continue;
+    file.resize(file.size() - ending.size());
+    file = NameOfFile(file);
+  }
   std::string name;
-  for (const char c : NameOfFile(path)) {
+  for (const char c : file) {
     if (kNameCharacters.find(c) != kNameCharacters.npos) {
       name += c;
     } else if (!name.empty() && name.back() != '-') {

@@ -37,7 +37,7 @@ std::string NameOfFile(std::string_view path);
 /// What names of matrices are made of.
 inline constexpr std::string_view kNameCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/@+-";
-/// NameOfFile() with a "-" for what no name has: "my-graph" of "my graph.txt".
+/// NameOfFile() with a "-" for what no name has: "my-graph" of "my graph.txt" and "my graph.tar".
 std::string SuggestedName(std::string_view path);
 
 /// What is wrong with writing to a file of that name: it is standard output or no plain file, its

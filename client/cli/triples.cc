@@ -12,13 +12,20 @@ constexpr int64_t kCheapRows = int64_t{1} << 24;
 /// A list of fewer entries than a thousandth of its rows numbers its nodes by something else.
 constexpr int64_t kRowsAnEntry = 1000;
 
-/// Numbers nodes, whatever they are called, in the order in which they come.
-constexpr std::string_view kRenumber =
-    "renumber them: awk '!/^[#%]/ {for (i = 1; i < 3; i++) if (!($i in n)) n[$i] = c++; "
-    "print n[$1], n[$2], $3}' FILE | sparsectl upload - --name=NAME (a list with commas: awk -F, "
-    "...)";
+std::string Renumber(const ReadOptions& options) {
+  return fmt::format(
+      "renumber them: awk '!/^[#%]|^$/ {} (a list with commas: awk -F, -v OFS=, ...)",
+      NumberNodes(options));
+}
 
 }  // namespace
+
+std::string NumberNodes(const ReadOptions& options) {
+  return fmt::format(
+      "{{for (i = 1; i < 3; i++) {{if (!($i in n)) n[$i] = {}; $i = n[$i]}} print}}' FILE | "
+      "sparsectl upload - --name=NAME",
+      options.one_based ? "++c" : "c++");
+}
 
 void Triples::Bound() {
   first_ = options_.one_based ? 1 : 0;
@@ -45,17 +52,17 @@ std::string Triples::Refusal(int64_t row, int64_t col) const {
                        index == most ? "; do indices count from 1 (--one-based)?" : "");
   }
   return fmt::format("{} {} is too large: rows and columns can be {} at most; {}", what, index,
-                     options_.max_dimension, kRenumber);
+                     options_.max_dimension, Renumber(options_));
 }
 
 absl::StatusOr<MatrixFile> Triples::Build(FileFormat format, ValueType type,
                                           std::string_view file) {
   const int64_t count = std::max(greatest_row_, greatest_col_) + 1;
   if (!shape_ && count > kCheapRows && count / kRowsAnEntry > builder_.entries()) {
-    return absl::InvalidArgumentError(
-        fmt::format("{}: the greatest index is {}, but there are {} entries only; if the matrix is "
-                    "as large as that, say so by --shape={}x{}, else {}",
-                    file, count - 1 + first_, builder_.entries(), count, count, kRenumber));
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: the greatest index is {}, but there are {} entries only; if the matrix is "
+        "as large as that, say so by --shape={}x{}, else {}",
+        file, count - 1 + first_, builder_.entries(), count, count, Renumber(options_)));
   }
   const MatrixShape shape = shape_.value_or(MatrixShape{count, count});
   absl::StatusOr<MatrixFile> read = Built(builder_, shape, type, static_cast<int>(first_), file);

@@ -13,6 +13,11 @@
 
 namespace sparsed::cli {
 
+/// The end of a command for the shell that numbers the nodes of a text's edges, whatever they are
+/// called, in the order in which they come: awk's program behind its pattern, and the upload.
+/// Columns stay where they are and count on from where the options say, so that these hold again.
+std::string NumberNodes(const ReadOptions& options);
+
 class Triples {
  public:
   /// `options` has to outlive it.

@@ -3,10 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "client/cli/command_line.h"
+#include "client/cli/command_walk.h"
 #include "client/cli/commands.h"
 #include "client/cli/matrix_file.h"
 #include "client/cli/matrix_writer.h"
@@ -28,6 +30,7 @@ struct UploadArguments {
   std::string partition;  ///< a file with the shard of each row; empty: parts of as many nonzeros
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
   ReadOptions read;
+  std::string flags;  ///< as they were given, but for --name and --format
 };
 
 std::string NameFor(const UploadArguments& arguments, const std::string& file) {
@@ -39,10 +42,29 @@ std::string Source(const MatrixFile& file) {
                      file.compression);
 }
 
+/// A command in the message pipes the matrix into another upload: with the name and the flags of
+/// this one.
+absl::Status WithFlags(const absl::Status& status, const UploadArguments& arguments,
+                       const std::string& path) {
+  constexpr std::string_view kUpload = "sparsectl upload - ", kName = "--name=";
+  std::string text(status.message());
+  const size_t upload = text.find(kUpload);
+  const size_t name = upload == text.npos ? upload : text.find(kName, upload);
+  if (name == text.npos) return status;
+  const size_t end = std::min(text.find_first_of(" \n;", name), text.size());
+  text.replace(
+      name, end - name,
+      fmt::format("{}{}{}", kName, arguments.name.empty() ? SuggestedName(path) : arguments.name,
+                  arguments.flags));
+  // The command may have said already that indices count from 1.
+  if (arguments.read.one_based) text.erase(upload + kUpload.size(), name - upload - kUpload.size());
+  return absl::Status(status.code(), text);
+}
+
 absl::StatusOr<Report> UploadOne(const Client& client, const UploadArguments& arguments,
                                  const std::string& path, UploadOptions options) {
   absl::StatusOr<MatrixFile> file = ReadMatrixFile(path, arguments.read);
-  if (!file.ok()) return file.status();
+  if (!file.ok()) return WithFlags(file.status(), arguments, path);
   if (!arguments.permutation.empty()) {
     const absl::StatusOr<std::vector<int32_t>> order =
         ReadPermutation(arguments.permutation, file->matrix.rows);
@@ -131,12 +153,49 @@ absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& argum
   return reports.size() == 1 ? std::move(reports.front()) : all;
 }
 
+std::string ForShell(const std::string& word) {
+  if (word.find_first_not_of(std::string(kNameCharacters) + "=,^~") == word.npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+/// " --undirected --type=f64": what was typed, also of the commands around it, for a command that
+/// pipes the same matrix into another upload. That one's format is its content's.
+std::string TypedFlags(const CLI::App* command) {
+  std::string text;
+  for (; command != nullptr; command = command->get_parent()) {
+    for (const CLI::Option* flag : FlagsIn(*command)) {
+      const std::string name = NamesOf(*flag).back();
+      if (flag->count() == 0 || name == "--name" || name == "--format") continue;
+      if (!TakesValue(*flag)) {
+        text += " " + name;
+        continue;
+      }
+      const char* const environment =
+          flag->get_envname().empty() ? nullptr : getenv(flag->get_envname().c_str());
+      for (const std::string& value : flag->results()) {
+        if (environment != nullptr && value == environment) continue;
+        text += fmt::format(" {}={}", name, ForShell(value));
+      }
+    }
+  }
+  return text;
+}
+
 /// Throws CLI::ValidationError where one name would be of two matrices, or of none.
 void CheckNames(const UploadArguments& arguments) {
   if (!arguments.name.empty() && arguments.files.size() > 1) {
     throw CLI::ValidationError("--name",
                                "there are several files: their names are those of the "
                                "matrices");
+  }
+  // TENANT~NAME is another tenant's.
+  if (arguments.name.find_first_not_of(std::string(kNameCharacters) + '~') != std::string::npos) {
+    throw CLI::ValidationError(
+        "--name", fmt::format("\"{}\" is no name: names of matrices have letters, digits and "
+                              "._:/@+- alone",
+                              arguments.name));
   }
   std::vector<std::string> names;
   for (const std::string& file : arguments.files) {
@@ -164,7 +223,8 @@ void AddReadOptions(CLI::App* upload, const std::shared_ptr<UploadArguments>& up
   upload
       ->add_option_function<std::string>(
           "--format", [up](const std::string& text) { up->read.format = *ParseFileFormat(text); },
-          "Read it as mtx, npz, edges, npy or metis (default: as its content says)")
+          "Read it as that (default: as its content says)")
+      ->type_name("mtx|npz|edges|npy|metis")
       ->check([](const std::string& text) { return Refusal(ParseFileFormat(text)); });
   upload->add_flag("--one-based", up->read.one_based,
                    "Indices of an edge list or .npy array count from 1");
@@ -247,8 +307,9 @@ void AddUpload(CLI::App& app, Invocation& invocation) {
                    "(default: it stays)")
       ->check([](const std::string& text) { return Refusal(ParseDuration(text)); });
   AddTuneFor(upload, up->expect, "spmm:128");
-  upload->callback([&invocation, up] {
+  upload->callback([&invocation, up, upload] {
     CheckNames(*up);
+    up->flags = TypedFlags(upload);
     up->read.type = *ParseType(up->type);
     invocation.run = [up](const Client& client) { return Upload(client, *up); };
   });

@@ -71,6 +71,18 @@ TEST_F(Tree, FlagsAndTheirValues) {
               ElementsAre("--op=spmm", "--op=sddmm", "--op=spgemm"));
   EXPECT_THAT(Words({"bench", "cora", "--op", "sd"}), ElementsAre("sddmm"));
   EXPECT_THAT(Words({"bench", "cora", "--transport", ""}), ElementsAre("stream", "held", "shared"));
+  const auto formats = ElementsAre("--format=mtx", "--format=npz", "--format=edges", "--format=npy",
+                                   "--format=metis");
+  EXPECT_THAT(Words({"upload", "--format="}), formats);
+  EXPECT_THAT(Words({"download", "cora", "--format="}), formats);
+  EXPECT_FALSE(All({"upload", "--format="}).files);
+  EXPECT_THAT(Words({"prepare", "cora", "--tune-for="}),
+              ElementsAre("--tune-for=spmm:", "--tune-for=spmm^T:", "--tune-for=sddmm:",
+                          "--tune-for=spgemm"));
+  EXPECT_THAT(Words({"upload", "x.mtx", "--tune-for", "sd"}), ElementsAre("sddmm:"));
+  EXPECT_THAT(Words({"explain", "--device="}), ElementsAre("--device=cpu", "--device=cuda:0"));
+  EXPECT_THAT(Words({"calibrate", "--device="}), ElementsAre("--device=cpu", "--device=cuda"));
+  EXPECT_THAT(Words({"share", "cora", "--with="}), ElementsAre("--with=all"));
   EXPECT_THAT(Words({"bench", "--csv", "co"}), ElementsAre("cora", "core"))
       << "a flag without a value takes no word";
   EXPECT_THAT(Words({"spmm", "cora", "--nonsense=x"}), IsEmpty());

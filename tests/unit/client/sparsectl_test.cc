@@ -289,6 +289,53 @@ TEST_F(Sparsectl, UploadsSeveralFilesAndStandardInput) {
   ExpectSays("upload c.txt --replace --format=hdf5", 2, "hdf5 is none of mtx, npz, npy, edges");
 }
 
+/// The command that an error message proposes.
+std::string Proposed(const std::string& said, const std::string& begin) {
+  const size_t at = said.find(begin);
+  if (at == said.npos) return "";
+  return said.substr(at, said.find_first_of("(\n", said.find("--name=", at)) - at);
+}
+
+TEST_F(Sparsectl, AProposedCommandMakesTheMatrixThatWasAskedFor) {
+  const std::string sparsectl = SPARSECTL_PROGRAM;
+  // As pasted: what it says, and the matrix.
+  const auto paste = [&](const std::string& command) {
+    std::ofstream(folder_ + "/paste.sh") << command;
+    return Run("info > /dev/null; export SPARSED_SERVER=" + server_.address() +
+               " PATH=" + sparsectl.substr(0, sparsectl.rfind('/')) + ":$PATH; bash paste.sh");
+  };
+  std::ofstream(folder_ + "/names.txt") << "alice bob\nbob carol\ncarol alice\ndora alice\n";
+  std::string command = Proposed(Run("upload names.txt --name=nm --undirected --type=f64 --replace "
+                                     "--time-to-live=7d --timeout=50s")
+                                     .text,
+                                 "awk");
+  EXPECT_THAT(command, HasSubstr("| sparsectl upload - --name=nm --type=f64 --undirected "));
+  for (const char* flag : {" --replace", " --time-to-live=7d", " --timeout=50s"}) {
+    EXPECT_THAT(command, HasSubstr(flag));
+  }
+  EXPECT_THAT(command, Not(HasSubstr("--server"))) << "that is the environment's";
+  EXPECT_THAT(paste(command).text, HasSubstr("uploaded nm: 4 x 4, 8 nonzeros, f64"));
+
+  // Indices count on from where they did, and the fourth column is still the fourth.
+  std::ofstream(folder_ + "/w.csv") << "from,to,year,x\nann,bob,1999,3\nbob,cid,2000,4\n";
+  command = Proposed(Run("upload w.csv --one-based --weight-column=4 --shape=3x3").text, "awk");
+  EXPECT_THAT(command, HasSubstr("upload - --name=w --one-based --weight-column=4 --shape=3x3"));
+  EXPECT_THAT(paste(command).text, HasSubstr("uploaded w: 3 x 3, 2 nonzeros"));
+  ExpectSays("download w --out=w.mtx", 0, "wrote w.mtx");
+  std::ifstream written(folder_ + "/w.mtx");
+  const std::string mtx{std::istreambuf_iterator<char>(written), {}};
+  EXPECT_THAT(mtx, AllOf(HasSubstr("\n1 2 3\n"), HasSubstr("\n2 3 4\n")));
+
+  std::ofstream(folder_ + "/d.gr") << "p sp 3 2\na 1 2 5\na 2 3 6\n";
+  command = Proposed(Run("upload d.gr --one-based --replace").text, "awk");
+  EXPECT_THAT(command, testing::EndsWith("upload - --name=d --one-based --replace"));
+  EXPECT_THAT(paste(command).text, HasSubstr("uploaded d: 3 x 3, 2 nonzeros"));
+  std::ofstream(folder_ + "/m.mtx.bz2") << "BZh91AY";
+  ExpectSays("upload m.mtx.bz2 --tune-for=spmm^T:8 --tune-for=spmm:8", 3,
+             "| sparsectl upload - --name=m --tune-for=spmm^T:8 --tune-for=spmm:8");
+  ExpectSays("upload w.csv --name='a b'", 2, "--name: \"a b\" is no name: names of matrices have");
+}
+
 /// Commands that help shows, and lines of their examples.
 std::vector<std::string> Block(const std::string& help, const std::string& heading) {
   std::vector<std::string> block;
@@ -302,15 +349,15 @@ std::vector<std::string> Block(const std::string& help, const std::string& headi
   return block;
 }
 
-/// Of all pages of help, one after the other in one folder and on one server, as a newcomer pastes
-/// them: the first one's matrix is there for those behind.
+/// Of all pages of help, each for whom it is the first: there are no files, matrices or buffers but
+/// those that its own lines make.
 TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
   const std::string sparsectl = SPARSECTL_PROGRAM;
   const std::string path = sparsectl.substr(0, sparsectl.rfind('/'));
   // Snapshots are of what is on disk.
   const Folder data;
   const ServerProcess durable({"--data-dir=" + data.path() + "/data"});
-  Connect(durable);
+  const Client client = Connect(durable);
   std::vector<std::string> commands = {""};
   const auto add_commands_of = [&](const std::string& command) {
     const std::string before = command.empty() ? "" : command + " ";
@@ -332,6 +379,20 @@ TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
     std::string script = "cd " + folder_ + " && export PATH=" + path +
                          ":$PATH SPARSED_SERVER=" + durable.address() + "\nset -e\n";
     for (const std::string& line : lines) script += line + "\n";
+    if (!inner) {
+      for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+        std::filesystem::remove_all(entry.path());
+      }
+      const auto matrices = client.ListMatrices();
+      const auto buffers = client.ListDense();
+      ASSERT_TRUE(matrices.ok() && buffers.ok());
+      for (const MatrixInfo& info : *matrices) {
+        ASSERT_TRUE(client.MatrixNamed(info.name).Delete().ok());
+      }
+      for (const DenseInfo& info : *buffers) {
+        ASSERT_TRUE(client.DenseNamed(info.name).Delete().ok());
+      }
+    }
     std::ofstream(folder_ + ".sh") << script;
     const int status = std::system(("bash " + folder_ + ".sh > " + folder_ + ".said 2>&1").c_str());
     std::ifstream said(folder_ + ".said");
@@ -428,7 +489,7 @@ TEST_F(Sparsectl, CommandsOfErrorsCanBePasted) {
   EXPECT_EQ(paste("upload people.txt"), 0);
   ExpectSays("list", 0, "people");
   EXPECT_EQ(paste("upload 'two people.txt' --name=x"), 0);
-  ExpectSays("show two-people", 0, "3 x 3, 2 nonzeros");
+  ExpectSays("show x", 0, "3 x 3, 2 nonzeros");
   ASSERT_EQ(std::system(("gzip -n '" + folder_ + "/people.txt'").c_str()), 0);
   EXPECT_EQ(Run("delete people").exit_code, 0);
   EXPECT_EQ(paste("upload people.txt.gz"), 0);

@@ -125,9 +125,14 @@ TEST_F(EdgeListTest, ErrorsNameFileAndLineAndSayWhatWasExpected) {
   EXPECT_THAT(Refusal("0 1 1e999\n"), HasSubstr("too large for f64"));
   EXPECT_THAT(Refusal("0 1\n-1 2\n"), HasSubstr("file:2: row -1 is out of range"));
   EXPECT_THAT(Refusal("0 1\n1.5 2\n"), HasSubstr("the node \"1.5\" is not a whole number"));
-  EXPECT_THAT(Refusal("a b\nann bob\n"), HasSubstr("number the nodes: awk 'NR != 1 && !/^"));
-  EXPECT_THAT(Refusal("a b\nann bob\n"), HasSubstr("is taken for the columns' names"));
-  EXPECT_THAT(Refusal("# x\nfrom,to\nann,bob\n"), HasSubstr("awk -F',' 'NR != 2 && !/^"));
+  // The first of lines of words is an edge unless it can be none.
+  EXPECT_THAT(Refusal("joe bob\nann bob\n"),
+              AllOf(HasSubstr("number the nodes: awk '!/^"),
+                    HasSubstr("(line 1, \"joe bob\", is taken for an edge; put NR != 1 && ")));
+  EXPECT_THAT(Refusal("a b weight\nann bob 3\n"), HasSubstr("number the nodes: awk 'NR != 1 && "));
+  EXPECT_THAT(Refusal("From To\nann bob\n"), HasSubstr("is taken for the columns' names"));
+  EXPECT_THAT(Refusal("# x\nfrom,to\nann,bob\n"),
+              HasSubstr("awk -F',' -v OFS=',' 'NR != 2 && !/^"));
   EXPECT_THAT(
       Refusal("0;1;0,5\n1;2;1,5\n"),
       AllOf(HasSubstr("tr ',;' '. ' < /"), HasSubstr("/file | sparsectl upload - --name=file")));
