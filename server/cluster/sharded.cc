@@ -43,17 +43,23 @@ v1::ElementType ElementTypeOf(const std::string& type) {
   return parsed;
 }
 
-}  // namespace
-
-bool IsInShards(const absl::Status& status) { return status.GetPayload(kInShardsUrl).has_value(); }
-
-v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view looks) const {
+/// Its name, as `looks` says it, and its sizes.
+v1::MatrixInfo SizesOf(const MatrixRecord& record, std::string_view looks) {
   v1::MatrixInfo info;
   info.set_name(engine::ReferenceFor(looks, record.key));
   info.set_rows(record.rows);
   info.set_cols(record.cols);
   info.set_nnz(record.nnz);
   info.set_type(ElementTypeOf(record.type));
+  return info;
+}
+
+}  // namespace
+
+bool IsInShards(const absl::Status& status) { return status.GetPayload(kInShardsUrl).has_value(); }
+
+v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view looks) const {
+  v1::MatrixInfo info = SizesOf(record, looks);
   info.set_pattern_hash(record.pattern_hash);
   info.set_owner(record.key.first);
   const CopyIdentity& identity =
@@ -102,13 +108,7 @@ absl::Status Cluster::InShardsError(std::string_view tenant, std::string_view re
       "\"{}\" is in {} shards: such a matrix has SpMM and SDDMM with operands of the client's, "
       "download, rename, share and delete, and clients that know of shards",
       reference, record.shards.size()));
-  v1::MatrixInfo info;
-  info.set_name(engine::ReferenceFor(tenant, record.key));
-  info.set_rows(record.rows);
-  info.set_cols(record.cols);
-  info.set_nnz(record.nnz);
-  info.set_type(ElementTypeOf(record.type));
-  status.SetPayload(kInShardsUrl, absl::Cord(info.SerializeAsString()));
+  status.SetPayload(kInShardsUrl, absl::Cord(SizesOf(record, tenant).SerializeAsString()));
   return status;
 }
 

@@ -124,6 +124,25 @@ class Cluster:
         self.sparsectl, self.folder, self.etcd = sparsectl, folder, etcd
         self.nodes = {name: Node(sparsed, folder, name, etcd, flags) for name in names}
 
+    @contextlib.contextmanager
+    def running(self):
+        """Starts its nodes, and ends those that are left. What they logged is shown where something
+        fails."""
+        try:
+            for node in self.nodes.values():
+                node.start()
+            yield
+        except BaseException:
+            for node in self.nodes.values():
+                with contextlib.suppress(OSError):
+                    print(f"--- {node.name}\n{(node.folder / 'log').read_text()[-6000:]}")
+            raise
+        finally:
+            for node in self.nodes.values():
+                if node.process is not None and node.process.poll() is None:
+                    with ended(node.process):
+                        pass
+
     def run(self, node, *arguments, check=True, **flags):
         """sparsectl at a node, or at several."""
         names = node if isinstance(node, (list, tuple)) else [node]
@@ -544,9 +563,7 @@ def main():
         etcd.start()
         stack.callback(etcd.kill)
         cluster = Cluster(sparsed, sparsectl, folder, etcd, ("a", "b", "c"))
-        try:
-            for node in cluster.nodes.values():
-                node.start()
+        with cluster.running():
             make = [sparsectl, "generate"]
             names = [f"m{i}" for i in range(MATRICES)]
             for i, name in enumerate(names):
@@ -571,16 +588,6 @@ def main():
             drain(cluster, products)
             side_by_side(cluster)
             forget(cluster, products)
-        except BaseException:
-            for node in cluster.nodes.values():
-                with contextlib.suppress(OSError):
-                    print(f"--- {node.name}\n{(node.folder / 'log').read_text()[-6000:]}")
-            raise
-        finally:
-            for node in cluster.nodes.values():
-                if node.process is not None and node.process.poll() is None:
-                    with ended(node.process):
-                        pass
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         for name in ("m0", "m3", "m4", "m5"):

@@ -10,7 +10,6 @@ products move is counted there, and written to FILE as a JSON object a line.
 
 import argparse
 import array
-import contextlib
 import json
 import os
 import pathlib
@@ -21,7 +20,6 @@ import tempfile
 import time
 
 from cluster_test import Cluster, Etcd, say, wait_for
-from running import ended
 
 WIDTH = 128
 # Of what products have to move.
@@ -204,32 +202,22 @@ def main():
         cluster = Cluster(arguments.sparsed, arguments.sparsectl, folder, etcd, ("a", "b", "c"),
                           ["--local-listen=off"])
         try:
-            for node in cluster.nodes.values():
-                node.start()
-            wait_for("all nodes know each other",
-                     lambda: len(cluster.run("a", "cluster", "list")["nodes"]) == 3)
-            cluster.run("a", "generate", "matrix", "3000x3000", "--row-nonzeros=7", "--seed=3",
-                        "--out=g.mtx")
-            cluster.run("a", "generate", "dense", "3000x16", "--out=B.npy")
-            (folder / "parts.txt").write_text(
-                "".join(f"{(row * row + row // 5) % 3}\n" for row in range(3000)))
-            multiply(cluster)
-            mistakes(cluster)
-            kill_one(cluster)
-            if own:
-                bytes_moved(cluster, results)
-            else:
-                say("no network namespace of its own: bytes are not counted")
-        except BaseException:
-            for node in cluster.nodes.values():
-                with contextlib.suppress(OSError):
-                    print(f"--- {node.name}\n{(node.folder / 'log').read_text()[-6000:]}")
-            raise
+            with cluster.running():
+                wait_for("all nodes know each other",
+                         lambda: len(cluster.run("a", "cluster", "list")["nodes"]) == 3)
+                cluster.run("a", "generate", "matrix", "3000x3000", "--row-nonzeros=7", "--seed=3",
+                            "--out=g.mtx")
+                cluster.run("a", "generate", "dense", "3000x16", "--out=B.npy")
+                (folder / "parts.txt").write_text(
+                    "".join(f"{(row * row + row // 5) % 3}\n" for row in range(3000)))
+                multiply(cluster)
+                mistakes(cluster)
+                kill_one(cluster)
+                if own:
+                    bytes_moved(cluster, results)
+                else:
+                    say("no network namespace of its own: bytes are not counted")
         finally:
-            for node in cluster.nodes.values():
-                if node.process is not None and node.process.poll() is None:
-                    with ended(node.process):
-                        pass
             etcd.kill()
     if arguments.results:
         arguments.results.write_text("".join(json.dumps(result) + "\n" for result in results))
