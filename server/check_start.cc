@@ -91,13 +91,13 @@ void CheckStart(const Config& config, Problems& problems) {
       problems.Add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
     }
   };
-  // One that is not there may be made for each start, as systemd does with /run/sparsed.
+  // One below /run that is not there may be made for each start, as systemd does with /run/sparsed.
   const auto check_socket = [&](const char* flag, const std::string& address) {
     if (!address.starts_with(kUnixPrefix)) return;
     const std::string folder = FolderOf(address.substr(kUnixPrefix.size()));
-    if (std::error_code ignored; std::filesystem::exists(folder, ignored)) {
-      check_folder(flag, folder);
-    }
+    std::error_code ignored;
+    if (folder.starts_with("/run/") && !std::filesystem::exists(folder, ignored)) return;
+    check_folder(flag, folder);
   };
   if (!config.access_file.empty()) {
     const auto access = Access::Open(config.access_file);

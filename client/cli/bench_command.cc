@@ -273,9 +273,9 @@ absl::Status PrepareFor(const Matrix& matrix, const BenchOptions& bench) {
 }
 
 absl::StatusOr<LoadResult> Measure(const BenchArguments& arguments, const LoadSetup& setup) {
-  std::signal(SIGINT, Interrupt);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, Interrupt);
   absl::StatusOr<LoadResult> result = RunLoad(arguments.load, setup, interrupted);
-  std::signal(SIGINT, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
   return result;
 }
 

@@ -1,11 +1,11 @@
 #include "client/cli/csr_builder.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "client/cli/machine.h"
 #include "client/cli/number_range.h"
 
 namespace sparsed::cli {
@@ -13,12 +13,9 @@ namespace {
 
 /// A number of rows costs memory whatever entries there are, and it is the file's word alone.
 absl::Status CheckRows(int64_t rows) {
-  const int64_t needed = (rows + 1) * static_cast<int64_t>(sizeof(int64_t));
-  const int64_t page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES);
-  if (page <= 0 || pages <= 0 || needed / page <= pages) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("{} rows need {} MiB of memory, of which this machine has {}", rows, needed >> 20,
-                  pages / ((int64_t{1} << 20) / page)));
+  return CheckFitsMemory(fmt::format("the offsets of {} rows", rows),
+                         static_cast<double>(rows + 1) * sizeof(int64_t),
+                         "leave out rows without entries");
 }
 
 /// Sums neighbours with the same column; how many are left.

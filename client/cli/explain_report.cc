@@ -160,6 +160,8 @@ std::string OverheadText(const std::string& name, const ExplainedOperation& o) {
       dense && o.k < kWide ? "try wider products (more columns at once), or " : "", name);
 }
 
+bool OnCpu(const Explanation& e) { return e.device == "cpu"; }
+
 /// Of what the last level cache holds.
 std::string CacheLimitText(const std::string& name, const Explanation& e,
                            const ExplainedOperation& o) {
@@ -188,17 +190,16 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
                  o.measured_ms, OverheadText(name, o));
   if (o.cache_limit == "arithmetic") {
     return fmt::format(
-        "{}; arithmetic {}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: more processors "
-        "(--threads) or a GPU{}",
-        held, most ? "does" : "does in part", o.inner.flops, milliseconds,
-        1e-9 * e.flops_per_second, rest);
+        "{}; arithmetic {}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: {}{}", held,
+        most ? "does" : "does in part", o.inner.flops, milliseconds, 1e-9 * e.flops_per_second,
+        OnCpu(e) ? "more processors (--threads) or a GPU" : "f16 or bf16 values", rest);
   }
   return fmt::format(
       "{}; the cache's own rate {}: {} MiB go from it to the caches before it, of {} each, "
-      "{:.4f} ms at {:.1f} GB/s: f16 or bf16 values, or more processors (--threads), whose caches "
-      "add up{}",
+      "{:.4f} ms at {:.1f} GB/s: f16 or bf16 values{}{}",
       held, most ? "does" : "does in part", MiB(o.inner.moved_bytes), Bytes(e.inner_cache_bytes),
-      milliseconds, 1e-9 * e.cache_bytes_per_second, rest);
+      milliseconds, 1e-9 * e.cache_bytes_per_second,
+      OnCpu(e) ? ", or more processors (--threads), whose caches add up" : "", rest);
 }
 
 std::string LimitText(const std::string& name, const Explanation& e, const ExplainedOperation& o) {

@@ -16,6 +16,7 @@
 #include "client/cli/npy_stream.h"
 #include "client/cli/npy_triples.h"
 #include "client/cli/npz_reader.h"
+#include "client/cli/report.h"
 #include "client/cli/unread_format.h"
 #include "client/cli/words.h"
 
@@ -173,6 +174,11 @@ std::optional<MatrixShape> ParseShape(std::string_view text, int64_t most) {
   return MatrixShape{*rows, *cols};
 }
 
+bool IsMostlyOffsets(int64_t rows, int64_t entries) {
+  constexpr int64_t kCheapRows = int64_t{1} << 24;
+  return rows > kCheapRows && rows / 1000 > entries;
+}
+
 absl::StatusOr<MatrixFile> Built(CsrBuilder& builder, MatrixShape shape, ValueType type,
                                  int first_index, std::string_view file) {
   const int64_t entries = builder.entries();
@@ -180,6 +186,13 @@ absl::StatusOr<MatrixFile> Built(CsrBuilder& builder, MatrixShape shape, ValueTy
   if (!matrix.ok()) return At(file, matrix.status());
   MatrixFile read;
   read.matrix = *std::move(matrix);
+  if (IsMostlyOffsets(shape.rows, entries)) {
+    read.notes.push_back(
+        fmt::format("{} rows for {} {}: the offsets of the rows take {}, here and "
+                    "on the server",
+                    shape.rows, entries, entries == 1 ? "entry" : "entries",
+                    Bytes(shape.rows * static_cast<int64_t>(sizeof(int64_t)))));
+  }
   read.duplicates = entries - read.matrix.nnz();
   std::visit([&read](const auto& values) { Describe(values, read); }, read.matrix.values);
   return read;

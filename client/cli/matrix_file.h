@@ -70,6 +70,9 @@ absl::StatusOr<MatrixFile> ReadMatrixFile(const std::string& path, const ReadOpt
 /// All that is to be told of a file: its notes, what was summed, what is no finite number.
 std::vector<std::string> Sentences(const MatrixFile& file);
 
+/// Whether nearly all of its memory, and not little, would be the offsets of rows without entries.
+bool IsMostlyOffsets(int64_t rows, int64_t entries);
+
 /// For readers: the matrix of all entries, `first_index` being the number of the file's first row
 /// in messages, and what there is to be told of its values. The messages name the file.
 absl::StatusOr<MatrixFile> Built(CsrBuilder& builder, MatrixShape shape, ValueType type,

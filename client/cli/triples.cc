@@ -7,11 +7,6 @@
 namespace sparsed::cli {
 namespace {
 
-/// So many rows cost little whatever there is in them.
-constexpr int64_t kCheapRows = int64_t{1} << 24;
-/// A list of fewer entries than a thousandth of its rows numbers its nodes by something else.
-constexpr int64_t kRowsAnEntry = 1000;
-
 std::string Renumber(const ReadOptions& options) {
   return fmt::format(
       "renumber them: awk '!/^[#%]|^$/ {} (a list with commas: awk -F, -v OFS=, ...)",
@@ -58,7 +53,8 @@ std::string Triples::Refusal(int64_t row, int64_t col) const {
 absl::StatusOr<MatrixFile> Triples::Build(FileFormat format, ValueType type,
                                           std::string_view file) {
   const int64_t count = std::max(greatest_row_, greatest_col_) + 1;
-  if (!shape_ && count > kCheapRows && count / kRowsAnEntry > builder_.entries()) {
+  // Such a list numbers its nodes by something else.
+  if (!shape_ && IsMostlyOffsets(count, builder_.entries())) {
     return absl::InvalidArgumentError(fmt::format(
         "{}: the greatest index is {}, but there are {} entries only; if the matrix is "
         "as large as that, say so by --shape={}x{}, else {}",

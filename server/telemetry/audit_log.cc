@@ -22,9 +22,9 @@ std::string LineOf(const AuditEntry& entry) {
        absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromChrono(entry.time), absl::UTCTimeZone())},
       {"tenant", entry.tenant},
       {"caller", entry.caller},
-      {"operation", entry.operation},
-      {"name", entry.name},
-      {"status", absl::StatusCodeToString(entry.status.code())}};
+      {"operation", entry.operation}};
+  if (!entry.name.empty()) line["name"] = entry.name;
+  line["status"] = absl::StatusCodeToString(entry.status.code());
   if (!entry.status.ok()) line["message"] = std::string(entry.status.message());
   if (entry.request_id.has_value()) line["request_id"] = *entry.request_id;
   if (!entry.id.empty()) line["id"] = entry.id;

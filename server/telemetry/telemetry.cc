@@ -150,8 +150,8 @@ void Telemetry::End(StageRecord record) {
   if (record.total_ns == 0) record.total_ns = NanosecondsSince(record.begun);
   --in_flight_;
   metrics_.End(record);
-  LogEnd(record);
-  LogSlow(record);
+  // One line a request; but whoever asked for debugging gets the same line of each.
+  if (!LogSlow(record) || LogEnabled(LogLevel::kDebug)) LogEnd(record);
   Audit(record);
   slow_.Add(record);
   feed_.Tell(record);
@@ -237,11 +237,12 @@ void Telemetry::LogEnd(const StageRecord& record) {
   LogRequest(level, "request", record, suppressed);
 }
 
-void Telemetry::LogSlow(const StageRecord& record) {
-  if (slow_ns_ == 0 || record.total_ns < slow_ns_) return;
-  if (IsStatusCall(record.op) || !SlowRequests::Counts(record.op)) return;
+bool Telemetry::LogSlow(const StageRecord& record) {
+  if (slow_ns_ == 0 || record.total_ns < slow_ns_ || !LogEnabled(LogLevel::kWarn)) return false;
+  if (IsStatusCall(record.op) || !SlowRequests::Counts(record.op)) return false;
   const std::optional<int64_t> admitted = slow_limit_.Admit();
   if (admitted.has_value()) LogRequest(LogLevel::kWarn, "slow request", record, *admitted);
+  return admitted.has_value();
 }
 
 }  // namespace sparsed::server

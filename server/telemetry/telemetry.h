@@ -66,7 +66,8 @@ class Telemetry {
   };
 
   void LogEnd(const StageRecord& record);
-  void LogSlow(const StageRecord& record);
+  /// Whether it is, and was logged.
+  bool LogSlow(const StageRecord& record);
   void Audit(const StageRecord& record);
 
   Metrics metrics_;

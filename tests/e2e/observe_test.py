@@ -137,10 +137,12 @@ def main(sparsed, sparsectl):
         upload = re.search(r"^request (\S+)  Upload$", said, re.M)
         expect(upload, "-v does not say the id of the upload:", said)
         upload_id = upload.group(1) if upload else "none"
+        # One line, and as all of them are slow here, that of a slow request.
         [line] = wait_for("the upload's line", lambda: server.events(
-            event="request", op="upload", request_id=upload_id)) or [{}]
-        expect(line.get("level") == "info" and line.get("subject") == "graph"
-               and line.get("tenant") == "default" and line.get("caller"), line)
+            op="upload", request_id=upload_id)) or [{}]
+        expect(line.get("event") == "slow request" and line.get("level") == "warning"
+               and line.get("subject") == "graph" and line.get("tenant") == "default"
+               and line.get("caller"), line)
         [line] = wait_for("the preparation's line", lambda: server.events(
             event="preparation ready", request_id=upload_id)) or [{}]
         expect(line.get("level") == "info" and line.get("matrix") == "graph"
@@ -216,7 +218,7 @@ def main(sparsed, sparsectl):
 
         call("delete", "graph")
         wait_for("the deletion's line", lambda: server.events(
-            event="request", op="delete", subject="graph", level="info"))
+            op="delete", subject="graph", level="warning"))
 
         # A collector that refuses, and comes back.
         collector.status = 503

@@ -683,7 +683,9 @@ TEST(CheckStart, FilesAndAddressesAreLookedAt) {
   EXPECT_EQ(problems({"--in-memory", "--models=/proc"}), "");
   ExpectWrong({"--in-memory", "--expected-requests=0"}, "--expected-requests");
   ExpectWrong({"--in-memory", "--expected-requests=many"}, "--expected-requests");
-  EXPECT_EQ(problems({"--in-memory", "--listen=unix:/no/such/s"}), "");
+  EXPECT_EQ(problems({"--in-memory", "--listen=unix:/no/such/s"}),
+            "--listen: nothing can be made in /no/such: No such file or directory\n");
+  EXPECT_EQ(problems({"--in-memory", "--listen=unix:/run/no-such/s"}), "");
   EXPECT_EQ(problems({"--in-memory", "--listen=unix:/proc/version/s"}),
             "--listen: nothing can be made in /proc/version: Not a directory\n");
   const std::string access = WriteFile("access_check.yaml", "tokens:\n  - {nome: a}\n");

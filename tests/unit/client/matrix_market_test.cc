@@ -57,6 +57,22 @@ std::vector<double> Values(const CsrMatrix& matrix) {
   return std::get<std::vector<double>>(matrix.values);
 }
 
+TEST_F(MatrixMarketTest, RowsWithoutEntriesAreTold) {
+  const auto read = [&](const char* size) {
+    return ReadMatrixFile(
+        Write(std::string("%%MatrixMarket matrix coordinate real general\n") + size + "\n1 1 5\n"),
+        {});
+  };
+  const auto many = read("20000000 3 1");
+  ASSERT_TRUE(many.ok()) << many.status();
+  EXPECT_EQ(many->matrix.rows, 20000000);
+  EXPECT_THAT(many->notes, ElementsAre(HasSubstr("20000000 rows for 1 entry: the offsets of the "
+                                                 "rows take 152.6 MiB, here and on the server")));
+  const auto few = read("2000000 3 1");
+  ASSERT_TRUE(few.ok()) << few.status();
+  EXPECT_THAT(few->notes, testing::IsEmpty());
+}
+
 TEST_F(MatrixMarketTest, ExpandsSortsAndSums) {
   const auto matrix = Read(
       "%%MatrixMarket matrix coordinate real symmetric\n"

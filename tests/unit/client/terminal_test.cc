@@ -436,6 +436,17 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   e.flops_per_second = 1e9;
   EXPECT_THAT(ExplanationText("m", e, false),
               HasSubstr("arithmetic does: 1e+09 operations take 1000.0000 ms at 1 GFLOP/s"));
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("more processors (--threads)"));
+  // A card has no threads to give.
+  for (const char* limit : {"arithmetic", "cache_bandwidth"}) {
+    Explanation on_gpu = e;
+    on_gpu.device = "cuda:0";
+    on_gpu.operations[0].cache_limit = limit;
+    EXPECT_THAT(
+        ExplanationText("m", on_gpu, false),
+        testing::AllOf(HasSubstr("/s: f16 or bf16 values\n"), testing::Not(HasSubstr("--threads"))))
+        << limit;
+  }
   o.cache_limit = "overhead";
   o.measured_ms = 9000;
   EXPECT_THAT(
