@@ -12,6 +12,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/matrix_file.h"
 #include "client/cli/matrix_writer.h"
+#include "client/cli/metis_partition.h"
 #include "client/cli/permutation.h"
 #include "client/cli/progress_bar.h"
 
@@ -27,7 +28,8 @@ struct UploadArguments {
   std::string time_to_live;  ///< "7d"; empty: it stays
   std::string permutation;   ///< a file with an order of rows and columns; empty: as they are
   int shards = 1;
-  std::string partition;  ///< a file with the shard of each row; empty: parts of as many nonzeros
+  /// "metis", or a file with the shard of each row; empty: parts of as many nonzeros.
+  std::string partition;
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
   ReadOptions read;
   std::string flags;  ///< as they were given, but for --name and --format
@@ -61,6 +63,15 @@ absl::Status WithFlags(const absl::Status& status, const UploadArguments& argume
   return absl::Status(status.code(), text);
 }
 
+absl::StatusOr<std::vector<int32_t>> PartitionFor(const UploadArguments& arguments,
+                                                  const CsrMatrix& matrix) {
+  if (arguments.partition != "metis") {
+    return ReadPartition(arguments.partition, matrix.rows, arguments.shards);
+  }
+  return MetisPartition({matrix.rows, matrix.cols, matrix.row_offsets, matrix.column_indices},
+                        arguments.shards);
+}
+
 absl::StatusOr<Report> UploadOne(const Client& client, const UploadArguments& arguments,
                                  const std::string& path, UploadOptions options) {
   absl::StatusOr<MatrixFile> file = ReadMatrixFile(path, arguments.read);
@@ -77,9 +88,9 @@ absl::StatusOr<Report> UploadOne(const Client& client, const UploadArguments& ar
   options.shards = arguments.shards;
   std::vector<int32_t> partition;
   if (!arguments.partition.empty()) {
-    auto read = ReadPartition(arguments.partition, file->matrix.rows, arguments.shards);
-    if (!read.ok()) return read.status();
-    partition = *std::move(read);
+    auto parts = PartitionFor(arguments, file->matrix);
+    if (!parts.ok()) return parts.status();
+    partition = *std::move(parts);
     options.partition = partition;
   }
 
@@ -297,8 +308,10 @@ void AddUpload(CLI::App& app, Invocation& invocation) {
           ->capture_default_str();
   upload
       ->add_option("--partition", up->partition,
-                   "A file with the shard of each row, from 0, a line each, as METIS's gpmetis "
-                   "writes it (default: parts with as many nonzeros each)")
+                   "metis, which makes shards of a mesh or of a graph with communities that name "
+                   "few rows of each other's; or a file with the shard of each row, from 0, a line "
+                   "each, as METIS's gpmetis writes it (default: parts with as many nonzeros "
+                   "each)")
       ->needs(shards);
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
   upload

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <fstream>
 
+#include "client/cli/metis_partition.h"
+
 namespace sparsed::tools {
 
 absl::StatusOr<Partition> ReadPartition(const std::string& path, int64_t rows) {
@@ -34,6 +36,16 @@ absl::StatusOr<Partition> ReadPartition(const std::string& path, int64_t rows) {
     return absl::InvalidArgumentError(
         fmt::format("{} has {} lines, the matrix has {} rows", path, lines, rows));
   }
+  return partition;
+}
+
+absl::StatusOr<Partition> MetisPartition(const CsrView& csr, int parts) {
+  const absl::StatusOr<std::vector<int32_t>> made =
+      cli::MetisPartition({csr.rows, csr.cols, csr.row_offsets, csr.column_indices}, parts);
+  if (!made.ok()) return made.status();
+  Partition partition{"metis", parts, std::vector<CardNumber>(made->size())};
+  std::ranges::transform(*made, partition.part_of_row.begin(),
+                         [](int32_t part) { return static_cast<CardNumber>(part); });
   return partition;
 }
 

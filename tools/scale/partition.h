@@ -20,10 +20,7 @@ struct Partition {
 /// many parts as the largest number says. NOT_FOUND, INVALID_ARGUMENT with file and line.
 absl::StatusOr<Partition> ReadPartition(const std::string& path, int64_t rows);
 
-/// Of the graph of S + S^T by METIS (k-way, the total volume of communication as its objective,
-/// rows weighted by their nonzeros). INVALID_ARGUMENT: S is not square, or larger than METIS's
-/// 32-bit indices allow; UNIMPLEMENTED where the program was built without METIS;
-/// RESOURCE_EXHAUSTED.
+/// cli::MetisPartition.
 absl::StatusOr<Partition> MetisPartition(const CsrView& csr, int parts);
 
 }  // namespace sparsed::tools

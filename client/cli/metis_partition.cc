@@ -1,13 +1,14 @@
 // Where METIS is installed; without_metis.cc takes this file's place elsewhere.
+#include "client/cli/metis_partition.h"
+
 #include <fmt/format.h>
 #include <metis.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
-#include "tools/scale/partition.h"
-
-namespace sparsed::tools {
+namespace sparsed::cli {
 namespace {
 
 /// Of a square pattern.
@@ -17,7 +18,8 @@ struct Graph {
 };
 
 /// The columns of each row of S^T, one after the other.
-void Transpose(const CsrView& csr, std::vector<int64_t>& offsets, std::vector<int32_t>& columns) {
+void Transpose(const GraphPattern& csr, std::vector<int64_t>& offsets,
+               std::vector<int32_t>& columns) {
   offsets.assign(static_cast<size_t>(csr.cols) + 1, 0);
   columns.resize(csr.column_indices.size());
   for (const int32_t column : csr.column_indices) ++offsets[column + 1];
@@ -30,7 +32,7 @@ void Transpose(const CsrView& csr, std::vector<int64_t>& offsets, std::vector<in
   }
 }
 
-Graph GraphOf(const CsrView& csr) {
+Graph GraphOf(const GraphPattern& csr) {
   std::vector<int64_t> offsets;
   std::vector<int32_t> columns, both;
   Transpose(csr, offsets, columns);
@@ -52,19 +54,19 @@ Graph GraphOf(const CsrView& csr) {
 
 }  // namespace
 
-absl::StatusOr<Partition> MetisPartition(const CsrView& csr, int parts) {
+absl::StatusOr<std::vector<int32_t>> MetisPartition(const GraphPattern& csr, int parts) {
   if (csr.rows != csr.cols) {
     return absl::InvalidArgumentError(
         fmt::format("METIS partitions graphs: the matrix is {} x {}", csr.rows, csr.cols));
   }
-  if (csr.nnz() > std::numeric_limits<idx_t>::max() / 2) {
+  const auto nnz = static_cast<int64_t>(csr.column_indices.size());
+  if (nnz > std::numeric_limits<idx_t>::max() / 2) {
     return absl::InvalidArgumentError(fmt::format(
         "METIS takes {} nonzeros at most, not {}: partition elsewhere, and name the file",
-        std::numeric_limits<idx_t>::max() / 2, csr.nnz()));
+        std::numeric_limits<idx_t>::max() / 2, nnz));
   }
-  Partition partition{"metis", parts,
-                      std::vector<CardNumber>(static_cast<size_t>(csr.rows), CardNumber{0})};
-  if (parts == 1) return partition;
+  std::vector<int32_t> part_of_row(static_cast<size_t>(csr.rows), 0);
+  if (parts == 1 || csr.rows == 0) return part_of_row;
   Graph graph = GraphOf(csr);
   idx_t options[METIS_NOPTIONS];
   METIS_SetDefaultOptions(options);
@@ -80,9 +82,9 @@ absl::StatusOr<Partition> MetisPartition(const CsrView& csr, int parts) {
   if (code != METIS_OK) {
     return absl::InternalError(fmt::format("METIS's partitioner failed with code {}", code));
   }
-  std::ranges::transform(part, partition.part_of_row.begin(),
-                         [](idx_t p) { return static_cast<CardNumber>(p); });
-  return partition;
+  std::ranges::transform(part, part_of_row.begin(),
+                         [](idx_t p) { return static_cast<int32_t>(p); });
+  return part_of_row;
 }
 
-}  // namespace sparsed::tools
+}  // namespace sparsed::cli
