@@ -277,9 +277,9 @@ absl::Status Cluster::Load() {
   Known before = std::exchange(known_, {});
   for (const Directory::Entry& entry : contents->entries) TakeLocked({entry, false});
   // What was written here since is newer.
-  for (auto& [key, record] : before.matrices) {
+  for (const auto& [key, record] : before.matrices) {
     RetireLocked(record);
-    if (record.revision > contents->revision) known_.matrices[key] = std::move(record);
+    if (record.revision > contents->revision) known_.matrices.Set(record);
   }
   next_revision_ = contents->revision + 1;
   SawLocked(contents->revision);
@@ -300,7 +300,7 @@ absl::Status Cluster::Reload(const engine::NameKey& key) {
              known == known_.matrices.end() || known->second.revision <= contents->revision) {
     // What the watch has told since is newer than this answer.
     if (known != known_.matrices.end()) RetireLocked(known->second);
-    known_.matrices.erase(key);
+    known_.matrices.Erase(key);
     owned_.erase(key);
     expired_.erase(key);
   }
@@ -340,7 +340,7 @@ void Cluster::TakeLocked(const Directory::Event& event) {
     if (known && present->second.revision >= event.entry.revision) return;
     if (known) RetireLocked(present->second);
     if (event.deleted) {
-      if (known) known_.matrices.erase(present);
+      known_.matrices.Erase(*name);
       owned_.erase(*name);
       expired_.erase(*name);
       return;
@@ -356,7 +356,7 @@ void Cluster::TakeLocked(const Directory::Event& event) {
       owned_.erase(*name);
       expired_.erase(*name);
     }
-    known_.matrices[*name] = *std::move(record);
+    known_.matrices.Set(*std::move(record));
   }
 }
 

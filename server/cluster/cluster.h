@@ -23,6 +23,7 @@
 #include "engine/engine.h"
 #include "server/cluster/copies.h"
 #include "server/cluster/directory.h"
+#include "server/cluster/matrix_records.h"
 #include "server/cluster/record.h"
 #include "sparsed/v1/catalog.pb.h"
 
@@ -187,7 +188,7 @@ class Cluster {
 
  private:
   struct Known {
-    std::map<engine::NameKey, MatrixRecord> matrices;
+    MatrixRecords matrices;
     std::map<std::string, NodeRecord> nodes;  ///< that are alive
     std::set<std::string> draining;
   };

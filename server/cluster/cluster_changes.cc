@@ -84,10 +84,10 @@ absl::Status Cluster::Write(MatrixRecord& record) {
   record.revision = *revision;
   const MutexLock lock(mutex_);
   SawLocked(*revision);
-  MatrixRecord& known = known_.matrices[record.key];
-  if (known.revision < record.revision) {
-    RetireLocked(known);
-    known = record;
+  const auto known = known_.matrices.find(record.key);
+  if (known == known_.matrices.end() || known->second.revision < record.revision) {
+    if (known != known_.matrices.end()) RetireLocked(known->second);
+    known_.matrices.Set(record);
   }
   if (!IsMine(record)) {
     owned_.erase(record.key);
@@ -108,7 +108,7 @@ absl::Status Cluster::Erase(const MatrixRecord& record) {
   const auto known = known_.matrices.find(record.key);
   if (known != known_.matrices.end() && known->second.revision == record.revision) {
     RetireLocked(known->second);
-    known_.matrices.erase(known);
+    known_.matrices.Erase(record.key);
   }
   owned_.erase(record.key);
   expired_.erase(record.key);

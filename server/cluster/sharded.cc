@@ -317,11 +317,7 @@ std::string Cluster::WholeOf(const engine::NameKey& key) const {
   const std::optional<ShardName> shard = ParseShardName(key.second);
   if (!shard.has_value()) return {};
   const MutexLock lock(mutex_);
-  for (auto it = known_.matrices.lower_bound({key.first, ""});
-       it != known_.matrices.end() && it->first.first == key.first; ++it) {
-    if (it->second.in_shards() && it->second.upload == shard->upload) return it->first.second;
-  }
-  return {};
+  return known_.matrices.WholeOf(key.first, shard->upload);
 }
 
 void Cluster::RetireLocked(const MatrixRecord& before) {

@@ -1078,5 +1078,41 @@ TEST_F(ClusterRecords, AShardedRecordThatLiesIsLeftOut) {
   EXPECT_TRUE(cluster_->Delete({kTenant, "g"}).ok());
 }
 
+TEST(MatrixRecords, KnowWhichMatrixAShardIsOf) {
+  server::MatrixRecords records;
+  const auto whole = [](std::string tenant, std::string name, std::string upload) {
+    MatrixRecord record;
+    record.key = {std::move(tenant), std::move(name)};
+    record.upload = std::move(upload);
+    record.shards.resize(2);
+    return record;
+  };
+  EXPECT_EQ(records.WholeOf("one", "u1"), "");
+  records.Set(whole("one", "b", "u1"));
+  records.Set(whole("two", "c", "u1"));
+  EXPECT_EQ(records.WholeOf("one", "u1"), "b");
+  EXPECT_EQ(records.WholeOf("two", "u1"), "c");
+  EXPECT_EQ(records.WholeOf("three", "u1"), "");
+  // While it is renamed, both records may be there.
+  records.Set(whole("one", "a", "u1"));
+  EXPECT_EQ(records.WholeOf("one", "u1"), "a");
+  records.Erase({"one", "a"});
+  EXPECT_EQ(records.WholeOf("one", "u1"), "b");
+  // Replaced: by other shards, by a matrix that is whole, by what says that it is deleted.
+  records.Set(whole("one", "b", "u2"));
+  EXPECT_EQ(records.WholeOf("one", "u1"), "");
+  EXPECT_EQ(records.WholeOf("one", "u2"), "b");
+  MatrixRecord plain;
+  plain.key = {"one", "b"};
+  plain.deleted = true;
+  records.Set(plain);
+  EXPECT_EQ(records.WholeOf("one", "u2"), "");
+  ASSERT_NE(records.find({"one", "b"}), records.end());
+  records.Erase({"one", "b"});
+  records.Erase({"one", "b"});
+  EXPECT_EQ(records.find({"one", "b"}), records.end());
+  EXPECT_EQ(records.WholeOf("two", "u1"), "c");
+}
+
 }  // namespace
 }  // namespace sparsed::test
