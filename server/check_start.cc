@@ -94,8 +94,10 @@ void CheckStart(const Config& config, Problems& problems) {
   // One below /run that is not there may be made for each start, as systemd does with /run/sparsed.
   const auto check_socket = [&](const char* flag, const std::string& address) {
     if (!address.starts_with(kUnixPrefix)) return;
-    const std::string folder = FolderOf(address.substr(kUnixPrefix.size()));
-    std::error_code ignored;
+    std::error_code ignored;  // /var/run is /run
+    const std::string folder =
+        std::filesystem::weakly_canonical(FolderOf(address.substr(kUnixPrefix.size())), ignored)
+            .string();
     if (folder.starts_with("/run/") && !std::filesystem::exists(folder, ignored)) return;
     check_folder(flag, folder);
   };

@@ -65,8 +65,12 @@ absl::StatusOr<std::vector<int32_t>> MetisPartition(const GraphPattern& csr, int
         "METIS takes {} nonzeros at most, not {}: partition elsewhere, and name the file",
         std::numeric_limits<idx_t>::max() / 2, nnz));
   }
+  if (parts < 1 || parts > std::max<int64_t>(csr.rows, 1)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} parts of {} rows: each needs one at least", parts, csr.rows));
+  }
   std::vector<int32_t> part_of_row(static_cast<size_t>(csr.rows), 0);
-  if (parts == 1 || csr.rows == 0) return part_of_row;
+  if (parts == 1) return part_of_row;
   Graph graph = GraphOf(csr);
   idx_t options[METIS_NOPTIONS];
   METIS_SetDefaultOptions(options);

@@ -58,9 +58,9 @@ class Telemetry {
 
  private:
   static constexpr int kCodes = 17;  ///< of google.rpc
-  /// Limits of tenants; more than so many tenants share them.
+  /// Tenants share limits with those of the same hash by this.
   static constexpr size_t kTenants = 64;
-  /// Of each code and tenant, lines in the log: a burst, and a second in the long run.
+  /// Of each code and group of tenants, lines in the log: a burst, and a second in the long run.
   struct CodeLimit : LogLimit {
     CodeLimit() : LogLimit(/*per_second=*/5, /*burst=*/20) {}
   };

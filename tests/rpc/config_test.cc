@@ -686,6 +686,9 @@ TEST(CheckStart, FilesAndAddressesAreLookedAt) {
   EXPECT_EQ(problems({"--in-memory", "--listen=unix:/no/such/s"}),
             "--listen: nothing can be made in /no/such: No such file or directory\n");
   EXPECT_EQ(problems({"--in-memory", "--listen=unix:/run/no-such/s"}), "");
+  if (std::filesystem::is_symlink("/var/run")) {
+    EXPECT_EQ(problems({"--in-memory", "--listen=unix:/var/run/no-such/s"}), "");
+  }
   EXPECT_EQ(problems({"--in-memory", "--listen=unix:/proc/version/s"}),
             "--listen: nothing can be made in /proc/version: Not a directory\n");
   const std::string access = WriteFile("access_check.yaml", "tokens:\n  - {nome: a}\n");

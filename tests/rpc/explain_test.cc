@@ -216,6 +216,9 @@ TEST(Explain, SaysWhichPlanServesAndWhatItTook) {
   server.engine().executor().backend({}).Use(calibration);
   ASSERT_TRUE(Explain(server, RequestOf("band", 64, 0), &reply).ok());
   EXPECT_EQ(reply.operations(1).cache_limit(), "overhead");
+  // What its plan took in the device's own cache says nothing of another.
+  ASSERT_TRUE(Explain(server, RequestOf("band", 64, 1 << 30), &reply).ok());
+  EXPECT_EQ(reply.operations(1).cache_limit(), "cache_bandwidth");
   EXPECT_GT(measured.roofline_share(), 0);
   // A K between two signatures is served by the nearest one's plan.
   ASSERT_TRUE(Explain(server, RequestOf("band", 100, 0), &reply).ok());

@@ -666,7 +666,8 @@ function planText(plan) {
   return at < 0 ? plan :
     h('span', {}, pipeline(plan.slice(0, at)), ' / ', kernel(plan.slice(at + 3)));
 }
-const broken = (name) => name.split(/(?<=[._])/).flatMap((part) => [part, h('wbr')]);
+const broken = (name) =>
+  (name.match(/[^._]+[._]*|[._]+/g) || []).flatMap((part) => [part, h('wbr')]);
 
 /** The problem signature, and of SpGEMM which product and by which layouts. */
 const signature = (row) =>

@@ -410,7 +410,7 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   EXPECT_THAT(text,
               HasSubstr("in cache: all 953.67 MiB fit the last level cache, so that memory "
                         "does not bound it; what does, its own rate, arithmetic or neither, is "
-                        "not known, as that rate could not be measured: sparsectl calibrate"));
+                        "not known before that rate is measured: sparsectl calibrate"));
   EXPECT_THAT(text, testing::Not(HasSubstr("a reordering")));
   // Nothing is known of the roof: its columns are gone.
   EXPECT_THAT(text, testing::Not(HasSubstr("BEST ms")));
@@ -431,6 +431,10 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   text = ExplanationText("m", e, false);
   EXPECT_THAT(text, HasSubstr("the cache's own rate does in part"));
   EXPECT_THAT(text, HasSubstr("of the 100.0000 ms that its plan took when it was tuned, the rest"));
+  // Nor is it compared with what another cache would allow.
+  EXPECT_THAT(ExplanationText("m", e, true),
+              testing::AllOf(HasSubstr("the cache's own rate does:"),
+                             testing::Not(HasSubstr("that its plan took when it was tuned, the"))));
   o.measured_ms = 0;
   o.cache_limit = "arithmetic";
   e.flops_per_second = 1e9;

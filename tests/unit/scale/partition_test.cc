@@ -73,6 +73,11 @@ TEST(MetisPartition, RefusesWhatIsNoGraph) {
   }
   EXPECT_EQ(partition.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(partition.status().message()), HasSubstr("10 x 20"));
+  const corpus::Pattern few = corpus::UniformRows(10, 10, 2, 1);
+  const auto many =
+      MetisPartition({few.rows, few.cols, few.row_offsets, few.column_indices, {}}, 11);
+  EXPECT_EQ(many.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(many.status().message()), HasSubstr("11 parts of 10 rows"));
 }
 
 }  // namespace
