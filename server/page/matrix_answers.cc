@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/escaping.h"
+#include "engine/catalog/shares.h"
 #include "engine/catalog/signature.h"
 #include "server/page/matrix_table.h"
 #include "server/page/pattern_picture.h"
@@ -350,8 +351,9 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   const bool tells_since = request.viewer.all || pattern.IsOnlyOf(matrix.tenant());
   answer["plans"] = PlansJson(matrix, tells_since, executor);
   answer["layouts"] = LayoutsJson(pattern);
-  answer["time"] = TimeJson(
-      tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()).time, matrix.name());
+  answer["time"] =
+      TimeJson(tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()).time,
+               engine::ReferenceFor(request.viewer.tenant, {matrix.tenant(), matrix.name()}));
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
   return answer;
 }

@@ -125,7 +125,7 @@ def check_matrix(page, url):
     page.wait(shows(page, "spmm K="), "what was measured is there")
     page.wait(shows(page, "Where the time goes"), "where the time of requests went")
     page.wait(shows(page, "%, is "), "what most of it is")
-    page.wait(f"{shows(page, 'No reordering won')} ||"
+    page.wait(f"{shows(page, 'No reordering of its rows won')} ||"
               "document.querySelectorAll('canvas').length === 2",
               "an order that a plan has, or that none won")
     page.wait("document.querySelectorAll('.chosen').length > 0", "the chosen candidate is marked")

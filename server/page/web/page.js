@@ -835,7 +835,7 @@ function orderNote(row, layout, plans) {
       'No plan uses the second order now.';
   }
   if (row.plans.length === 0) return 'No order of the rows was tried yet.';
-  return 'No reordering won: every plan reads the rows as they were uploaded.';
+  return 'No reordering of its rows won: plans that read them take them as they were uploaded.';
 }
 
 /** Where the time of a matrix's products goes. */
