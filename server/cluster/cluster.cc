@@ -277,8 +277,11 @@ absl::Status Cluster::Load() {
   Known before = std::exchange(known_, {});
   for (const Directory::Entry& entry : contents->entries) TakeLocked({entry, false});
   // What was written here since is newer.
+  // A directory that is older than what it was is another one, or from a backup: what is not in it
+  // was not deleted.
+  const bool older = contents->revision < highest_revision_;
   for (const auto& [key, record] : before.matrices) {
-    RetireLocked(record);
+    if (!older) RetireLocked(record);
     if (record.revision > contents->revision) known_.matrices.Set(record);
   }
   next_revision_ = contents->revision + 1;

@@ -46,7 +46,7 @@ class Cluster {
     int threads = 1;                    ///< for a copy that arrives
     /// That what is known of the directory may be old when reads are served by it; 0: no bound.
     std::chrono::duration<double> staleness{0};
-    /// After which shards that no matrix is made of are dropped; within half of it one can be made.
+    /// For so long shards of no matrix are kept; one can be made of them in the first half of it.
     std::chrono::milliseconds stray_patience = std::chrono::hours(24);
     Peers::Options peers;
   };
@@ -345,6 +345,9 @@ class Cluster {
   bool unsettled_ ABSL_GUARDED_BY(mutex_) = true;
   /// Tenants and numbers of uploads whose shards were a matrix's, and are no more.
   std::set<engine::NameKey> retired_ ABSL_GUARDED_BY(mutex_);
+  /// Those of which this node has shards, and knows no matrix, since when.
+  std::map<engine::NameKey, std::chrono::steady_clock::time_point> strays_since_
+      ABSL_GUARDED_BY(mutex_);
   std::set<engine::NameKey> busy_ ABSL_GUARDED_BY(mutex_);
   /// Of these, those that change here while others have what was acknowledged: they serve it.
   std::set<engine::NameKey> changing_ ABSL_GUARDED_BY(mutex_);

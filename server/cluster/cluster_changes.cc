@@ -8,6 +8,7 @@
 #include "server/cluster/busy.h"
 #include "server/cluster/cluster.h"
 #include "server/cluster/placement.h"
+#include "server/cluster/shards.h"
 #include "server/log/log.h"
 
 namespace sparsed::server {
@@ -974,7 +975,9 @@ void Cluster::SettleMine(MatrixRecord record) {
     owned_.erase(record.key);
   }
   if (!Own(record).ok() || here == nullptr) return;
-  if (!WholeOf(record.key).empty()) TakeShares(record.key, SharesOf(record)).IgnoreError();
+  if (ParseShardName(record.key.second).has_value()) {
+    TakeShares(record.key, SharesOf(record)).IgnoreError();
+  }
   // What was changed here and could not be told.
   if (!PublishBusy(record.key).ok()) return;
   std::optional<MatrixRecord> present = RecordOf(record.key);

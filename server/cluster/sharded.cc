@@ -304,9 +304,9 @@ absl::StatusOr<MatrixRecord> Cluster::ShareSharded(const engine::NameKey& key,
 }
 
 std::vector<engine::Share> Cluster::SharesOf(const MatrixRecord& record) const {
-  const std::string whole = WholeOf(record.key);
-  if (whole.empty()) return record.shares;
-  const auto of = RecordOf({record.key.first, whole});
+  if (!ParseShardName(record.key.second).has_value()) return record.shares;
+  // A shard is for whom its matrix is for, and for nobody else where that is gone.
+  const auto of = RecordOf({record.key.first, WholeOf(record.key)});
   if (!of.has_value()) return {};
   std::vector<engine::Share> shares = of->shares;
   for (engine::Share& share : shares) share.right = engine::Right::kRead;
@@ -336,9 +336,10 @@ bool Cluster::IsRetired(const engine::NameKey& key) const {
 }
 
 void Cluster::DropStrays() {
-  std::set<engine::NameKey> live, present;
+  std::set<engine::NameKey> live, present, lost;
   std::vector<engine::NameKey> strays;
-  const std::chrono::nanoseconds now = std::chrono::system_clock::now().time_since_epoch();
+  const std::chrono::nanoseconds today = std::chrono::system_clock::now().time_since_epoch();
+  const auto now = std::chrono::steady_clock::now();
   {
     // Records as they are now, and not a moment before something was retired.
     const MutexLock lock(mutex_);
@@ -351,13 +352,31 @@ void Cluster::DropStrays() {
       const engine::NameKey upload(key.first, shard->upload);
       present.insert(upload);
       if (!IsMine(record) || live.contains(upload)) continue;
+      // However old they are: a directory that was lost, and is there again, may come to know
+      // their matrix again.
+      const auto [stray, is_new] = strays_since_.try_emplace(upload, now);
+      if (retired_.contains(upload) || now - stray->second > options_.stray_patience) {
+        strays.push_back(key);
+      }
       const std::chrono::nanoseconds made(record.copies.front().identity.created_unix_ns);
-      if (retired_.contains(upload) || now - made > options_.stray_patience) strays.push_back(key);
+      if (is_new && !retired_.contains(upload) && today - made > options_.stray_patience) {
+        lost.insert(upload);
+      }
     }
+    std::erase_if(strays_since_, [&](const auto& stray) {
+      return !present.contains(stray.first) || live.contains(stray.first);
+    });
     // Those of a matrix that was renamed are some matrix's still.
     std::erase_if(retired_, [&](const engine::NameKey& upload) {
       return !present.contains(upload) || live.contains(upload);
     });
+  }
+  for (const auto& [tenant, upload] : lost) {
+    Log(LogLevel::kError, "the directory has no matrix that these shards are of, and they go",
+        {{"tenant", tenant},
+         {"upload", upload},
+         {"after_seconds",
+          std::chrono::duration_cast<std::chrono::seconds>(options_.stray_patience).count()}});
   }
   if (strays.empty()) return;
   // What is known here may be old.

@@ -92,8 +92,9 @@ def multiply(cluster):
 
 
 def mistakes(cluster):
-    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=0", says="1")
-    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=3001", says="1")
+    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=0", says="0 not in range 1 to 1024")
+    refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=3001",
+            says="3001 not in range 1 to 1024")
     refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=1024",
             "--partition=parts.txt", says="shard 3 of 1024 no row")
     refused(cluster, "a", "upload", "g.mtx", "--name=bad", "--shards=2", "--partition=parts.txt",

@@ -1034,6 +1034,37 @@ TEST_F(ClusterRecords, ShardsOfAnUploadThatBrokeOffAreDropped) {
   EXPECT_TRUE(absl::IsFailedPrecondition(late)) << late;
 }
 
+TEST_F(ClusterRecords, OldShardsOutliveADirectoryThatWasLost) {
+  stray_patience_ = std::chrono::seconds(3);
+  for (const char* part : {"", "/columns"}) {
+    MustUploadAs(fmt::format("shards:{}/0{}", kUpload, part), 1);
+  }
+  const std::string shard = fmt::format("shards:{}/0", kUpload);
+  std::this_thread::sleep_for(stray_patience_);
+  // The directory knows nothing of them, nor of a matrix of theirs: it may yet be brought back.
+  const auto begun = std::chrono::steady_clock::now();
+  Join(/*replicas=*/1);
+  ASSERT_TRUE(Eventually([&] { return memory_.Record(shard).has_value(); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  const bool there = Here(shard) != nullptr;
+  if (std::chrono::steady_clock::now() - begun < stray_patience_) {
+    EXPECT_TRUE(there);
+  }
+  EXPECT_TRUE(Eventually([&] { return cluster_->counts().shards_dropped == 2; }));
+}
+
+TEST_F(ClusterRecords, AShardOfNoMatrixIsForNobodyElse) {
+  const std::string shard = fmt::format("shards:{}/0", kUpload);
+  MustUploadAs(shard, 1);
+  MatrixRecord record = RecordOf(shard, {{"a", IdentityOf(*Here(shard))}});
+  record.shares = {{"bob", engine::Right::kRead}};
+  memory_.Put(record);
+  Join(/*replicas=*/1);
+  ASSERT_TRUE(Eventually([&] { return cluster_->RecordOf({kTenant, shard}).has_value(); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_TRUE(server_.engine().catalog().SharesOf(*Here(shard)).empty());
+}
+
 TEST_F(ClusterRecords, EachShardOfAnUploadIsOnANodeOfItsOwn) {
   memory_.PutNode("b", true);
   memory_.PutNode("c", true);
