@@ -77,5 +77,14 @@ CallOptions ShardWork::options() const {
   return options;
 }
 
+void ShardWork::Pause(std::chrono::milliseconds time) const {
+  auto end = std::chrono::steady_clock::now() + time;
+  if (deadline_.has_value()) end = std::min(end, *deadline_);
+  for (auto now = std::chrono::steady_clock::now(); now < end && !cancelled_;
+       now = std::chrono::steady_clock::now()) {
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kLook, end - now));
+  }
+}
+
 }  // namespace client
 }  // namespace sparsed

@@ -44,6 +44,8 @@ class ShardWork : public std::enable_shared_from_this<ShardWork> {
     }
     return call.Wait();
   }
+  /// Waits for so long, but no longer once it is cancelled or its time is over.
+  void Pause(std::chrono::milliseconds time) const;
 
  private:
   static constexpr std::chrono::milliseconds kLook{20};

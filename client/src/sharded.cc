@@ -249,8 +249,9 @@ Call<CsrMatrix> DownloadOrSharded(const std::shared_ptr<Connection>& connection,
                                   const std::string& name, const CallOptions& options) {
   return OrSharded<CsrMatrix>(
       connection, name, options,
-      [raw = connection.get(), name, options](InShards<CsrMatrix> in_shards) {
-        return Download(RouteOf(raw->shared_from_this(), name), name, options,
+      [raw = connection.get(), name](const CallOptions& call_options,
+                                     InShards<CsrMatrix> in_shards) {
+        return Download(RouteOf(raw->shared_from_this(), name), name, call_options,
                         std::move(in_shards));
       },
       DownloadSharded);
@@ -261,9 +262,10 @@ Call<void> WaitReadyOrSharded(const std::shared_ptr<Connection>& connection,
                               const CallOptions& options) {
   return OrSharded<void>(
       connection, name, options,
-      [raw = connection.get(), name, options, progress](InShards<void> in_shards) {
+      [raw = connection.get(), name, progress](const CallOptions& call_options,
+                                               InShards<void> in_shards) {
         return Watch(RouteOf(raw->shared_from_this(), name), name, /*follow=*/false, progress,
-                     options, std::move(in_shards));
+                     call_options, std::move(in_shards));
       },
       [](Connection& home, ShardWork& work, ShardedMatrix& sharded) -> absl::Status {
         for (const ShardInfo& shard : sharded.info().shards) {

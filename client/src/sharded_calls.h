@@ -30,15 +30,15 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
-/// `whole(in_shards)` starts the call of a matrix that is none; `run(connection, work, sharded)` is
-/// what it is of one that is, on a thread of its own. Both are kept and hold all that they need by
-/// value, and may be called again. `connection` is the client's home.
+/// `whole(options, in_shards)` starts the call of a matrix that is none; `run(connection, work,
+/// sharded)` is what it is of one that is, on a thread of its own. Both are kept and hold all that
+/// they need by value, and may be called again. `connection` is the client's home.
 template <typename T, typename Whole, typename Run>
 Call<T> OrSharded(const std::shared_ptr<Connection>& connection, const std::string& name,
                   const CallOptions& options, Whole whole, Run run) {
   Nodes& nodes = connection->nodes();
   const bool known = nodes.FindSharded(name) != nullptr;
-  if (!known && !nodes.in_cluster()) return whole(InShards<T>());
+  if (!known && !nodes.in_cluster()) return whole(options, InShards<T>());
   InShards<T> in_shards;
   in_shards.work = std::make_shared<ShardWork>(options, connection->options());
   // The Call keeps the connection until this has returned.
@@ -55,8 +55,13 @@ Call<T> OrSharded(const std::shared_ptr<Connection>& connection, const std::stri
       if (!info.ok()) return info.status();
       if (info->shards.empty()) {
         raw->nodes().ForgetSharded(name);
-        Call<T> other = whole(InShards<T>());
-        return work.Wait(other);
+        Call<T> other = whole(work.options(), InShards<T>());
+        Result<T> result = work.Wait(other);
+        // Who says what it is may lag behind who has it.
+        if (!IsInShards(StatusOf(result)) || attempt == kAttempts) return result;
+        work.Pause(pause);
+        pause *= 2;
+        continue;
       }
       const absl::StatusOr<std::shared_ptr<ShardedMatrix>> sharded =
           Known(raw->nodes(), name, *std::move(info));
@@ -67,14 +72,14 @@ Call<T> OrSharded(const std::shared_ptr<Connection>& connection, const std::stri
       if (attempt == kAttempts) break;
       const std::string& first = (*sharded)->info().shards.front().matrix;
       if (std::exchange(before, first) != first) continue;
-      std::this_thread::sleep_for(pause);
+      work.Pause(pause);
       pause *= 2;
     }
     return absl::UnavailableError(fmt::format(
         "shards of \"{}\" are gone: others replace it, or a shard was lost (cluster forget)",
         name));
   };
-  if (!known) return whole(std::move(in_shards));
+  if (!known) return whole(options, std::move(in_shards));
   auto state = std::make_shared<CallState<T>>();
   client::Start(in_shards, state, absl::OkStatus());
   return Call<T>(std::move(state), [connection, work = in_shards.work] { work->Cancel(); });

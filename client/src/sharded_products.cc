@@ -436,8 +436,9 @@ Call<ComputeResult> SpmmOrSharded(const std::shared_ptr<Connection>& connection,
                                   const SpmmOptions& spmm, const CallOptions& options) {
   return OrSharded<ComputeResult>(
       connection, name, options,
-      [raw = connection.get(), name, b, c, spmm, options](InShards<ComputeResult> in_shards) {
-        return Spmm(RouteOf(raw->shared_from_this(), name), name, b, c, spmm, options, "",
+      [raw = connection.get(), name, b, c, spmm](const CallOptions& call_options,
+                                                 InShards<ComputeResult> in_shards) {
+        return Spmm(RouteOf(raw->shared_from_this(), name), name, b, c, spmm, call_options, "",
                     std::move(in_shards));
       },
       [b, c, spmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
@@ -451,10 +452,10 @@ Call<ComputeResult> SddmmOrSharded(const std::shared_ptr<Connection>& connection
                                    const CallOptions& options) {
   return OrSharded<ComputeResult>(
       connection, name, options,
-      [raw = connection.get(), name, a, b, values, sddmm,
-       options](InShards<ComputeResult> in_shards) {
-        return Sddmm(RouteOf(raw->shared_from_this(), name), name, a, b, values, sddmm, options, "",
-                     std::move(in_shards));
+      [raw = connection.get(), name, a, b, values, sddmm](const CallOptions& call_options,
+                                                          InShards<ComputeResult> in_shards) {
+        return Sddmm(RouteOf(raw->shared_from_this(), name), name, a, b, values, sddmm,
+                     call_options, "", std::move(in_shards));
       },
       [a, b, values, sddmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
         return SddmmSharded(home, work, sharded, a, b, values, sddmm);

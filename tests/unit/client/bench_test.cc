@@ -145,7 +145,8 @@ TEST(Load, RequestsThatTakeLongerThanAWindowCountWhole) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_GE(result->latency.count(), 2);
   EXPECT_LE(result->rate, 10);
-  EXPECT_LE(static_cast<double>(result->latency.count()), 10 * result->seconds * 1.001);
+  // On a machine that is late a window may begin within a request, which counts whole.
+  EXPECT_LE(static_cast<double>(result->latency.count()), 10 * result->seconds * 1.001 + 1);
 }
 
 TEST(Load, OneThatDoesNotEndInTimeIsNotWaitedForTwice) {
