@@ -122,6 +122,10 @@ class Load {
     ended_ = false;
     next_ = done_ = 0;
     begun_ = Clock::now();
+    {
+      const MutexLock lock(mutex_);
+      window_begun_ = begun_;
+    }
     std::vector<std::thread> workers;
     for (int worker = 0; worker < options_.workers; ++worker) {
       workers.emplace_back([this, worker] { Work(worker); });
@@ -197,11 +201,13 @@ class Load {
   }
 
   /// Takes what ended since the last time. It begins and ends as a request does, so that none
-  /// counts by a part.
+  /// counts by a part: where none ended, the next one begins when this one did.
   std::unique_ptr<Window> TakeWindow() {
     const MutexLock lock(mutex_);
     auto window = std::make_unique<Window>(std::exchange(window_, Window()));
-    const auto end = window->latency.count() > 0 ? last_end_ : Clock::now();
+    const auto end = window->latency.count() > 0 ? last_end_
+                     : window->failed.empty()    ? window_begun_
+                                                 : Clock::now();
     window->seconds = Seconds(end - window_begun_).count();
     window_begun_ = end;
     return window;
@@ -219,7 +225,7 @@ class Load {
       const MutexLock lock(mutex_);
       const bool some = window_.latency.count() > 0 || !window_.failed.empty();
       const bool over = options_.seconds > 0
-                            ? measured_ + Seconds(now - window_begun_).count() >= options_.seconds
+                            ? measured_ + took.count() >= options_.seconds
                             : Seconds(now - first_begun_).count() >= options_.most_seconds;
       if (window_.latency.count() >= requests || over) return;
       if (some && took.count() >= options_.longest_window) return;
@@ -243,8 +249,11 @@ class Load {
     warmup_ += Seconds(Clock::now() - begun_).count();
     do {
       FillWindow(window, kWindowRequests);
-      Keep(TakeWindow());
-      over_ = Ended() || Enough();
+      std::unique_ptr<Window> ended = TakeWindow();
+      // It was waited for until the time was over.
+      const bool none = ended->latency.count() == 0 && ended->failed.empty();
+      Keep(std::move(ended));
+      over_ = Ended() || none || Enough();
     } while (!over_ && !closed());
   }
 
