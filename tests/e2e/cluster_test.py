@@ -372,8 +372,10 @@ def drain(cluster, products):
     assert all("b" not in matrix["nodes"] for matrix in listed.values()), listed
     for name, expected in products.items():
         assert cluster.product("b", name) == expected, f"{name} is another"
-        shares = cluster.run(listed[name]["nodes"][0], "show", name)["shares"]
-        assert [share["with"] for share in shares] == ["bob"], f"{name}: {shares}"
+        # Its new owner may have yet to look at what it owns.
+        wait_for(f"{name} is bob's to read", lambda n=name: [
+            share["with"] for share in cluster.run(listed[n]["nodes"][0], "show", n)["shares"]
+        ] == ["bob"], 5)
     cluster.run("a", "cluster", "drain", "b", "--undo")
     assert state() == "serving"
     say("drained b")
