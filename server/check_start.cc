@@ -91,14 +91,14 @@ void CheckStart(const Config& config, Problems& problems) {
       problems.Add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
     }
   };
-  // One below /run that is not there may be made for each start, as systemd does with /run/sparsed.
+  // One below /run that is not there may be made for each start, as systemd does with /run/sparsed;
+  // /var/run is a link there.
   const auto check_socket = [&](const char* flag, const std::string& address) {
     if (!address.starts_with(kUnixPrefix)) return;
-    std::error_code ignored;  // /var/run is /run
-    const std::string folder =
-        std::filesystem::weakly_canonical(FolderOf(address.substr(kUnixPrefix.size())), ignored)
-            .string();
-    if (folder.starts_with("/run/") && !std::filesystem::exists(folder, ignored)) return;
+    const std::string folder = FolderOf(address.substr(kUnixPrefix.size()));
+    std::error_code ignored;
+    const std::string real = std::filesystem::weakly_canonical(folder, ignored).string();
+    if (real.starts_with("/run/") && !std::filesystem::exists(folder, ignored)) return;
     check_folder(flag, folder);
   };
   if (!config.access_file.empty()) {

@@ -271,6 +271,11 @@ void Cluster::Follow(const std::stop_token& stop) {
 
 absl::Status Cluster::Load() {
   const auto asked = steady_clock::now();
+  int64_t known_to_have = 0;
+  {
+    const MutexLock lock(mutex_);
+    known_to_have = highest_revision_;
+  }
   const auto contents = directory_->Read(std::string(kDirectoryPrefix));
   if (!contents.ok()) return contents.status();
   const MutexLock lock(mutex_);
@@ -279,7 +284,7 @@ absl::Status Cluster::Load() {
   // What was written here since is newer.
   // A directory that is older than what it was is another one, or from a backup: what is not in it
   // was not deleted.
-  const bool older = contents->revision < highest_revision_;
+  const bool older = contents->revision < known_to_have;
   for (const auto& [key, record] : before.matrices) {
     if (!older) RetireLocked(record);
     if (record.revision > contents->revision) known_.matrices.Set(record);
