@@ -47,6 +47,8 @@ struct Window {
     if (other.latency.count() > 0) transport = other.transport;
     seconds += other.seconds;
   }
+  /// No request ended in it.
+  bool empty() const { return latency.count() == 0 && failed.empty(); }
   std::chrono::nanoseconds kernel() const { return phases[4].mean(); }
 };
 
@@ -118,12 +120,12 @@ class Load {
 
   /// With the requests that there are: a window, or all if each does not have its own.
   void RunWorkers() {
-    TakeWindow();  // what ended too late to count
     ended_ = false;
     next_ = done_ = 0;
     begun_ = Clock::now();
     {
       const MutexLock lock(mutex_);
+      window_ = Window();  // without what ended too late to count
       window_begun_ = begun_;
     }
     std::vector<std::thread> workers;
@@ -205,9 +207,9 @@ class Load {
   std::unique_ptr<Window> TakeWindow() {
     const MutexLock lock(mutex_);
     auto window = std::make_unique<Window>(std::exchange(window_, Window()));
-    const auto end = window->latency.count() > 0 ? last_end_
-                     : window->failed.empty()    ? window_begun_
-                                                 : Clock::now();
+    const auto end = window->empty()               ? window_begun_
+                     : window->latency.count() > 0 ? last_end_
+                                                   : Clock::now();
     window->seconds = Seconds(end - window_begun_).count();
     window_begun_ = end;
     return window;
@@ -223,12 +225,11 @@ class Load {
       const Seconds took = now - begun;
       if (took < least) continue;
       const MutexLock lock(mutex_);
-      const bool some = window_.latency.count() > 0 || !window_.failed.empty();
       const bool over = options_.seconds > 0
                             ? measured_ + took.count() >= options_.seconds
                             : Seconds(now - first_begun_).count() >= options_.most_seconds;
       if (window_.latency.count() >= requests || over) return;
-      if (some && took.count() >= options_.longest_window) return;
+      if (!window_.empty() && took.count() >= options_.longest_window) return;
     }
   }
 
@@ -251,7 +252,7 @@ class Load {
       FillWindow(window, kWindowRequests);
       std::unique_ptr<Window> ended = TakeWindow();
       // It was waited for until the time was over.
-      const bool none = ended->latency.count() == 0 && ended->failed.empty();
+      const bool none = ended->empty();
       Keep(std::move(ended));
       over_ = Ended() || none || Enough();
     } while (!over_ && !closed());
@@ -259,7 +260,7 @@ class Load {
 
   void Keep(std::unique_ptr<Window> window) {
     measured_ += window->seconds;
-    if (window->latency.count() == 0 && window->failed.empty()) return;
+    if (window->empty()) return;
     main_.all.push_back(closed() ? static_cast<double>(window->latency.count()) / window->seconds
                                  : static_cast<double>(window->latency.Quantile(0.5).count()));
     kernel_.all.push_back(static_cast<double>(window->kernel().count()));

@@ -336,39 +336,39 @@ bool Cluster::IsRetired(const engine::NameKey& key) const {
 }
 
 void Cluster::DropStrays() {
-  std::set<engine::NameKey> live, present, lost;
+  std::set<engine::NameKey> present, lost;
   std::vector<engine::NameKey> strays;
   const std::chrono::nanoseconds today = std::chrono::system_clock::now().time_since_epoch();
   const auto now = std::chrono::steady_clock::now();
   {
     // Records as they are now, and not a moment before something was retired.
     const MutexLock lock(mutex_);
-    for (const auto& [key, record] : known_.matrices) {
-      if (record.in_shards()) live.insert(UploadOf(record));
-    }
-    for (const auto& [key, record] : known_.matrices) {
+    const MatrixRecords& records = known_.matrices;
+    const auto is_live = [&records](const engine::NameKey& upload) {
+      return !records.WholeOf(upload.first, upload.second).empty();
+    };
+    for (const auto& [key, record] : records) {
       const std::optional<ShardName> shard = ParseShardName(key.second);
       if (!shard.has_value() || record.deleted) continue;
       const engine::NameKey upload(key.first, shard->upload);
       present.insert(upload);
-      if (!IsMine(record) || live.contains(upload)) continue;
+      if (!IsMine(record) || is_live(upload)) continue;
       // However old they are: a directory that was lost, and is there again, may come to know
       // their matrix again.
       const auto [stray, is_new] = strays_since_.try_emplace(upload, now);
       if (retired_.contains(upload) || now - stray->second > options_.stray_patience) {
         strays.push_back(key);
+        continue;
       }
       const std::chrono::nanoseconds made(record.copies.front().identity.created_unix_ns);
-      if (is_new && !retired_.contains(upload) && today - made > options_.stray_patience) {
-        lost.insert(upload);
-      }
+      if (is_new && today - made > options_.stray_patience) lost.insert(upload);
     }
     std::erase_if(strays_since_, [&](const auto& stray) {
-      return !present.contains(stray.first) || live.contains(stray.first);
+      return !present.contains(stray.first) || is_live(stray.first);
     });
     // Those of a matrix that was renamed are some matrix's still.
     std::erase_if(retired_, [&](const engine::NameKey& upload) {
-      return !present.contains(upload) || live.contains(upload);
+      return !present.contains(upload) || is_live(upload);
     });
   }
   for (const auto& [tenant, upload] : lost) {

@@ -112,6 +112,14 @@ LoadSetup Once(LoadRequest request) {
   return [request = std::move(request)] { return request; };
 }
 
+/// Each takes so long, and is well.
+LoadSetup Taking(milliseconds time) {
+  return Once([time](int, int64_t) -> absl::StatusOr<LoadSample> {
+    std::this_thread::sleep_for(time);
+    return Sample();
+  });
+}
+
 TEST(Load, CountsWhatEndsInItsTime) {
   const std::atomic<bool> stop = false;
   std::atomic<int> running = 0, most = 0;
@@ -137,11 +145,7 @@ TEST(Load, CountsWhatEndsInItsTime) {
 TEST(Load, RequestsThatTakeLongerThanAWindowCountWhole) {
   const std::atomic<bool> stop = false;
   const auto result = RunLoad({.workers = 1, .seconds = 0.5, .longest_window = 0.02},
-                              Once([](int, int64_t) -> absl::StatusOr<LoadSample> {
-                                std::this_thread::sleep_for(milliseconds(100));
-                                return Sample();
-                              }),
-                              stop);
+                              Taking(milliseconds(100)), stop);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_GE(result->latency.count(), 2);
   EXPECT_LE(result->rate, 10);
@@ -151,11 +155,7 @@ TEST(Load, RequestsThatTakeLongerThanAWindowCountWhole) {
 TEST(Load, OneThatWasUnderWayBeforeItsWindowCountsFromItsBeginning) {
   const std::atomic<bool> stop = false;
   const auto result = RunLoad({.workers = 1, .seconds = 0.5, .longest_window = 0.02},
-                              Once([](int, int64_t) -> absl::StatusOr<LoadSample> {
-                                std::this_thread::sleep_for(milliseconds(700));
-                                return Sample();
-                              }),
-                              stop);
+                              Taking(milliseconds(700)), stop);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_LE(result->rate, 1.001 / 0.7);
 }
@@ -253,11 +253,7 @@ TEST(Load, OfAScheduleWhoWaitsForOthersIsTold) {
   const std::atomic<bool> stop = false;
   // All are due at once, and one worker makes them in 2 ms each.
   const auto result = RunLoad({.workers = 1, .schedule = std::vector<nanoseconds>(20)},
-                              Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
-                                std::this_thread::sleep_for(milliseconds(2));
-                                return Sample();
-                              }),
-                              stop);
+                              Taking(milliseconds(2)), stop);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_GE(result->waited.max(), milliseconds(38));
   EXPECT_GE(result->latency.max(), milliseconds(40));
