@@ -488,6 +488,7 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
   bool here = need == Need::kRead ? IsCurrentHere(*record) : IsMine(*record);
   // A shard is shared as soon as its matrix is, which no request of its own is made for.
   if (here && is_shard && !is_own) TakeShares(key, shares).IgnoreError();
+  if (here && IsMine(*record)) TakeSharesOfNew(key);
   // A copy is shared with others a moment after its owner has shared it.
   if (here && (is_shard || !IsMine(*record)) && !is_own) {
     here = engine_.catalog().Find(tenant, reference).ok();

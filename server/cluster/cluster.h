@@ -317,6 +317,8 @@ class Cluster {
   void CopyInBackground(const std::stop_token& stop);
   /// Those that the record says, and no others.
   absl::Status TakeShares(const engine::NameKey& key, const std::vector<engine::Share>& shares);
+  /// For a request that comes before this node, which owns it by now, has looked at it.
+  void TakeSharesOfNew(const engine::NameKey& key);
 
   const Options options_;
   const std::unique_ptr<Directory> directory_;

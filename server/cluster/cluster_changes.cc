@@ -1076,6 +1076,20 @@ absl::Status Cluster::TakeShares(const engine::NameKey& key,
   return absl::OkStatus();
 }
 
+void Cluster::TakeSharesOfNew(const engine::NameKey& key) {
+  const auto owned = [&] {
+    const MutexLock lock(mutex_);
+    return owned_.contains(key);
+  };
+  if (owned()) return;
+  const Busy busy(*this, key, Busy::IfFree());
+  // Whoever holds it takes them, or changes them.
+  if (!busy.held() || owned()) return;
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  if (!record.has_value() || !IsMine(*record) || !IsCurrentHere(*record)) return;
+  TakeShares(key, SharesOf(*record)).IgnoreError();  // it is tried again
+}
+
 void Cluster::CopyInBackground(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     engine::NameKey key;

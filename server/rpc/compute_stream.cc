@@ -765,7 +765,7 @@ bool ComputeStream::TakeWrite(Todo& todo) {
     sending_.push_back(request);
   }
   // Not what carriers may take before it is this stream's turn.
-  more_follow_ = std::ranges::any_of(
+  todo.more_follow = std::ranges::any_of(
       sending_, [&](const auto& other) { return may_send(other) && other->carriers.empty(); });
   writing_ = true;
   return true;
@@ -800,11 +800,11 @@ void ComputeStream::Do(Todo todo) {
   if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
   // A ring's caller looks for its reply: it is there before what is for others to look at.
   const bool first = todo.write && transport_.is_ring();
-  if (first && transport_.Write(&out_, more_follow_)) OnWritten(true);
+  if (first && transport_.Write(&out_, todo.more_follow)) OnWritten(true);
   for (StageRecord& record : todo.ended) todo.telemetry->End(std::move(record));
   for (auto& [carrier, bytes] : todo.carried) carrier->Write(std::move(bytes));
   for (const auto& [carrier, status] : todo.end_carriers) carrier->End(status);
-  if (todo.write && !first && transport_.Write(&out_, more_follow_)) OnWritten(true);
+  if (todo.write && !first && transport_.Write(&out_, todo.more_follow)) OnWritten(true);
   if (todo.finish.has_value()) transport_.Finish(*todo.finish);
 }
 

@@ -118,6 +118,7 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
     int64_t credit = 0;
     bool read = false;
     bool write = false;
+    bool more_follow = false;  ///< what follows at once may share a packet with it
     std::vector<std::pair<std::shared_ptr<Carrier>, grpc::ByteBuffer>> carried;
     std::vector<std::pair<std::shared_ptr<Carrier>, absl::Status>> end_carriers;
     std::optional<absl::Status> finish;
@@ -214,9 +215,7 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   /// What `out_` gives back when it is written.
   std::shared_ptr<engine::Call> credit_of_ ABSL_GUARDED_BY(mutex_);
   int64_t credit_ ABSL_GUARDED_BY(mutex_) = 0;
-  // While `writing_`, of who writes.
-  grpc::ByteBuffer out_;
-  bool more_follow_ = false;  ///< what follows at once may share a packet with it
+  grpc::ByteBuffer out_;  ///< while `writing_`, of who writes
 };
 
 }  // namespace sparsed::server

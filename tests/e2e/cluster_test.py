@@ -372,7 +372,7 @@ def drain(cluster, products):
     assert all("b" not in matrix["nodes"] for matrix in listed.values()), listed
     for name, expected in products.items():
         assert cluster.product("b", name) == expected, f"{name} is another"
-        # Its new owner may have yet to look at what it owns.
+        # Its new owner may have yet to hear that it is: a copy takes shares a moment later.
         wait_for(f"{name} is bob's to read", lambda n=name: [
             share["with"] for share in cluster.run(listed[n]["nodes"][0], "show", n)["shares"]
         ] == ["bob"], 5)

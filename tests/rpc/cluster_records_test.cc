@@ -1065,6 +1065,18 @@ TEST_F(ClusterRecords, AShardOfNoMatrixIsForNobodyElse) {
   EXPECT_TRUE(server_.engine().catalog().SharesOf(*Here(shard)).empty());
 }
 
+TEST_F(ClusterRecords, ANewOwnerKnowsWhomItsMatrixIsSharedWithBeforeItHasLookedAtIt) {
+  MustUploadAs("m", 1);
+  MatrixRecord record = RecordOf("m", {{"a", IdentityOf(*Here("m"))}});
+  record.shares = {{"bob", engine::Right::kRead}};
+  memory_.Put(record);
+  Join(/*replicas=*/1);
+  // At once: by itself it looks a moment later.
+  EXPECT_TRUE(cluster_->Route("bob", "default~m", Cluster::Need::kRead).ok());
+  EXPECT_TRUE(server_.engine().catalog().Find("bob", "default~m").ok());
+  EXPECT_TRUE(memory_.Record("m")->shares.size() == 1);
+}
+
 TEST_F(ClusterRecords, EachShardOfAnUploadIsOnANodeOfItsOwn) {
   memory_.PutNode("b", true);
   memory_.PutNode("c", true);
