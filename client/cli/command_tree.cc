@@ -298,10 +298,11 @@ void AddServerCommands(CLI::App& app, Invocation& invocation) {
 }
 
 void AddToken(CLI::App& app, Invocation& invocation) {
-  CLI::App* token = AddCommand(app, "token", "Tokens for a server's access file; asks no server",
-                               {"token new training-1 --tenant=training --expires=2027-01-31",
-                                "token new training-2 --tenant=training | head -n 1 > token.txt",
-                                "token hash training-2 --tenant=training < token.txt"});
+  CLI::App* token =
+      AddCommand(app, "token", "Tokens for a server's access file; asks no server",
+                 {"token new training-1 --tenant=training --expires=2027-01-31",
+                  "token new training-2 --tenant=training | (umask 077; head -n 1 > token.txt)",
+                  "token hash training-2 --tenant=training < token.txt"});
   token->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, bool make) {
     CLI::App* sub = token->add_subcommand(name, what);

@@ -20,7 +20,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/sparsed"
 INSECURE = {"access": {"insecure": True}}
-SECURE = {"access": {"secret": "who", "metricsToken": True}, "tls": {"secret": "tls", "clientCa": True}}
+SECURE = {"access": {"secret": "who"}, "tls": {"secret": "tls", "clientCa": True}}
 problems = []
 
 
@@ -132,7 +132,7 @@ def check_forms(sparsed, chart):
                         "replicaCount": 3, "config": {"max_queued": 1048576, "log_format": "json"},
                         "persistence": {"storageClass": "fast", "size": "1Ti"},
                         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
-                        "serviceMonitor": {"enabled": True, "tokenSecret": {"name": "scrape"}},
+                        "serviceMonitor": {"enabled": True},
                         "prometheusRule": {"enabled": True, "labels": {"release": "main"},
                                            "runbooks": "https://wiki.example/sparsed"},
                         "podLabels": {"team": "graphs"}, "nodeSelector": {"gpu": "yes"}},
@@ -141,14 +141,15 @@ def check_forms(sparsed, chart):
     expect(settings["devices"] == ["cuda:0", "cuda:1"] and settings["max_queued"] == 1048576, settings)
     expect(settings["access_file"] == "/etc/sparsed/access/access.yaml", settings)
     expect(settings["tls_client_ca"] == "/etc/sparsed/tls/ca.crt", settings)
-    expect("insecure" not in settings and settings["metrics_token"] is True, settings)
+    expect("insecure" not in settings and "metrics_token" not in settings, settings)
     expect(form.container["resources"]["limits"]["nvidia.com/gpu"] == 2, form.container["resources"])
     expect(form.container["image"] == f"sparsed:{version}-cuda", form.container["image"])
     expect(form.pod["spec"]["runtimeClassName"] == "nvidia", form.pod["spec"])
     expect(form.one("StatefulSet")["metadata"]["name"] == "my-sparsed", "the name has sparsed twice")
     expect("replicas" in form.notes and "TLS" in form.notes, form.notes)
     [endpoint] = form.one("ServiceMonitor")["spec"]["endpoints"]
-    expect(endpoint["authorization"]["credentials"]["name"] == "scrape", endpoint)
+    expect(endpoint["path"] == "/metrics", endpoint)
+    expect("--tls-server-name=my-sparsed.work.svc" in form.notes, form.notes)
     check_rules(form.one("PrometheusRule"), "https://wiki.example/sparsed")
     for volume in form.pod["spec"]["volumes"]:  # as the server asks of files of secrets
         expect(volume.get("secret", {}).get("defaultMode", 0o440) == 0o440, volume)
@@ -216,7 +217,7 @@ def check_refusals(chart):
     for values, word in (({}, "access.insecure=true"),
                          ({"access": {"secret": "who"}}, "tls.secret"),
                          ({**INSECURE, "tls": {"clientCa": True}}, "tls.clientCa"),
-                         ({"access": {"insecure": True, "metricsToken": True}}, "access.secret"),
+                         ({**SECURE, "access": {"secret": "who", "metricsToken": True}}, "metricsToken"),
                          ({**INSECURE, "replicas": 2}, "replicas"),
                          ({**SECURE, "cluster": {"etcd": ["e:2379"]}}, "cluster.tokenSecret"),
                          ({**INSECURE, "cluster": {"etcd": ["e:2379"], "tokenSecret": "nodes"}},

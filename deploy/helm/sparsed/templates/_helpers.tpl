@@ -42,9 +42,6 @@ sparsectl --server="$POD_NAME.{{ include "sparsed.name" . }}-headless.{{ .Releas
 {{- if and .Values.tls.clientCa (not .Values.tls.secret) -}}
 {{- fail "tls.clientCa: the authorities are in tls.secret, which is empty" -}}
 {{- end -}}
-{{- if and .Values.access.metricsToken (not .Values.access.secret) -}}
-{{- fail "access.metricsToken: tokens are in access.secret, which is empty" -}}
-{{- end -}}
 {{- if .Values.cluster.etcd -}}
 {{- if and .Values.access.secret (not .Values.cluster.tokenSecret) -}}
 {{- fail "name the secret cluster.tokenSecret: with access.secret the nodes of a cluster know each other by it" -}}
@@ -80,9 +77,6 @@ sparsectl --server="$POD_NAME.{{ include "sparsed.name" . }}-headless.{{ .Releas
 {{- end -}}
 {{- if .Values.access.secret -}}
 {{- $_ := set $config "access_file" "/etc/sparsed/access/access.yaml" -}}
-{{- end -}}
-{{- if .Values.access.metricsToken -}}
-{{- $_ := set $config "metrics_token" true -}}
 {{- end -}}
 {{- if .Values.tls.secret -}}
 {{- $_ := set $config "tls_certificate" "/etc/sparsed/tls/tls.crt" -}}
