@@ -31,6 +31,7 @@ struct PutArguments {
 
 /// Of one that is distributed.
 std::string Parts(const DenseInfo& info) {
+  if (info.shards > 0) return fmt::format("rows over {} shards", info.shards);
   return fmt::format("{} over {} GPUs",
                      info.distribution == Distribution::kRows ? "rows" : "columns", info.parts);
 }
@@ -45,7 +46,8 @@ absl::StatusOr<Report> Describe(const absl::StatusOr<DenseInfo>& info, std::stri
   return Report{ToJson(*info),
                 fmt::format("{} {}: {} x {} {}, {}time to live {}\n", verb, info->name,
                             Count(info->rows), Count(info->cols), Name(info->type),
-                            info->parts == 0 ? "" : Parts(*info) + ", ", TimeToLive(*info))};
+                            info->parts == 0 && info->shards == 0 ? "" : Parts(*info) + ", ",
+                            TimeToLive(*info))};
 }
 
 std::vector<Listing::Column> BufferColumns() {
@@ -85,10 +87,12 @@ absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& pref
 
 /// ALREADY_EXISTS where there is one of the name that is of another shape or type: as for
 /// --keep-as, that is rather a slip than meant.
-absl::Status CheckPresent(const Client& client, const std::string& name, ValueType type,
-                          int64_t rows, int64_t cols) {
-  const absl::StatusOr<DenseInfo> present = client.DenseNamed(name).Info();
+absl::Status CheckPresent(const Client& client, const std::string& name, const std::string& matrix,
+                          ValueType type, int64_t rows, int64_t cols) {
+  const absl::StatusOr<DenseInfo> present = client.DenseNamed(name, matrix).Info();
   if (absl::IsNotFound(present.status())) return absl::OkStatus();
+  // Of a matrix in shards: parts are gone from their nodes, or are of different products.
+  if (absl::IsFailedPrecondition(present.status()) && !matrix.empty()) return absl::OkStatus();
   if (!present.ok()) return present.status();
   if (present->rows == rows && present->cols == cols && present->type == type) {
     return absl::OkStatus();
@@ -101,8 +105,9 @@ absl::Status CheckPresent(const Client& client, const std::string& name, ValueTy
 absl::StatusOr<DenseMatrix> Put(const Client& client, const PutArguments& arguments,
                                 const PutOptions& options) {
   const auto check = [&](ValueType type, int64_t rows, int64_t cols) {
-    return arguments.replace ? absl::OkStatus()
-                             : CheckPresent(client, arguments.name, type, rows, cols);
+    return arguments.replace
+               ? absl::OkStatus()
+               : CheckPresent(client, arguments.name, options.rows_of, type, rows, cols);
   };
   const absl::StatusOr<ValueType> type = ParseType(arguments.type);
   if (!type.ok()) return type.status();
@@ -155,8 +160,8 @@ absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& argum
 }
 
 absl::StatusOr<Report> GetBuffer(const Client& client, const std::string& name,
-                                 const std::string& out) {
-  const DenseMatrix held = client.DenseNamed(name);
+                                 const std::string& matrix, const std::string& out) {
+  const DenseMatrix held = client.DenseNamed(name, matrix);
   const absl::StatusOr<DenseInfo> info = held.Info();
   if (!info.ok()) return info.status();
   if (info->type == ValueType::kI64) {
@@ -176,8 +181,11 @@ absl::StatusOr<Report> GetBuffer(const Client& client, const std::string& name,
   return report;
 }
 
-absl::StatusOr<Report> RenewBuffer(const Client& client, const std::string& name) {
-  return Describe(client.DenseNamed(name).Renew(), "renewed");
+CLI::Option* AddForMatrix(CLI::App* command, std::string& matrix) {
+  return command
+      ->add_option("--for", matrix,
+                   "The matrix in shards that it was put for; other buffers need none")
+      ->type_name("MATRIX");
 }
 
 CLI::Option* AddBufferName(CLI::App* command, std::string& name) {
@@ -222,9 +230,12 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
   });
   CLI::Option* const matrix = put->add_option(
       "--for", p->matrix,
-      "With --over-gpus: the matrix that it is to be multiplied with. Of =rows one with as many "
-      "rows: each GPU gets those with as many of its nonzeros (default: as many rows)");
-  matrix->type_name("MATRIX")->needs(over);
+      "The matrix that it is to be multiplied with. Of one in shards the node of each shard gets "
+      "the "
+      "shard's rows, and products move from node to node those that they need. With "
+      "--over-gpus=rows one with as many rows: each GPU gets those with as many of its nonzeros "
+      "(default: as many rows)");
+  matrix->type_name("MATRIX");
   // What it was called before the server chose by itself.
   put->add_flag("--columns-over-gpus", p->columns)->group("");
   put->add_flag("--rows-over-gpus", p->rows)->group("");
@@ -239,11 +250,15 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
 void AddGet(CLI::App& buffers, Invocation& invocation) {
   CLI::App* get = buffers.add_subcommand("get", "Write one to a .npy file");
   auto name = std::make_shared<std::string>();
+  auto matrix = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   AddBufferName(get, *name);
+  AddForMatrix(get, *matrix);
   get->add_option("--out", *out, "The .npy file to write")->required();
-  get->callback([&invocation, name, out] {
-    invocation.run = [name, out](const Client& client) { return GetBuffer(client, *name, *out); };
+  get->callback([&invocation, name, matrix, out] {
+    invocation.run = [name, matrix, out](const Client& client) {
+      return GetBuffer(client, *name, *matrix, *out);
+    };
   });
 }
 
@@ -297,13 +312,18 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
   CLI::App* renew = buffers->add_subcommand(
       "renew", "Use one and do nothing else, so that it does not expire yet");
   AddBufferName(renew, *name);
-  renew->callback([&invocation, name] {
-    invocation.run = [name](const Client& client) { return RenewBuffer(client, *name); };
+  auto matrix = std::make_shared<std::string>();
+  AddForMatrix(renew, *matrix);
+  renew->callback([&invocation, name, matrix] {
+    invocation.run = [name, matrix](const Client& client) {
+      return Describe(client.DenseNamed(*name, *matrix).Renew(), "renewed");
+    };
   });
   AddDeleteOf(*buffers, invocation, "Delete one, or several", "The buffers", "BUFFER",
-              [](const Client& client, const std::string& which) {
-                return client.DenseNamed(which).Delete();
+              [matrix](const Client& client, const std::string& which) {
+                return client.DenseNamed(which, *matrix).Delete();
               });
+  AddForMatrix(buffers->get_subcommand("delete"), *matrix);
 }
 
 }  // namespace sparsed::cli

@@ -89,14 +89,14 @@ absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments
   const Matrix matrix = client.MatrixNamed(arguments.name);
   const absl::StatusOr<MatrixInfo> info = matrix.Info();
   if (!info.ok()) return info.status();
-  const auto operand = DenseOperand::Open(client, arguments.operand, info->type);
+  const auto operand = DenseOperand::Open(client, arguments.operand, info->type, arguments.name);
   if (!operand.ok()) return operand.status();
   const int64_t rows = arguments.transpose ? info->cols : info->rows;
   const int64_t cols = operand->cols();
 
   std::optional<DenseOperand> accumulate;
   if (!arguments.accumulate.empty()) {
-    auto opened = DenseOperand::Open(client, arguments.accumulate, info->type);
+    auto opened = DenseOperand::Open(client, arguments.accumulate, info->type, arguments.name);
     if (!opened.ok()) return opened.status();
     if (opened->rows() != rows || opened->cols() != cols) {
       return absl::InvalidArgumentError(
@@ -108,7 +108,7 @@ absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments
   OwnValues values;
   if (absl::Status s = values.Open(client, arguments.values, *info); !s.ok()) return s;
   auto result = DenseResult::Open(client, arguments.result, info->type, rows, cols,
-                                  operand->one_dimensional());
+                                  operand->one_dimensional(), arguments.name);
   if (!result.ok()) return result.status();
 
   SpmmOptions options = {.transpose = arguments.transpose,
@@ -134,13 +134,13 @@ absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& argumen
   const Matrix matrix = client.MatrixNamed(arguments.name);
   const absl::StatusOr<MatrixInfo> info = matrix.Info();
   if (!info.ok()) return info.status();
-  const auto left = DenseOperand::Open(client, arguments.left, info->type);
+  const auto left = DenseOperand::Open(client, arguments.left, info->type, arguments.name);
   if (!left.ok()) return left.status();
-  const auto right = DenseOperand::Open(client, arguments.right, info->type);
+  const auto right = DenseOperand::Open(client, arguments.right, info->type, arguments.name);
   if (!right.ok()) return right.status();
   OwnValues values;
   if (absl::Status s = values.Open(client, arguments.values, *info); !s.ok()) return s;
-  auto result = DenseResult::Open(client, arguments.result, info->type, info->nnz, 1, true);
+  auto result = DenseResult::Open(client, arguments.result, info->type, info->nnz, 1, true, "");
   if (!result.ok()) return result.status();
 
   const auto begin = Clock::now();

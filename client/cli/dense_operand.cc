@@ -11,10 +11,10 @@ std::string CheckHeld(const std::string& text) {
 }
 
 absl::StatusOr<DenseOperand> DenseOperand::Open(const Client& client, const std::string& text,
-                                                ValueType type) {
+                                                ValueType type, const std::string& matrix) {
   DenseOperand operand;
   if (IsHeld(text)) {
-    operand.held_ = client.DenseNamed(text.substr(1));
+    operand.held_ = client.DenseNamed(text.substr(1), matrix);
     const absl::StatusOr<DenseInfo> info = operand.held_->Info();
     if (!info.ok()) return info.status();
     operand.rows_ = info->rows;
@@ -31,7 +31,7 @@ absl::StatusOr<DenseOperand> DenseOperand::Open(const Client& client, const std:
 
 absl::StatusOr<DenseResult> DenseResult::Open(const Client& client, const ResultArguments& where,
                                               ValueType type, int64_t rows, int64_t cols,
-                                              bool one_dimensional) {
+                                              bool one_dimensional, const std::string& matrix) {
   DenseResult result;
   result.where_ = where;
   result.type_ = type;
@@ -41,10 +41,10 @@ absl::StatusOr<DenseResult> DenseResult::Open(const Client& client, const Result
     result.array_ = *std::move(zeros);
     return result;
   }
-  result.held_ = client.DenseNamed(where.keep_as);
+  result.held_ = client.DenseNamed(where.keep_as, matrix);
   const absl::StatusOr<DenseInfo> there = result.held_->Info();
   if (absl::IsNotFound(there.status())) {
-    const auto made = client.PutZeros(where.keep_as, type, rows, cols);
+    const auto made = client.PutZeros(where.keep_as, type, rows, cols, {.rows_of = matrix});
     if (!made.ok()) return made.status();
     result.made_ = true;
     return result;

@@ -21,9 +21,10 @@ std::string CheckHeld(const std::string& text);
 /// An operand of a product. Views its own file.
 class DenseOperand {
  public:
-  /// Reads a file as `type`, or asks the server for the size of what it holds.
+  /// Reads a file as `type`, or asks the server for the size of what it holds, for a product with
+  /// `matrix`, which may be in shards.
   static absl::StatusOr<DenseOperand> Open(const Client& client, const std::string& text,
-                                           ValueType type);
+                                           ValueType type, const std::string& matrix);
 
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
@@ -46,11 +47,11 @@ struct ResultArguments {
 /// The destination of one result.
 class DenseResult {
  public:
-  /// Makes the buffer, of zeros, if there is none; INVALID_ARGUMENT if there is one of another
-  /// shape or type.
+  /// Of a product with `matrix`. Makes the buffer, of zeros, if there is none; INVALID_ARGUMENT if
+  /// there is one of another shape or type.
   static absl::StatusOr<DenseResult> Open(const Client& client, const ResultArguments& where,
                                           ValueType type, int64_t rows, int64_t cols,
-                                          bool one_dimensional);
+                                          bool one_dimensional, const std::string& matrix);
 
   /// For the call; valid as long as this is.
   Destination destination();

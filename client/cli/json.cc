@@ -168,7 +168,8 @@ Json ToJson(const DenseInfo& info) {
            info.time_to_live.has_value() ? Json(info.time_to_live->count()) : Json()},
           {"idle_ns", info.idle.count()},
           {"distribution", Name(info.distribution)},
-          {"parts", info.parts}};
+          {"parts", info.parts},
+          {"shards", info.shards}};
 }
 
 Json ToJson(const std::vector<MatrixInfo>& infos) {

@@ -112,7 +112,8 @@ absl::StatusOr<DenseMatrix> Client::PutDense(const std::string& name, const Dens
 }
 Call<DenseMatrix> Client::PutDenseAsync(const std::string& name, const DenseView& matrix,
                                         const PutOptions& put, const CallOptions& options) const {
-  return client::PutDense(connection_, DenseNamed(name), matrix, /*zeros=*/false, put, options);
+  return PutDenseOrSharded(connection_, DenseNamed(name, put.rows_of), matrix, /*zeros=*/false, put,
+                           options);
 }
 
 absl::StatusOr<DenseMatrix> Client::PutZeros(const std::string& name, ValueType type, int64_t rows,
@@ -123,8 +124,8 @@ absl::StatusOr<DenseMatrix> Client::PutZeros(const std::string& name, ValueType 
 Call<DenseMatrix> Client::PutZerosAsync(const std::string& name, ValueType type, int64_t rows,
                                         int64_t cols, const PutOptions& put,
                                         const CallOptions& options) const {
-  return client::PutDense(connection_, DenseNamed(name), DenseView(nullptr, type, rows, cols),
-                          /*zeros=*/true, put, options);
+  return PutDenseOrSharded(connection_, DenseNamed(name, put.rows_of),
+                           DenseView(nullptr, type, rows, cols), /*zeros=*/true, put, options);
 }
 
 absl::StatusOr<ComputeResult> Client::Run(const Chain& chain, const CallOptions& options) const {
@@ -274,6 +275,8 @@ Call<void> Client::RemoveModelAsync(const std::string& name, const CallOptions& 
 }
 
 absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {
+  // Of parts there is no list: to look at them uses them.
+  if (!matrix_.empty()) return Renew(options);
   auto matrices = client::ListDense(connection_, name_, options).Wait();
   if (!matrices.ok()) return matrices.status();
   for (DenseInfo& info : *matrices) {
@@ -288,21 +291,21 @@ absl::StatusOr<DenseInfo> DenseMatrix::Read(const MutableDenseView& into,
 }
 Call<DenseInfo> DenseMatrix::ReadAsync(const MutableDenseView& into,
                                        const CallOptions& options) const {
-  return client::ReadDense(connection_, name_, into, options);
+  return ReadDenseOrSharded(connection_, *this, into, options);
 }
 
 absl::StatusOr<DenseInfo> DenseMatrix::Renew(const CallOptions& options) const {
   return RenewAsync(options).Wait();
 }
 Call<DenseInfo> DenseMatrix::RenewAsync(const CallOptions& options) const {
-  return client::RenewDense(connection_, name_, options);
+  return RenewDenseOrSharded(connection_, *this, options);
 }
 
 absl::Status DenseMatrix::Delete(const CallOptions& options) const {
   return DeleteAsync(options).Wait();
 }
 Call<void> DenseMatrix::DeleteAsync(const CallOptions& options) const {
-  return client::DeleteDense(connection_, name_, options);
+  return DeleteDenseOrSharded(connection_, *this, options);
 }
 
 }  // namespace client

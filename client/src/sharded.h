@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -51,6 +52,21 @@ class ShardedMatrix {
   std::shared_ptr<const std::vector<int64_t>> begins_ ABSL_GUARDED_BY(mutex_);
 };
 
+/// Parts of buffers.
+struct ShardBuffers {
+  /// Of a matrix's buffer of that name, the rows that `shard` has.
+  static DenseMatrix PartOf(const DenseMatrix& whole, const ShardInfo& shard) {
+    return DenseMatrix(whole.connection_, shard.matrix + "/" + whole.name(), "");
+  }
+  /// FAILED_PRECONDITION for a matrix of another tenant's, whose nodes keep buffers for their
+  /// tenants alone.
+  static absl::Status CheckOwn(const ShardedMatrix& sharded);
+};
+
+/// Rows of an operand that each shard's node has, if it has as many rows as the matrix has columns,
+/// which are not as many as its rows: [first, behind the last) of shard `i` of `count`.
+std::pair<int64_t, int64_t> EvenPart(int64_t rows, size_t i, size_t count);
+
 /// A server said what `name` is: further calls need not ask.
 void NoteShards(Nodes& nodes, const std::string& name, const MatrixInfo& info);
 
@@ -67,6 +83,18 @@ Call<ComputeResult> SddmmOrSharded(const std::shared_ptr<Connection>& connection
                                    const std::string& name, const Operand& a, const Operand& b,
                                    const Destination& values, const SddmmOptions& sddmm,
                                    const CallOptions& options);
+// Of buffers whose DenseMatrix::matrix() is in shards: each shard's node has a part, a buffer by
+// itself (ShardBuffers).
+Call<DenseMatrix> PutDenseOrSharded(const std::shared_ptr<Connection>& connection,
+                                    const DenseMatrix& handle, const DenseView& matrix, bool zeros,
+                                    const PutOptions& put, const CallOptions& options);
+Call<DenseInfo> ReadDenseOrSharded(const std::shared_ptr<Connection>& connection,
+                                   const DenseMatrix& buffer, const MutableDenseView& into,
+                                   const CallOptions& options);
+Call<DenseInfo> RenewDenseOrSharded(const std::shared_ptr<Connection>& connection,
+                                    const DenseMatrix& buffer, const CallOptions& options);
+Call<void> DeleteDenseOrSharded(const std::shared_ptr<Connection>& connection,
+                                const DenseMatrix& buffer, const CallOptions& options);
 Call<CsrMatrix> DownloadOrSharded(const std::shared_ptr<Connection>& connection,
                                   const std::string& name, const CallOptions& options);
 Call<void> WaitReadyOrSharded(const std::shared_ptr<Connection>& connection,

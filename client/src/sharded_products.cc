@@ -76,18 +76,17 @@ bool Overlaps(const std::optional<DenseView>& read, const MutableDenseView& writ
          before(RowOf(to, 0), RowOf(*read, read->rows - 1) + RowBytes(*read));
 }
 
-/// What the caller gave in memory. FAILED_PRECONDITION for buffers and memory of GPUs,
-/// INVALID_ARGUMENT unless it is of that type and shape; cols 0: as it says.
+/// What the caller gave in memory. FAILED_PRECONDITION for memory of GPUs, and for buffers where
+/// they cannot be, INVALID_ARGUMENT unless it is of that type and shape; cols 0: as it says.
 template <typename View, typename Given>
 absl::StatusOr<View> InMemory(const Connection& home, const Given& given, ValueType type,
                               int64_t rows, int64_t cols, const char* what) {
   const auto* const view = std::get_if<View>(&given);
   if (view == nullptr) {
-    return absl::FailedPreconditionError(
-        fmt::format("{} is a buffer, which lies on one node: products with a matrix in shards take "
-                    "and bring what "
-                    "is in the caller's memory",
-                    what));
+    return absl::FailedPreconditionError(fmt::format(
+        "{} is a buffer: here products with a matrix in shards take and bring what is in "
+        "the caller's memory",
+        what));
   }
   if (const auto bytes = BytesOf(*view, what); !bytes.ok()) return bytes.status();
   if (view->rows > 0 && home.shared_memory() != nullptr &&
@@ -157,6 +156,12 @@ class Together {
   int parts_ = 0;
   ComputeResult whole_;
 };
+
+/// The buffer that it is, for the matrix's shards; null: it is in the caller's memory.
+template <typename Given>
+const DenseMatrix* BufferOf(const Given& given) {
+  return std::get_if<DenseMatrix>(&given);
+}
 
 /// A product of one of the shards, and what lies between it and the caller's memory.
 struct Part {
@@ -306,9 +311,92 @@ absl::StatusOr<ComputeResult> AddUp(ShardWork& work, std::vector<Part>& parts, d
   return AddUp<float, float>(work, parts, beta, accumulate, c);
 }
 
+/// SpMM of which the operand, or the result, stays on the nodes.
+absl::StatusOr<ComputeResult> SpmmHeld(Connection& home, ShardWork& work, ShardedMatrix& sharded,
+                                       const Operand& b, const Destination& c,
+                                       const SpmmOptions& spmm) {
+  const MatrixInfo& info = sharded.info();
+  if (absl::Status own = ShardBuffers::CheckOwn(sharded); !own.ok()) return own;
+  if (spmm.transpose || spmm.values) {
+    return absl::FailedPreconditionError(
+        "with a matrix in shards, buffers are operands and results of SpMM that is not transposed, "
+        "with the matrix's own values");
+  }
+  if (BufferOf(b) != nullptr && BufferOf(c) != nullptr &&
+      BufferOf(b)->name() == BufferOf(c)->name()) {
+    return absl::InvalidArgumentError(
+        fmt::format("\"{}\" is operand and result: other nodes would read rows of it that are "
+                    "results already, take two buffers in turn",
+                    BufferOf(b)->name()));
+  }
+  std::optional<DenseView> from, accumulate;
+  std::optional<MutableDenseView> to;
+  int64_t cols = 0;
+  if (BufferOf(b) == nullptr) {
+    const auto given = InMemory<DenseView>(home, b, info.type, info.cols, 0, "b");
+    if (!given.ok()) return given.status();
+    from = *given;
+    cols = from->cols;
+  }
+  if (BufferOf(c) == nullptr) {
+    const auto given = InMemory<MutableDenseView>(home, c, info.type, info.rows, cols, "c");
+    if (!given.ok()) return given.status();
+    to = *given;
+    cols = to->cols;
+  }
+  // Without one it is what the result's place holds.
+  std::optional<Operand> old = spmm.accumulate;
+  if (spmm.beta != 0 && !old && to) old = ConstView(*to);
+  if (spmm.beta != 0 && old && BufferOf(*old) == nullptr) {
+    const auto given = InMemory<DenseView>(home, *old, info.type, info.rows, cols, "accumulate");
+    if (!given.ok()) return given.status();
+    accumulate = *given;
+  }
+  // Which rows of the caller's memory are a shard's, and no others are asked for.
+  std::vector<Part> parts(info.shards.size());
+  if (from || (sharded.partitioned() && (to || accumulate))) {
+    auto known = PartsOf(home, work, sharded);
+    if (!known.ok()) return known.status();
+    parts = *std::move(known);
+  } else {
+    const auto consecutive = std::make_shared<const ShardNumbers>();
+    for (Part& part : parts) part.numbers = consecutive;
+  }
+  const bool apart =
+      to && (sharded.partitioned() || Overlaps(from, *to) || Overlaps(accumulate, *to));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Part& part = parts[i];
+    const ShardInfo& shard = info.shards[i];
+    SpmmOptions how{.alpha = spmm.alpha, .beta = spmm.beta, .allow_tf32 = spmm.allow_tf32};
+    if (accumulate) {
+      how.accumulate = RowsFor(shard, *part.numbers, *accumulate, part.accumulate);
+    } else if (spmm.beta != 0 && old) {
+      how.accumulate = ShardBuffers::PartOf(*BufferOf(*old), shard);
+    }
+    const Operand operand = from ? Operand(ColumnsFor(*part.numbers, *from, part.b))
+                                 : Operand(ShardBuffers::PartOf(*BufferOf(b), shard));
+    if (apart) part.result = Scratch(info.type, shard.rows, to->cols);
+    const Destination result = !to     ? Destination(ShardBuffers::PartOf(*BufferOf(c), shard))
+                               : apart ? Destination(part.result.MutableView())
+                                       : Destination(Rows(*to, shard.first_row, shard.rows));
+    part.call = Spmm(RouteOf(home.shared_from_this(), shard.matrix), shard.matrix, operand, result,
+                     how, work.options());
+  }
+  const absl::StatusOr<ComputeResult> done = WaitForAll(work, parts);
+  if (!done.ok() || !apart) return done;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    PutRows(parts[i].result.View(), info.shards[i], *parts[i].numbers, *to);
+  }
+  return done;
+}
+
 absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, ShardedMatrix& sharded,
                                           const Operand& b, const Destination& c,
                                           const SpmmOptions& spmm) {
+  if (BufferOf(b) != nullptr || BufferOf(c) != nullptr ||
+      (spmm.accumulate && BufferOf(*spmm.accumulate) != nullptr)) {
+    return SpmmHeld(home, work, sharded, b, c, spmm);
+  }
   const MatrixInfo& info = sharded.info();
   const int64_t in = spmm.transpose ? info.rows : info.cols;
   const int64_t out = spmm.transpose ? info.cols : info.rows;

@@ -117,6 +117,7 @@ class ShardedUpload {
         std::iota(parts.back().begin(), parts.back().end(), static_cast<int32_t>(firsts[shard]));
       }
     }
+    SetPlaces(parts);
     std::vector<int32_t> seen(static_cast<size_t>(matrix_.cols));
     for (size_t shard = 0; shard < parts.size(); ++shard) {
       if (absl::Status sent = SendShard(shard, parts[shard], seen); !sent.ok()) return sent;
@@ -154,13 +155,18 @@ class ShardedUpload {
                                     cut.column_indices.size() * sizeof(int32_t)) +
                (upload_.values_are_ones ? 0 : ValueBytes(view));
     const bool partitioned = !upload_.partition.empty();
-    if (absl::Status sent = SendNumbers(name + "/columns", cut.columns, matrix_.cols, nullptr);
+    std::vector<double> places;
+    places.reserve(cut.columns.size());
+    for (const int32_t column : cut.columns) {
+      places.push_back(places_[static_cast<size_t>(column)]);
+    }
+    if (absl::Status sent = SendNumbers(name + "/columns", cut.columns, matrix_.cols, places);
         !sent.ok()) {
       return sent;
     }
     if (partitioned) {
-      if (absl::Status sent = SendNumbers(name + "/rows", rows, matrix_.rows, &cut.begins);
-          !sent.ok()) {
+      const std::vector<double> begins(cut.begins.begin(), cut.begins.end());
+      if (absl::Status sent = SendNumbers(name + "/rows", rows, matrix_.rows, begins); !sent.ok()) {
         return sent;
       }
     } else {
@@ -175,23 +181,33 @@ class ShardedUpload {
     return static_cast<int64_t>(view.column_indices.size() * SizeOf(TypeOf(view.values)));
   }
 
-  /// A matrix whose row j has its one nonzero in column numbers[j]; `values`: as f64; null: ones.
+  /// A matrix whose row j has its one nonzero, values[j], in column numbers[j].
   absl::Status SendNumbers(const std::string& name, const std::vector<int32_t>& numbers,
-                           int64_t cols, const std::vector<int64_t>* values) {
+                           int64_t cols, const std::vector<double>& values) {
     std::vector<int64_t> offsets(numbers.size() + 1);
     std::iota(offsets.begin(), offsets.end(), 0);
-    CsrView view{.rows = static_cast<int64_t>(numbers.size()),
-                 .cols = cols,
-                 .row_offsets = std::span<const int64_t>(offsets),
-                 .column_indices = numbers,
-                 .values = std::span<const float>()};
-    UploadOptions how{.values_are_ones = values == nullptr, .expected = kNoProducts};
-    std::vector<double> exact;
-    if (values != nullptr) {
-      exact.assign(values->begin(), values->end());
-      view.values = std::span<const double>(exact);
+    const CsrView view{.rows = static_cast<int64_t>(numbers.size()),
+                       .cols = cols,
+                       .row_offsets = std::span<const int64_t>(offsets),
+                       .column_indices = numbers,
+                       .values = std::span<const double>(values)};
+    return Send(name, view, {.expected = kNoProducts});
+  }
+
+  /// Says of each column which shard's node has that row of operands that stay there, and which of
+  /// its rows it is: row r of shard i as i * 2^31 + r.
+  void SetPlaces(const std::vector<std::vector<int32_t>>& parts) {
+    constexpr double kRowsOfShard = 2147483648.0;
+    places_.resize(static_cast<size_t>(matrix_.cols));
+    for (size_t shard = 0; shard < parts.size(); ++shard) {
+      double place = static_cast<double>(shard) * kRowsOfShard;
+      if (matrix_.rows == matrix_.cols) {
+        for (const int32_t row : parts[shard]) places_[static_cast<size_t>(row)] = place++;
+        continue;
+      }
+      const auto [first, end] = EvenPart(matrix_.cols, shard, parts.size());
+      for (int64_t row = first; row < end; ++row) places_[static_cast<size_t>(row)] = place++;
     }
-    return Send(name, view, how);
   }
 
   absl::Status Send(const std::string& name, const CsrView& view, const UploadOptions& how) {
@@ -239,7 +255,8 @@ class ShardedUpload {
   const std::string number_;
   std::vector<std::string> sent_;
   std::vector<ShardNumbers> numbers_;
-  int64_t before_ = 0;  ///< bytes of the shards before
+  std::vector<double> places_;  ///< by column, see SetPlaces
+  int64_t before_ = 0;          ///< bytes of the shards before
   const int64_t total_ = (matrix_.rows + upload_.shards) * int64_t{8} +
                          static_cast<int64_t>(matrix_.column_indices.size()) * 4 +
                          (upload_.values_are_ones ? 0 : ValueBytes(matrix_));

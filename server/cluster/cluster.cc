@@ -49,7 +49,8 @@ Cluster::Cluster(Options options, std::unique_ptr<Directory> directory, engine::
       directory_(std::move(directory)),
       engine_(engine),
       on_changed_(std::move(on_changed)),
-      peers_(options_.peers),
+      peers_(std::make_shared<Peers>(options_.peers)),
+      transport_(GrpcTransport(peers_)),
       viewed_(steady_clock::now()),
       answered_(steady_clock::now()) {}
 
@@ -76,7 +77,7 @@ Cluster::~Cluster() { Leave(); }
 
 void Cluster::Leave() {
   if (stopping_.exchange(true)) return;
-  peers_.Cancel();
+  peers_->Cancel();
   for (std::jthread& thread : threads_) thread.request_stop();
   {
     const MutexLock lock(mutex_);
@@ -691,6 +692,8 @@ std::vector<std::string> Cluster::Addresses() const {
 Cluster::Counts Cluster::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
+  counts.row_bytes_received = rows_->received;
+  counts.row_bytes_sent = rows_->sent;
   counts.directory_silence = std::chrono::duration<double>(steady_clock::now() - answered_).count();
   counts.view_age = std::chrono::duration<double>(steady_clock::now() - viewed_).count();
   for (const auto& [key, record] : known_.matrices) {

@@ -25,6 +25,7 @@
 #include "server/cluster/directory.h"
 #include "server/cluster/matrix_records.h"
 #include "server/cluster/record.h"
+#include "server/cluster/transport.h"
 #include "sparsed/v1/catalog.pb.h"
 
 namespace sparsed::server {
@@ -34,6 +35,11 @@ namespace sparsed::server {
 using wire::kInShardsUrl;
 /// Whether the status has it.
 bool IsInShards(const absl::Status& status);
+
+/// Bytes of rows that go from node to node.
+struct RowTraffic {
+  std::atomic<int64_t> received = 0, sent = 0;
+};
 
 /// Thread-safe. What the directory holds is known here from a watch of it, so that to route a
 /// request asks nobody; what it says of a change reaches other nodes within milliseconds.
@@ -63,7 +69,9 @@ class Cluster {
     /// That matrices of this node have fewer of, on nodes that are there, than `replicas`.
     int64_t copies_missing = 0;
     int64_t takeovers = 0;
-    int64_t in_shards = 0;         ///< matrices of the cluster
+    int64_t in_shards = 0;  ///< matrices of the cluster
+    /// Of operands' rows that came from other nodes, and went to them.
+    int64_t row_bytes_received = 0, row_bytes_sent = 0;
     int64_t shards_dropped = 0;    ///< of this node: their matrix is gone, or never came
     double directory_silence = 0;  ///< seconds since the directory answered
     double view_age = 0;           ///< seconds since which what is known may have changed
@@ -114,6 +122,21 @@ class Cluster {
   /// FAILED_PRECONDITION if another node owns the name. What is made of it here has a version that
   /// nobody has used, as far as is known.
   absl::Status CheckFree(const std::string& tenant, const std::string& name);
+
+  // Buffers of matrices in shards: the rows of each shard are a buffer at the node that owns it.
+
+  /// OK: what is of that name is to be here, or it is a buffer by itself. FAILED_PRECONDITION with
+  /// a redirect; NOT_FOUND if the tenant has no such shard; UNAVAILABLE if its owner is not there.
+  absl::Status RouteBuffer(const std::string& tenant, std::string_view buffer);
+  /// FAILED_PRECONDITION if it is of such a name, and not here.
+  absl::Status CheckBuffer(const std::string& tenant, std::string_view buffer) const;
+  /// If `operand` names the rows of a buffer that are the shard `matrix`'s: makes it those rows of
+  /// all of the buffer that the shard's columns name, in their order, which come from other nodes
+  /// before the product runs. INVALID_ARGUMENT, FAILED_PRECONDITION, UNAVAILABLE.
+  absl::Status GatherOperand(const std::string& tenant, const std::string& matrix,
+                             engine::OperandSpec& operand);
+  /// Such bytes go to another node.
+  void CountRowsSent(int64_t bytes) { rows_->sent += bytes; }
 
   /// What is here of that name is to be dropped: it stands in nobody's way.
   bool IsDropped(const engine::NameKey& key) const;
@@ -324,7 +347,9 @@ class Cluster {
   const std::unique_ptr<Directory> directory_;
   engine::Engine& engine_;
   const std::function<void(const std::string&, const std::string&)> on_changed_;
-  Peers peers_;
+  const std::shared_ptr<Peers> peers_;
+  const std::shared_ptr<Transport> transport_;
+  const std::shared_ptr<RowTraffic> rows_ = std::make_shared<RowTraffic>();
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -603,7 +603,7 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     if (background) request.set_bytes_per_second(options_.copy_bytes_per_second);
     const CopyIdentity identity = record->copies.front().identity;
     const auto begun = steady_clock::now();
-    const absl::StatusOr<v1::CopyHereReply> reply = peers_.CopyHere(address, request);
+    const absl::StatusOr<v1::CopyHereReply> reply = peers_->CopyHere(address, request);
     const std::chrono::duration<double> took = steady_clock::now() - begun;
     const bool current = reply.ok() && identity == CopyIdentity{reply->source_created_unix_ns(),
                                                                 reply->source_version()};
@@ -687,7 +687,7 @@ absl::StatusOr<v1::CopyHereReply> Cluster::CopyHere(const v1::CopyHereRequest& r
     reply->set_source_created_unix_ns(identity.created_unix_ns);
     reply->set_source_version(identity.version);
   } else {
-    reply = peers_.Fetch(request, engine_, options_.threads, stopping_);
+    reply = peers_->Fetch(request, engine_, options_.threads, stopping_);
   }
   absl::Status shared;
   if (reply.ok()) {

@@ -80,6 +80,12 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
   one("sparsed_cluster_shards_dropped_total",
       "Shards of this node that were dropped because no matrix is made of them",
       MetricType::Counter, static_cast<double>(counts.shards_dropped));
+  add("sparsed_cluster_row_bytes_total",
+      "Bytes of operands' rows that came from other nodes, and went to them, for products with "
+      "matrices in shards",
+      MetricType::Counter,
+      {Sample(static_cast<double>(counts.row_bytes_received), {{"direction", "received"}}),
+       Sample(static_cast<double>(counts.row_bytes_sent), {{"direction", "sent"}})});
   one("sparsed_cluster_directory_errors_total", "Questions that etcd did not answer",
       MetricType::Counter, static_cast<double>(counts.directory_errors));
   one("sparsed_cluster_directory_silence_seconds", "Seconds since etcd answered", MetricType::Gauge,

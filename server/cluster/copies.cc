@@ -230,29 +230,20 @@ std::shared_ptr<grpc::Channel> Peers::ChannelTo(const std::string& address) {
   return channel;
 }
 
-class Peers::Calling {
- public:
-  explicit Calling(Peers& peers) : peers_(peers) {
-    const std::string& token = peers_.options_.token;
-    if (!token.empty() && peers_.options_.tls) {
-      context_.AddMetadata("authorization", fmt::format("Bearer {}", token));
-    }
-    const MutexLock lock(peers_.mutex_);
-    peers_.calling_.insert(&context_);
-    if (peers_.cancelled_) context_.TryCancel();
+Peers::Calling::Calling(Peers& peers) : peers_(peers) {
+  const std::string& token = peers_.options_.token;
+  if (!token.empty() && peers_.options_.tls) {
+    context_.AddMetadata("authorization", fmt::format("Bearer {}", token));
   }
-  ~Calling() {
-    const MutexLock lock(peers_.mutex_);
-    peers_.calling_.erase(&context_);
-  }
-  Calling(const Calling&) = delete;
-  Calling& operator=(const Calling&) = delete;
-  grpc::ClientContext& context() { return context_; }
+  const MutexLock lock(peers_.mutex_);
+  peers_.calling_.insert(&context_);
+  if (peers_.cancelled_) context_.TryCancel();
+}
 
- private:
-  Peers& peers_;
-  grpc::ClientContext context_;
-};
+Peers::Calling::~Calling() {
+  const MutexLock lock(peers_.mutex_);
+  peers_.calling_.erase(&context_);
+}
 
 void Peers::Cancel() {
   const MutexLock lock(mutex_);

@@ -33,6 +33,21 @@ class Peers {
 
   explicit Peers(Options options);
 
+  /// A call to another node while it exists: Cancel() ends it.
+  class Calling {
+   public:
+    explicit Calling(Peers& peers);
+    ~Calling();
+    Calling(const Calling&) = delete;
+    Calling& operator=(const Calling&) = delete;
+    grpc::ClientContext& context() { return context_; }
+
+   private:
+    Peers& peers_;
+    grpc::ClientContext context_;
+  };
+  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
+
   /// Ends calls that are under way, and those that come.
   void Cancel();
 
@@ -48,9 +63,6 @@ class Peers {
                                           const std::atomic<bool>& stop);
 
  private:
-  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
-  /// A call under way.
-  class Calling;
   absl::StatusOr<v1::CopyHereReply> FetchOnce(const v1::CopyHereRequest& request, bool values_only,
                                               bool* pattern_missing, engine::Engine& engine,
                                               int threads, const std::atomic<bool>& stop);

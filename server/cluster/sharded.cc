@@ -155,7 +155,7 @@ absl::StatusOr<MatrixRecord> Cluster::Assemble(const engine::NameKey& key, const
   int64_t rows = 0;
   for (int i = 0; i < shards.count; ++i) {
     const auto part = [&](ShardName::Part of, int64_t part_rows, int64_t part_cols) {
-      return PartOf({key.first, ToString({shards.upload, i, of})}, part_rows, part_cols);
+      return PartOf({key.first, ToString(ShardName{shards.upload, i, of})}, part_rows, part_cols);
     };
     const auto shard = part(ShardName::Part::kRows, -1, -1);
     if (!shard.ok()) return shard.status();
@@ -210,7 +210,7 @@ absl::StatusOr<MatrixRecord> Cluster::MakeSharded(const engine::NameKey& key, co
     }
     if (!present.renamed_from.empty()) return ChangedElsewhere(key.second);
     // They go with the first matrix that was made of them.
-    const engine::NameKey shard(key.first, ToString({.upload = shards.upload}));
+    const engine::NameKey shard(key.first, ToString(ShardName{.upload = shards.upload}));
     const std::string other = WholeOf(shard);
     if ((!other.empty() && other != key.second) || IsRetired(shard)) {
       return absl::FailedPreconditionError(

@@ -59,4 +59,18 @@ std::optional<ShardName> ParseShardName(std::string_view name) {
   return parsed;
 }
 
+std::string ToString(const ShardBuffer& buffer) {
+  return fmt::format("{}/{}", ToString(buffer.shard), buffer.name);
+}
+
+std::optional<ShardBuffer> ParseShardBuffer(std::string_view name) {
+  // After the upload, and after the index.
+  const size_t first = name.find('/');
+  const size_t second = first == std::string_view::npos ? first : name.find('/', first + 1);
+  if (second == std::string_view::npos || second + 1 == name.size()) return std::nullopt;
+  const std::optional<ShardName> shard = ParseShardName(name.substr(0, second));
+  if (!shard.has_value()) return std::nullopt;
+  return ShardBuffer{*shard, std::string(name.substr(second + 1))};
+}
+
 }  // namespace sparsed::server

@@ -29,4 +29,14 @@ std::string ToString(const ShardName& name);
 /// None: it is a matrix by itself.
 std::optional<ShardName> ParseShardName(std::string_view name);
 
+/// The rows of a buffer that are a shard's: a buffer by itself, at the node that owns the shard.
+struct ShardBuffer {
+  ShardName shard;   ///< its rows
+  std::string name;  ///< that the client gave all of it
+};
+/// "shards:0123456789abcdef/7/x".
+std::string ToString(const ShardBuffer& buffer);
+/// None: it is a buffer by itself.
+std::optional<ShardBuffer> ParseShardBuffer(std::string_view name);
+
 }  // namespace sparsed::server

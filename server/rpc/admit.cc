@@ -79,6 +79,7 @@ Rule RuleOf(Op op) {
       return {Role::kOperator, "forgetting a node"};
     case Op::kCopyHere:
     case Op::kFetch:
+    case Op::kFetchRows:
       return {Role::kOperator, "what nodes do for each other"};
     case Op::kCalibrate:
       return {Role::kOperator, "calibrating devices"};

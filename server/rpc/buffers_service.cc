@@ -2,6 +2,7 @@
 #include "server/rpc/convert.h"
 #include "server/rpc/page.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/routes.h"
 #include "server/rpc/unary.h"
 #include "sparsed/v1/buffers.grpc.pb.h"
 
@@ -52,6 +53,8 @@ class BuffersService final : public Service {
     return Answer<v1::RenewBufferRequest, v1::BufferInfo>(
         Op::kRenewBuffer, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::BufferInfo& reply) {
+          absl::Status here = RoutedBuffer(service_, caller.tenant, request.name());
+          if (!here.ok()) return here;
           const engine::DenseCatalog& dense = service_.engine.dense();
           const absl::StatusOr<engine::HeldDenseLease> held =
               dense.Find(caller.tenant, request.name());
@@ -66,6 +69,8 @@ class BuffersService final : public Service {
     return AnswerOnWorker<v1::DeleteBufferRequest, v1::DeleteBufferReply>(
         Op::kDeleteBuffer, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::DeleteBufferReply&) {
+          absl::Status here = RoutedBuffer(service_, caller.tenant, request.name());
+          if (!here.ok()) return here;
           return service_.engine.dense().Delete(caller.tenant, request.name());
         });
   }

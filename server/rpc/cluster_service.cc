@@ -21,10 +21,10 @@ namespace {
 /// In which a node that has just joined is known to all others, amply.
 constexpr std::chrono::seconds kJoinPatience(1);
 
-using Service =
-    v1::Cluster::WithRawCallbackMethod_ListNodes<v1::Cluster::WithRawCallbackMethod_DrainNode<
-        v1::Cluster::WithRawCallbackMethod_ForgetNode<v1::Cluster::WithRawCallbackMethod_CopyHere<
-            v1::Cluster::WithRawCallbackMethod_Fetch<v1::Cluster::Service>>>>>;
+using Service = v1::Cluster::WithRawCallbackMethod_ListNodes<
+    v1::Cluster::WithRawCallbackMethod_DrainNode<v1::Cluster::WithRawCallbackMethod_ForgetNode<
+        v1::Cluster::WithRawCallbackMethod_CopyHere<v1::Cluster::WithRawCallbackMethod_Fetch<
+            v1::Cluster::WithRawCallbackMethod_FetchRows<v1::Cluster::Service>>>>>>;
 
 class ClusterService final : public Service {
  public:
@@ -102,6 +102,11 @@ class ClusterService final : public Service {
   BytesWriteReactor* Fetch(grpc::CallbackServerContext* context,
                            const grpc::ByteBuffer* request) override {
     return StartFetch(service_, context, *request);
+  }
+
+  BytesWriteReactor* FetchRows(grpc::CallbackServerContext* context,
+                               const grpc::ByteBuffer* request) override {
+    return StartFetchRows(service_, context, *request);
   }
 
  private:

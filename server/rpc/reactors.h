@@ -29,6 +29,9 @@ BytesWriteReactor* StartDownload(const ServiceContext& service,
                                  const grpc::ByteBuffer& request);
 BytesWriteReactor* StartFetch(const ServiceContext& service, grpc::CallbackServerContext* context,
                               const grpc::ByteBuffer& request);
+BytesWriteReactor* StartFetchRows(const ServiceContext& service,
+                                  grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer& request);
 BytesWriteReactor* StartWatch(const ServiceContext& service, grpc::CallbackServerContext* context,
                               const grpc::ByteBuffer& request);
 BytesWriteReactor* StartListMeasurements(const ServiceContext& service,

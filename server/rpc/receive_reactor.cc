@@ -33,6 +33,7 @@ struct Put {
                                                        const v1::PutBufferHeader& message) {
     auto header = ToPutHeader(tenant, message);
     if (!header.ok()) return header.status();
+    if (absl::Status here = RoutedBuffer(service, tenant, header->name); !here.ok()) return here;
     if (!message.rows_of().empty()) {
       absl::StatusOr<engine::MatrixLease> of =
           service.engine.catalog().Find(tenant, message.rows_of());

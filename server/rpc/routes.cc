@@ -32,6 +32,24 @@ std::vector<std::string> MatricesOf(const ComputeSpec& spec) {
   return names;
 }
 
+/// Every buffer that it reads or writes.
+std::vector<std::string> BuffersOf(const ComputeSpec& spec) {
+  std::vector<std::string> names;
+  const auto add = [&names](const std::string& name) {
+    if (!name.empty()) names.push_back(name);
+  };
+  if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
+    add(spmm->b.held);
+    if (spmm->accumulate.has_value()) add(spmm->accumulate->held);
+    add(spmm->result.held);
+  } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
+    add(sddmm->a.held);
+    add(sddmm->b.held);
+    add(sddmm->result.held);
+  }
+  return names;
+}
+
 }  // namespace
 
 absl::Status Routed(const ServiceContext& service, std::string_view tenant,
@@ -48,12 +66,29 @@ absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
   return service.engine.catalog().Find(tenant, reference, right);
 }
 
+absl::Status RoutedBuffer(const ServiceContext& service, const std::string& tenant,
+                          std::string_view buffer) {
+  if (service.cluster == nullptr) return absl::OkStatus();
+  return service.cluster->RouteBuffer(tenant, buffer);
+}
+
 absl::Status RoutedProduct(const ServiceContext& service, const std::string& tenant,
-                           const ComputeSpec& spec) {
+                           ComputeSpec& spec) {
   if (service.cluster == nullptr) return absl::OkStatus();
   const std::vector<std::string> matrices = MatricesOf(spec);
   if (matrices.empty()) return absl::OkStatus();
+  // Where a matrix has copies on several nodes, these say which.
+  for (const std::string& buffer : BuffersOf(spec)) {
+    if (absl::Status here = RoutedBuffer(service, tenant, buffer); !here.ok()) return here;
+    if (absl::Status here = service.cluster->CheckBuffer(tenant, buffer); !here.ok()) return here;
+  }
   if (absl::Status here = service.cluster->RouteAll(tenant, matrices); !here.ok()) return here;
+  if (auto* spmm = std::get_if<engine::SpmmSpec>(&spec); spmm != nullptr && !spmm->transpose) {
+    return service.cluster->GatherOperand(tenant, spmm->matrix, spmm->b);
+  }
+  if (auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
+    return service.cluster->GatherOperand(tenant, sddmm->matrix, sddmm->b);
+  }
   const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec);
   if (spgemm == nullptr || spgemm->keep_as.empty()) return absl::OkStatus();
   return service.cluster->CheckFree(tenant, spgemm->keep_as);

@@ -21,9 +21,13 @@ absl::Status Routed(const ServiceContext& service, std::string_view tenant,
 absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
                                                std::string_view tenant, std::string_view reference,
                                                engine::Right right = engine::Right::kRead);
-/// Of all matrices that a product computes with, and of the name that it makes.
+/// OK, or Cluster::RouteBuffer's errors.
+absl::Status RoutedBuffer(const ServiceContext& service, const std::string& tenant,
+                          std::string_view buffer);
+/// Of all matrices and buffers that a product computes with, and of the name that it makes. A
+/// second operand of which this node has a shard's rows becomes Cluster::GatherOperand's.
 absl::Status RoutedProduct(const ServiceContext& service, const std::string& tenant,
-                           const ComputeSpec& spec);
+                           ComputeSpec& spec);
 /// Makes a change here and has the cluster know of it: Cluster::Change; on `changes`.
 absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
                                             const engine::NameKey& key,

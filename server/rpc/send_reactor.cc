@@ -1,6 +1,10 @@
-// Buffers.Get, Catalog.Download and Cluster.Fetch: arrays (perhaps from the disk, on a worker),
-// then their chunks.
+// Buffers.Get, Catalog.Download, Cluster.Fetch and Cluster.FetchRows: arrays (perhaps from the
+// disk, on a worker), then their chunks.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <vector>
 
@@ -37,6 +41,8 @@ struct GetBuffer {
 
   static absl::StatusOr<Lease> Find(const ServiceContext& service, const Caller& caller,
                                     const Request& request) {
+    absl::Status here = RoutedBuffer(service, caller.tenant, request.name());
+    if (!here.ok()) return here;
     return service.engine.dense().Find(caller.tenant, request.name());
   }
 
@@ -90,6 +96,14 @@ struct Download {
   }
 };
 
+/// OK if this is a node, and the caller is one.
+absl::Status CheckNode(const ServiceContext& service, const Caller& caller) {
+  if (service.cluster == nullptr) {
+    return absl::FailedPreconditionError("this server is by itself, and no node (--etcd)");
+  }
+  return service.access.RequireNode(caller);
+}
+
 /// A copy for another node: what it needs to have the matrix as this one has it.
 struct Fetch {
   static constexpr Op kOp = Op::kFetch;
@@ -102,10 +116,7 @@ struct Fetch {
 
   static absl::StatusOr<Lease> Find(const ServiceContext& service, const Caller& caller,
                                     const Request& request) {
-    if (service.cluster == nullptr) {
-      return absl::FailedPreconditionError("this server is by itself, and no node (--etcd)");
-    }
-    if (absl::Status node = service.access.RequireNode(caller); !node.ok()) return node;
+    if (absl::Status node = CheckNode(service, caller); !node.ok()) return node;
     // Copying is no use of it.
     engine::MatrixLease matrix = service.engine.catalog().Look(request.tenant(), request.name());
     if (matrix == nullptr) return engine::NoMatrix(request.name());
@@ -132,6 +143,72 @@ struct Fetch {
       arrays->erase(arrays->begin(), arrays->begin() + 2);
     }
     return Reply{wire::Encode(reply), *std::move(arrays)};
+  }
+};
+
+/// Rows of a part of a buffer, for another node's product.
+struct FetchRows {
+  static constexpr Op kOp = Op::kFetchRows;
+  using Request = v1::FetchRowsRequest;
+  struct Wanted {
+    engine::HeldDenseLease held;
+    std::vector<uint32_t> rows;
+  };
+  using Lease = std::shared_ptr<const Wanted>;
+
+  /// It says many rows; who is not a node was refused before it is read.
+  static absl::Status Parse(const grpc::ByteBuffer& bytes, Request& request) {
+    return wire::Parse(bytes, request);
+  }
+
+  static absl::StatusOr<Lease> Find(const ServiceContext& service, const Caller& caller,
+                                    const Request& request) {
+    if (absl::Status node = CheckNode(service, caller); !node.ok()) return node;
+    absl::StatusOr<engine::HeldDenseLease> held =
+        service.engine.dense().Find(request.tenant(), request.name());
+    if (!held.ok()) return held.status();
+    if ((*held)->version != request.version()) {
+      return absl::AbortedError(
+          fmt::format("\"{}\" has version {} there, and {} where it is used: its parts are of "
+                      "different products, put it again",
+                      request.name(), (*held)->version, request.version()));
+    }
+    for (const uint32_t row : request.rows()) {
+      if (row < (*held)->shape.rows) continue;
+      return absl::InvalidArgumentError(fmt::format("\"{}\" has {} rows, and row {} is wanted",
+                                                    request.name(), (*held)->shape.rows, row));
+    }
+    return std::make_shared<const Wanted>(
+        Wanted{*std::move(held), {request.rows().begin(), request.rows().end()}});
+  }
+
+  static absl::StatusOr<Reply> Load(const ServiceContext& service, const Lease& wanted,
+                                    const std::string& /*tenant*/, engine::Store::Stop stop) {
+    const engine::HeldDense& held = *wanted->held;
+    const absl::StatusOr<Array> elements = held.elements->Get(stop);
+    if (!elements.ok()) return elements.status();
+    const engine::DenseShape shape{.rows = static_cast<int64_t>(wanted->rows.size()),
+                                   .cols = held.shape.cols,
+                                   .leading_dimension = held.shape.cols,
+                                   .type = held.shape.type};
+    engine::Budget& budget = service.engine.budget();
+    absl::StatusOr<Array> rows =
+        AllocateArray(budget.Source(engine::MemoryUse::kRequests, &budget.OwnerOf(held.tenant)),
+                      "rows", shape.type, shape.elements());
+    if (!rows.ok()) return rows.status();
+    const size_t width = static_cast<size_t>(shape.cols) * SizeOf(shape.type);
+    const size_t stride = static_cast<size_t>(std::max(held.shape.leading_dimension, shape.cols)) *
+                          SizeOf(shape.type);
+    const std::byte* const from = elements->buffer.data();
+    std::byte* to = rows->buffer.mutable_data();
+    for (const uint32_t row : wanted->rows) {
+      std::memcpy(to, from + row * stride, width);
+      to += width;
+    }
+    service.cluster->CountRowsSent(static_cast<int64_t>(rows->bytes()));
+    v1::FetchRowsReply reply;
+    ToProto(shape, *reply.mutable_header()->mutable_shape());
+    return Reply{wire::Encode(reply), {{0, *std::move(rows)}}};
   }
 };
 
@@ -179,7 +256,13 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
  private:
   absl::Status Open(const grpc::ByteBuffer& bytes, const Caller& caller) {
     typename Method::Request request;
-    if (absl::Status status = wire::ParseRequest(bytes, request); !status.ok()) return status;
+    absl::Status parsed;
+    if constexpr (requires { Method::Parse(bytes, request); }) {
+      parsed = Method::Parse(bytes, request);
+    } else {
+      parsed = wire::ParseRequest(bytes, request);
+    }
+    if (!parsed.ok()) return parsed;
     record_.subject = request.name();
     auto lease = Method::Find(service_, caller, request);
     if (!lease.ok()) return lease.status();
@@ -252,6 +335,12 @@ BytesWriteReactor* StartGetBuffer(const ServiceContext& service,
 BytesWriteReactor* StartFetch(const ServiceContext& service, grpc::CallbackServerContext* context,
                               const grpc::ByteBuffer& request) {
   return Start<Fetch>(service, context, request);
+}
+
+BytesWriteReactor* StartFetchRows(const ServiceContext& service,
+                                  grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer& request) {
+  return Start<FetchRows>(service, context, request);
 }
 
 BytesWriteReactor* StartDownload(const ServiceContext& service,

@@ -45,6 +45,7 @@ constexpr std::array<std::string_view, kOps> kNames = {
     "forget_node",
     "copy_here",
     "fetch",
+    "fetch_rows",
     "make_sharded",
 };
 

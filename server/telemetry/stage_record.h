@@ -54,9 +54,10 @@ enum class Op : uint8_t {
   kForgetNode,
   kCopyHere,
   kFetch,
+  kFetchRows,
   kMakeSharded,
 };
-inline constexpr int kOps = 40;
+inline constexpr int kOps = 41;
 /// "spmm", "upload", ...: the metrics' label `op`.
 std::string_view Name(Op op);
 /// None of that name: nothing.

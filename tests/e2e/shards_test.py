@@ -10,6 +10,7 @@ products move is counted there, and written to FILE as a JSON object a line.
 
 import argparse
 import array
+import bisect
 import json
 import os
 import pathlib
@@ -89,6 +90,79 @@ def multiply(cluster):
         assert close(sampled[name], sampled["whole"]), f"SDDMM of {name} is another"
         assert files[name] == files["whole"], f"{name} was downloaded as another matrix"
     say("products of three shards, by ranges and by two partitions, are those of the whole")
+
+
+def kept(cluster, node, name, matrix):
+    """A buffer, put together."""
+    cluster.run(node, "buffers", "get", name, f"--for={matrix}", "--out=K.npy")
+    return numbers(cluster.folder / "K.npy")
+
+
+def hold(cluster):
+    """Operands and results that stay on the nodes: an iteration moves rows between these alone."""
+    b = numbers(cluster.folder / "B.npy")
+    once = product(cluster, "a", "whole", "B.npy")
+    shutil.copy(cluster.folder / "C.npy", cluster.folder / "once.npy")
+    twice = product(cluster, "a", "whole", "once.npy")
+    added = [2 * x + y for x, y in zip(once, twice)]
+    for name in ("g", "parts", "metis"):
+        put = cluster.run("a", "buffers", "put", "x", "B.npy", f"--for={name}")
+        assert put["shards"] == 3 and put["rows"] == 3000 and put["version"] == 1, put
+        assert kept(cluster, "b", "x", name) == b, f"the buffer of {name} is another"
+        for node in cluster.nodes:
+            cluster.run(node, "spmm", name, "--operand=@x", "--keep-as=y")
+            assert close(kept(cluster, node, "y", name), once), f"{node}: y of {name} is another"
+        assert close(product(cluster, "c", name, "@x"), once), f"{name}: @x gives another"
+        cluster.run("c", "spmm", name, "--operand=@y", "--keep-as=z")
+        assert close(kept(cluster, "a", "z", name), twice), f"{name}: S y is another"
+        # What is there is added to; also operands that the client brings.
+        cluster.run("b", "spmm", name, "--operand=B.npy", "--keep-as=z", "--alpha=2", "--beta=1")
+        assert close(kept(cluster, "a", "z", name), added), f"{name}: 2 S b + z is another"
+        cluster.run("b", "spmm", name, "--operand=@y", "--keep-as=x")
+        assert close(kept(cluster, "c", "x", name), twice), f"{name}: x := S y is another"
+        renewed = cluster.run("c", "buffers", "renew", "x", f"--for={name}")
+        assert renewed["version"] == 2, renewed
+        cluster.run("a", "buffers", "delete", "x", "y", "z", f"--for={name}")
+        refused(cluster, "b", "buffers", "get", "x", f"--for={name}", "--out=K.npy",
+                says="has no buffer named")
+    # Where rows and columns are not as many, operands lie evenly and results as the shards' rows.
+    cluster.run("a", "generate", "matrix", "2000x3000", "--row-nonzeros=5", "--seed=4",
+                "--out=wide3000.mtx")
+    cluster.run("a", "upload", "wide3000.mtx", "--name=wide-whole")
+    cluster.run("a", "upload", "wide3000.mtx", "--name=wide", "--shards=3")
+    expected = product(cluster, "a", "wide-whole", "B.npy")
+    cluster.run("b", "buffers", "put", "x", "B.npy", "--for=wide")
+    cluster.run("c", "spmm", "wide", "--operand=@x", "--keep-as=y")
+    assert close(kept(cluster, "a", "y", "wide"), expected), "the wide product is another"
+    cluster.run("a", "delete", "wide", "wide-whole")
+    say("operands and results of three shards stay on the nodes")
+
+
+def held_mistakes(cluster):
+    cluster.run("a", "generate", "dense", "7x16", "--out=seven.npy")
+    refused(cluster, "a", "buffers", "put", "x", "seven.npy", "--for=g",
+            says="have as many rows as it has rows or columns")
+    refused(cluster, "a", "buffers", "put", "x", "B.npy", "--for=g", "--durable",
+            says="is not durable")
+    refused(cluster, "a", "spmm", "g", "--operand=@nothing", "--out=C.npy",
+            says="has no buffer named")
+    cluster.run("a", "buffers", "put", "x", "B.npy", "--for=g")
+    refused(cluster, "b", "spmm", "g", "--operand=@x", "--keep-as=y", "--transpose",
+            says="not transposed")
+    refused(cluster, "b", "sddmm", "g", "--left=@x", "--right=B.npy", "--out=V.npy",
+            says="is a buffer")
+    refused(cluster, "b", "spmm", "g", "--operand=@x", "--keep-as=x", says="operand and result")
+    # One node's part is another product's.
+    shard = cluster.run("a", "show", "g")["shards"][1]
+    cluster.run(shard["nodes"][0], "buffers", "put", f"{shard['matrix']}/x", "--replace",
+                f"--zeros={shard['rows']}x16")
+    refused(cluster, "c", "spmm", "g", "--operand=@x", "--out=C.npy",
+            says="of different products")
+    cluster.run(shard["nodes"][0], "buffers", "delete", f"{shard['matrix']}/x")
+    refused(cluster, "c", "spmm", "g", "--operand=@x", "--out=C.npy", says="put it")
+    cluster.run("a", "buffers", "put", "x", "B.npy", "--for=g")
+    cluster.run("a", "spmm", "g", "--operand=@x", "--out=C.npy")
+    cluster.run("a", "buffers", "delete", "x", "--for=g")
 
 
 def mistakes(cluster):
@@ -191,7 +265,49 @@ def bytes_moved(cluster, results):
         # METIS finds what the order of the rows hides.
         assert name != "shuffled" or named < 1.1 * count, f"{named} rows are named"
         assert over <= MOST_BYTES, f"{name}: {over:.3f} of the necessary bytes"
+        bytes_between_nodes(cluster, name, results)
         cluster.run("a", "delete", name)
+
+
+def fetched(cluster, name):
+    """Rows that the shards' nodes have to get from others, by the matrix's file and its shards."""
+    entries = [line.split() for line in
+               (cluster.folder / f"{name}.mtx").read_text().splitlines()[2:]]
+    shards = cluster.run("a", "show", name)["shards"]
+    if "first_row" in shards[0]:
+        begins = [shard["first_row"] for shard in shards]
+        owner = lambda row: bisect.bisect_right(begins, row) - 1  # noqa: E731
+    else:
+        return None
+    wanted = {(owner(int(entry[0]) - 1), int(entry[1]) - 1) for entry in entries}
+    return sum(owner(row) != shard for shard, row in wanted)
+
+
+def bytes_between_nodes(cluster, name, results):
+    """Of an iteration whose operand and result stay on the nodes."""
+    cluster.run("a", "buffers", "put", "x", "X.npy", f"--for={name}")
+    cluster.run("a", "spmm", name, "--operand=@x", "--keep-as=y")
+    idle = received()
+    time.sleep(1)
+    idle = received() - idle
+    counted = sum(node.metric('sparsed_cluster_row_bytes_total{direction="received"}')
+                  for node in cluster.nodes.values())
+    times = 5
+    before, begun = received(), time.monotonic()
+    for operand, result in ("xy", "yx", "xy", "yx", "xy")[:times]:
+        cluster.run("a", "spmm", name, f"--operand=@{operand}", f"--keep-as={result}")
+    moved = received() - before - int(idle * (time.monotonic() - begun))
+    counted = sum(node.metric('sparsed_cluster_row_bytes_total{direction="received"}')
+                  for node in cluster.nodes.values()) - counted
+    rows = fetched(cluster, name)
+    necessary = (rows or 0) * WIDTH * 4 if rows is not None else counted // times
+    assert counted == times * necessary, f"{name}: {counted} bytes of rows, not {times} x {necessary}"
+    over = moved / (times * necessary)
+    say(f"{name}: an iteration moved {moved / times / 1e6:.2f} MB, {over:.3f} of the rows that nodes "
+        "had to get from others")
+    results.append({"what": "SpMM in 3 shards, operand and result held, bytes over loopback",
+                    "matrix": name, "k": WIDTH, "iterations": times,
+                    "necessary_bytes": necessary, "moved_bytes": moved // times, "ratio": over})
 
 
 def main():
@@ -227,7 +343,9 @@ def main():
                 (folder / "parts.txt").write_text(
                     "".join(f"{(row * row + row // 5) % 3}\n" for row in range(3000)))
                 multiply(cluster)
+                hold(cluster)
                 mistakes(cluster)
+                held_mistakes(cluster)
                 kill_one(cluster)
                 if own:
                     bytes_moved(cluster, results)

@@ -69,6 +69,11 @@ TEST(Cluster, AServerByItselfHasNone) {
   v1::DownloadReply part;
   EXPECT_FALSE(stream->Read(&part));
   EXPECT_EQ(stream->Finish().error_code(), grpc::FAILED_PRECONDITION);
+  grpc::ClientContext fetching_rows;
+  const auto rows = stub->FetchRows(&fetching_rows, v1::FetchRowsRequest());
+  v1::FetchRowsReply some;
+  EXPECT_FALSE(rows->Read(&some));
+  EXPECT_EQ(rows->Finish().error_code(), grpc::FAILED_PRECONDITION);
 }
 
 TEST_F(ClusterNodes, EqualPatternsMeetWhereTheirHashIsKnown) {

@@ -67,6 +67,12 @@ TEST_F(ClusterShards, WithTwoReplicasALostNodeIsNotMissed) {
   nodes_.pop_back();
   status = MultiplyInShards(addresses_[0], "g");
   EXPECT_TRUE(status.ok()) << status;
+  // Buffers are with who owns a shard: where that node is gone, when another one does.
+  EXPECT_TRUE(Eventually([&] {
+    status = HoldInShards(addresses_[0], "g");
+    return !absl::IsUnavailable(status);
+  }));
+  EXPECT_TRUE(status.ok()) << status;
   // Deleted while a node that has copies is away: the others drop theirs.
   grpc::ClientContext context;
   v1::DeleteMatrixRequest request;
@@ -86,6 +92,9 @@ TEST_F(ClusterShards, WithoutAReplicaALostNodeIsSaid) {
   status = MultiplyInShards(addresses_[0], "g");
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(status.message().find("node-2"), std::string::npos) << status;
+  status = HoldInShards(addresses_[0], "g");
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("node-2"), std::string::npos) << status;
 }
 
 TEST_F(ClusterShards, ThereMayBeMoreThanAHeaderNames) {
@@ -94,6 +103,8 @@ TEST_F(ClusterShards, ThereMayBeMoreThanAHeaderNames) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(Kept(), 2U * 80);
   status = MultiplyInShards(addresses_[0], "g");
+  EXPECT_TRUE(status.ok()) << status;
+  status = HoldInShards(addresses_[0], "g");
   EXPECT_TRUE(status.ok()) << status;
 }
 

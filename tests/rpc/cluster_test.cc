@@ -169,6 +169,25 @@ TEST(Shards, AreKnownByTheirNames) {
   }
 }
 
+TEST(Shards, HaveBuffersThatAreKnownByTheirNames) {
+  for (const char* name : {"x", "a/b", "columns"}) {
+    ShardBuffer buffer;
+    buffer.shard.upload = "0123456789abcdef";
+    buffer.shard.index = 12;
+    buffer.name = name;
+    const auto parsed = ParseShardBuffer(ToString(buffer));
+    ASSERT_TRUE(parsed.has_value()) << ToString(buffer);
+    EXPECT_EQ(ToString(*parsed), ToString(buffer));
+    EXPECT_EQ(parsed->name, name);
+    EXPECT_EQ(parsed->shard.index, 12);
+  }
+  for (const char* name : {"", "x", "x/y/z", "shards:0123456789abcdef/1",
+                           "shards:0123456789abcdef/1/", "shards:0123456789abcdef/01/x",
+                           "shards:0123456789abcdeg/1/x", "shards:0123456789abcdef//x"}) {
+    EXPECT_FALSE(ParseShardBuffer(name).has_value()) << name;
+  }
+}
+
 TEST(Record, ACopyThatIsNotCurrentIsFormer) {
   MatrixRecord record = SomeRecord();
   record.MoveToFormer("a");

@@ -178,6 +178,73 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
   return absl::OkStatus();
 }
 
+/// Operands and results that stay on the nodes, of a matrix whose handle may know nothing yet.
+template <typename T>
+absl::Status Hold(const Client& client, const std::string& name, const Sparse<T>& s) {
+  const std::vector<T> wide = Numbers<T>(kCols * kWidth, 5);
+  const std::vector<double> once = SpmmOf(s, s.values, wide, false);
+  std::vector<double> thrice;
+  for (const double sum : once) thrice.push_back(3 * sum);
+  const Matrix matrix = client.MatrixNamed(name);
+  const PutOptions put{.rows_of = name};
+  const auto x = client.PutDense("x", DenseView(wide.data(), kCols, kWidth), put);
+  if (!x.ok()) return x.status();
+  const ValueType type = DenseView(wide.data(), kCols, kWidth).type;
+  const auto y = client.PutZeros("y", type, kRows, kWidth, put);
+  if (!y.ok()) return y.status();
+  const auto info = x->Info();
+  if (!info.ok()) return info.status();
+  if (info->rows != kCols || info->cols != kWidth || info->shards == 0 || info->version != 1) {
+    return Wrong(fmt::format("the buffer is {} x {} in {} shards, version {}", info->rows,
+                             info->cols, info->shards, info->version));
+  }
+  std::vector<T> back(kCols * kWidth), c(kRows * kWidth);
+  if (const auto read = x->Read(MutableDenseView(back.data(), kCols, kWidth)); !read.ok()) {
+    return read.status();
+  }
+  for (size_t i = 0; i < back.size(); ++i) {
+    if (static_cast<float>(back[i]) != static_cast<float>(wide[i])) {
+      return Wrong("another buffer was read");
+    }
+  }
+  const auto expect = [&](const absl::StatusOr<ComputeResult>& result, bool held,
+                          const std::vector<double>& expected, const char* what) -> absl::Status {
+    if (!result.ok()) return result.status();
+    if (held) {
+      const auto read = y->Read(MutableDenseView(c.data(), kRows, kWidth));
+      if (!read.ok()) return read.status();
+    }
+    return Same(expected, c, what);
+  };
+  const MutableDenseView out(c.data(), kRows, kWidth);
+  absl::Status status = expect(matrix.Spmm(*x, *y), true, once, "held to held");
+  if (status.ok()) status = expect(matrix.Spmm(*x, *y, {.beta = 2}), true, thrice, "added to");
+  if (status.ok()) status = expect(matrix.Spmm(*x, out), false, once, "held to memory");
+  if (status.ok()) {
+    // c has it once; y has it three times.
+    status = expect(matrix.Spmm(*x, out, {.beta = 2}), false, thrice, "added to in memory");
+  }
+  if (status.ok()) {
+    status = expect(matrix.Spmm(DenseView(wide.data(), kCols, kWidth), *y), true, once,
+                    "memory to held");
+  }
+  if (status.ok()) {
+    SpmmOptions options{.beta = 2};
+    options.accumulate = *y;
+    status = expect(matrix.Spmm(*x, out, options), false, thrice, "held to memory, added to held");
+  }
+  if (!status.ok()) return status;
+  if (const auto version = y->Renew(); !version.ok() || version->version != 4) {
+    return Wrong("y was written three times");
+  }
+  if (absl::Status gone = x->Delete(); !gone.ok()) return gone;
+  if (absl::Status gone = y->Delete(); !gone.ok()) return gone;
+  if (!absl::IsNotFound(x->Delete()) || !absl::IsNotFound(x->Info().status())) {
+    return Wrong("a deleted buffer is there");
+  }
+  return absl::OkStatus();
+}
+
 template <typename T>
 absl::Status Use(const std::string& address, const std::string& other, const ShardsCase& with) {
   const absl::StatusOr<Client> client = Client::Connect(address);
@@ -209,6 +276,8 @@ absl::Status Use(const std::string& address, const std::string& other, const Sha
   while (!named.Info().ok() && std::chrono::steady_clock::now() < heard) {
   }
   if (absl::Status right = Multiply(named, first); !right.ok()) return right;
+  if (absl::Status right = Hold(*stranger, "g", first); !right.ok()) return right;
+  if (absl::Status right = Hold(*client, "g", first); !right.ok()) return right;
   if (absl::Status ready = named.WaitReady(); !ready.ok()) return ready;
 
   const absl::StatusOr<CsrMatrix> back = stranger->MatrixNamed("g").Download();
@@ -306,6 +375,78 @@ absl::Status Refused(const absl::Status& status, absl::StatusCode code, std::str
   return Wrong(fmt::format("\"{}\" is expected, and this came: {}", says, status.ToString()));
 }
 
+/// Of "g", kRows x kCols of f32 in shards; adds to `checks`.
+absl::Status MisuseBuffers(const Client& client, std::vector<absl::Status>& checks) {
+  using enum absl::StatusCode;
+  const Matrix g = client.MatrixNamed("g");
+  const std::vector<float> b(kCols * kWidth), seven(7 * kWidth);
+  const DenseView in(b.data(), kCols, kWidth);
+  std::vector<float> c(kRows * kWidth);
+  const MutableDenseView out(c.data(), kRows, kWidth);
+  const PutOptions put{.rows_of = "g"};
+  checks.push_back(Refused(client.PutDense("x", DenseView(seven.data(), 7, kWidth), put).status(),
+                           kInvalidArgument, "as many rows as it has rows or columns"));
+  PutOptions other = put;
+  other.durable = true;
+  checks.push_back(
+      Refused(client.PutDense("x", in, other).status(), kInvalidArgument, "not durable"));
+  other = put;
+  other.distribution = Distribution::kColumns;
+  checks.push_back(Refused(client.PutDense("x", in, other).status(), kInvalidArgument, "as rows"));
+  checks.push_back(
+      Refused(client.PutDense("x", in, {.rows_of = "nothing"}).status(), kNotFound, "nothing"));
+  checks.push_back(
+      Refused(g.Spmm(client.DenseNamed("x"), out).status(), kFailedPrecondition, "put it"));
+  const auto x = client.PutDense("x", in, put);
+  if (!x.ok()) return x.status();
+  checks.push_back(Refused(g.Spmm(*x, *x).status(), kInvalidArgument, "operand and result"));
+  checks.push_back(Refused(g.Spmm(*x, MutableDenseView(c.data(), kRows, kWidth - 1)).status(),
+                           kInvalidArgument, ""));
+  checks.push_back(Refused(g.Spmm(*x, client.DenseNamed("y")).status(), kFailedPrecondition,
+                           "\"y\" is not there"));
+  checks.push_back(Refused(g.Spmm(*x, out, {.transpose = true}).status(), kFailedPrecondition,
+                           "not transposed"));
+  std::vector<float> few(kCols);
+  checks.push_back(Refused(x->Read(MutableDenseView(few.data(), kCols, 1)).status(),
+                           kInvalidArgument, "the destination"));
+  // A part of another put, whose version is another: whoever reads it says so, and where it is.
+  const auto info = g.Info();
+  if (!info.ok()) return info.status();
+  const std::string part = info->shards.back().matrix + "/x";
+  const int64_t rows = kCols / static_cast<int64_t>(info->shards.size());
+  for (const int64_t more : {0, 1}) {
+    const auto alone = client.PutZeros(part, ValueType::kF32, rows + more, kWidth);
+    if (!alone.ok()) return alone.status();
+  }
+  checks.push_back(
+      Refused(g.Spmm(*x, out).status(), kFailedPrecondition, "parts are of different products"));
+  checks.push_back(Refused(x->Info().status(), kFailedPrecondition, "of different products"));
+  if (absl::Status gone = client.DenseNamed(part).Delete(); !gone.ok()) return gone;
+  checks.push_back(Refused(g.Spmm(*x, out).status(), kFailedPrecondition, "put it"));
+  checks.push_back(Refused(x->Info().status(), kFailedPrecondition, "gone from their nodes"));
+  // Parts whose rows are too few for what the columns name.
+  for (const ShardInfo& shard : info->shards) {
+    const auto small = client.PutZeros(shard.matrix + "/small", ValueType::kF32, 1, kWidth);
+    if (!small.ok()) return small.status();
+  }
+  checks.push_back(
+      Refused(g.Spmm(client.DenseNamed("small"), out).status(), kFailedPrecondition, "rows"));
+  for (const ShardInfo& shard : info->shards) {
+    if (absl::Status gone = client.DenseNamed(shard.matrix + "/small").Delete(); !gone.ok()) {
+      return gone;
+    }
+  }
+  // Not the rows of the matrix that is multiplied.
+  const ShardInfo& first = info->shards.front();
+  std::vector<float> other_rows(static_cast<size_t>(first.cols * kWidth));
+  checks.push_back(Refused(client.MatrixNamed(first.columns)
+                               .Spmm(client.DenseNamed(first.matrix + "/x"),
+                                     MutableDenseView(other_rows.data(), first.cols, kWidth))
+                               .status(),
+                           kInvalidArgument, "another matrix"));
+  return x->Delete();
+}
+
 }  // namespace
 
 absl::Status UseShards(const std::string& address, const std::string& other,
@@ -371,8 +512,9 @@ absl::Status MisuseShards(const std::string& address) {
   std::vector<double> doubles(kCols * kWidth);
   checks.push_back(Refused(g.Spmm(DenseView(doubles.data(), kCols, kWidth), out).status(),
                            kInvalidArgument, "b is f64, the matrix f32"));
-  checks.push_back(
-      Refused(g.Spmm(client->DenseNamed("x"), out).status(), kFailedPrecondition, "b is a buffer"));
+  checks.push_back(Refused(g.Sddmm(client->DenseNamed("x"), in, out).status(), kFailedPrecondition,
+                           "a is a buffer"));
+  if (absl::Status right = MisuseBuffers(*client, checks); !right.ok()) return right;
   checks.push_back(Refused(g.UpdateValues(std::span<const float>(s.values)).status(),
                            kFailedPrecondition, "in 3 shards"));
   checks.push_back(Refused(g.Copy("h").status(), kFailedPrecondition, "in 3 shards"));
@@ -440,6 +582,12 @@ absl::Status MultiplyInShards(const std::string& address, const std::string& nam
   if (!back.ok()) return back.status();
   if (back->column_indices != s.columns) return Wrong("another matrix was downloaded");
   return Multiply(matrix, s);
+}
+
+absl::Status HoldInShards(const std::string& address, const std::string& name) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  return Hold(*client, name, Sparse<float>(1));
 }
 
 }  // namespace sparsed::test

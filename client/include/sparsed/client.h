@@ -198,7 +198,9 @@ struct PutOptions {
   Distribution distribution = Distribution::kWhole;
   /// Distribution::kRows: of a matrix with as many rows; each GPU gets those with as many of its
   /// nonzeros. Empty: as many rows. Distribution::kAuto: the matrix that it is to be multiplied
-  /// with, or whose transpose.
+  /// with, or whose transpose. Whatever the distribution: of a matrix in shards, the node of each
+  /// shard gets the rows that the shard has, or, of an operand with as many rows as the matrix has
+  /// columns where these differ, as many as each other; such a buffer is that matrix's alone.
   std::string rows_of{};
 };
 
@@ -206,6 +208,8 @@ struct PutOptions {
 class DenseMatrix {
  public:
   const std::string& name() const { return name_; }
+  /// The matrix in shards whose nodes have its rows, if it is in shards; empty: none.
+  const std::string& matrix() const { return matrix_; }
 
   absl::StatusOr<DenseInfo> Info(const CallOptions& options = {}) const;
 
@@ -224,11 +228,12 @@ class DenseMatrix {
 
  private:
   friend class Client;
-  DenseMatrix(std::shared_ptr<Connection> connection, std::string name)
-      : connection_(std::move(connection)), name_(std::move(name)) {}
+  friend struct ShardBuffers;
+  DenseMatrix(std::shared_ptr<Connection> connection, std::string name, std::string matrix)
+      : connection_(std::move(connection)), name_(std::move(name)), matrix_(std::move(matrix)) {}
 
   std::shared_ptr<Connection> connection_;
-  std::string name_;
+  std::string name_, matrix_;
 };
 
 /// A dense operand: in the caller's memory, or a buffer of the server's.
@@ -532,9 +537,10 @@ class Client {
   absl::StatusOr<ComputeResult> Run(const Chain& chain, const CallOptions& options = {}) const;
   Call<ComputeResult> RunAsync(const Chain& chain, const CallOptions& options = {}) const;
 
-  /// A handle; asks the server nothing.
-  DenseMatrix DenseNamed(std::string name) const {
-    return DenseMatrix(connection_, std::move(name));
+  /// A handle; asks the server nothing. `matrix`: as PutOptions::rows_of said, where that may be
+  /// in shards.
+  DenseMatrix DenseNamed(std::string name, std::string matrix = "") const {
+    return DenseMatrix(connection_, std::move(name), std::move(matrix));
   }
 
   /// Dense matrices whose names begin with `prefix`, by name.

@@ -436,6 +436,8 @@ struct DenseInfo {
   std::chrono::nanoseconds idle{0};
   Distribution distribution = Distribution::kWhole;
   int parts = 0;  ///< GPUs that it is distributed over; 0: it is whole
+  /// Of the matrix in shards that it is for, whose nodes have its rows; 0: it is on one node.
+  int shards = 0;
 };
 
 /// What a step of a chain did.
