@@ -1,9 +1,10 @@
 # docker build -t sparsed .
-# docker run -p 7470:7470 -p 7471:7471 -v sparsed-data:/var/lib/sparsed sparsed
+# docker run -p 127.0.0.1:7470:7470 -p 127.0.0.1:7471:7471 -v sparsed-data:/var/lib/sparsed sparsed
 #
+# Without 127.0.0.1 Docker lets other machines in, past the host's firewall, and they may do everything.
 # With kernels for NVIDIA's GPUs (the host needs the driver and the NVIDIA Container Toolkit):
 # docker build -t sparsed:cuda --build-arg GPU=cuda .
-# docker run --gpus all -p 7470:7470 -p 7471:7471 -v sparsed-data:/var/lib/sparsed sparsed:cuda
+# docker run --gpus all -p 127.0.0.1:7470:7470 -p 127.0.0.1:7471:7471 -v sparsed-data:/var/lib/sparsed sparsed:cuda
 
 # cuda or none.
 ARG GPU=none

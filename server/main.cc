@@ -81,8 +81,11 @@ void WarnAtStart(const Config& config, Server& server) {
     Log(LogLevel::kWarn, "open to other machines",
         {{"metrics_listen", address},
          {"meaning",
-          std::string("whoever reaches this address sees the names of tenants and how much "
-                      "each of them computes")}});
+          std::string(config.access_file.empty()
+                          ? "whoever reaches this address sees all matrices and the settings on "
+                            "the status page, and what is computed"
+                          : "whoever reaches this address sees the names of tenants and how much "
+                            "each of them computes")}});
   }
   for (const engine::DeviceFacts& device : server.engine().devices()) {
     if (!device.found || device.unavailable.empty()) continue;

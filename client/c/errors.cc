@@ -10,6 +10,7 @@ struct sparsed_error {
   int32_t code;
   std::string message;
   int64_t retry_ms;
+  std::string request_id;
 };
 
 namespace sparsed::c {
@@ -18,7 +19,7 @@ namespace {
 /// There from the start: nothing has to be allocated to say that nothing can be.
 sparsed_error& NoMemory() {
   static auto* const error =
-      new sparsed_error{SPARSED_RESOURCE_EXHAUSTED, "this process has no memory left for it", -1};
+      new sparsed_error{SPARSED_RESOURCE_EXHAUSTED, "this process has no memory left for it", -1, ""};
   return *error;
 }
 
@@ -31,7 +32,8 @@ sparsed_error* ToError(const absl::Status& status) noexcept {
   try {
     const auto delay = RetryDelay(status);
     return new sparsed_error{static_cast<int32_t>(status.code()), std::string(status.message()),
-                             delay ? static_cast<int64_t>(delay->count()) : -1};
+                             delay ? static_cast<int64_t>(delay->count()) : -1,
+                             RequestId(status).value_or("")};
   } catch (const std::exception&) {
     return OutOfMemory();
   }
@@ -53,6 +55,10 @@ const char* sparsed_error_message(const sparsed_error* error) {
 
 int64_t sparsed_error_retry_ms(const sparsed_error* error) {
   return error == nullptr ? -1 : error->retry_ms;
+}
+
+const char* sparsed_error_request_id(const sparsed_error* error) {
+  return error == nullptr ? "" : error->request_id.c_str();
 }
 
 void sparsed_error_free(sparsed_error* error) {

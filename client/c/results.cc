@@ -7,10 +7,12 @@
 namespace sparsed::c {
 namespace {
 
-void SetPlan(const std::string& plan, sparsed_result& to) {
-  const size_t length = std::min(plan.size(), sizeof(to.plan) - 1);
-  std::memcpy(to.plan, plan.data(), length);
-  to.plan[length] = '\0';
+/// Cut off where it is longer.
+template <size_t size>
+void SetText(const std::string& text, char (&to)[size]) {
+  const size_t length = std::min(text.size(), size - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
 }
 
 void SetTimings(const Timings& from, sparsed_result& to) {
@@ -32,7 +34,8 @@ void Set(const ComputeResult& result, sparsed_result* to) {
   to->transport = static_cast<int32_t>(result.transport);
   to->batch = static_cast<int32_t>(result.batch);
   SetTimings(result.timings, *to);
-  SetPlan(result.plan, *to);
+  SetText(result.plan, to->plan);
+  SetText(result.request_id, to->request_id);
 }
 
 void Set(const SpgemmResult& result, sparsed_result* to) {
@@ -41,7 +44,8 @@ void Set(const SpgemmResult& result, sparsed_result* to) {
   to->transport = SPARSED_TRANSPORT_STREAM;
   to->batch = 1;
   SetTimings(result.timings, *to);
-  SetPlan(result.plan, *to);
+  SetText(result.plan, to->plan);
+  SetText(result.request_id, to->request_id);
 }
 
 }  // namespace sparsed::c

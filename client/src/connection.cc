@@ -101,6 +101,30 @@ bool IsSilent(const absl::Status& status) {
          status.message().find("before receiving SETTINGS frame") != std::string_view::npos;
 }
 
+/// What may be the matter with a connection that gRPC, which knows no flags, says that of.
+std::string_view HintFor(std::string_view cause, bool encrypted) {
+  const auto says = [cause](std::string_view what) {
+    return cause.find(what) != std::string_view::npos;
+  };
+  if (says("Hostname Verification Check failed")) {
+    return "its certificate is for other names than that address: say one of them by "
+           "--tls-server-name, SPARSED_TLS_SERVER_NAME, tls_server_name=";
+  }
+  if (says("certificate verify failed")) {
+    return "its certificate is of no authority in --tls-ca, SPARSED_TLS_CA, tls=, or has expired";
+  }
+  if (says("security handshaker")) {
+    return "--tls-ca, --tls-certificate and --tls-key: one of these files has no certificate or "
+           "key, or they do not belong together";
+  }
+  if (says("reset by peer") || cause == "Socket closed") {
+    return encrypted ? "it may speak no TLS, or not take the certificate that --tls-certificate "
+                       "shows, which may have expired"
+                     : "it may speak TLS: --tls-ca, SPARSED_TLS_CA, tls=";
+  }
+  return "an address is HOST:PORT or unix:/path";
+}
+
 }  // namespace
 
 absl::Status Worded(absl::Status status, const std::string& address, const std::string& gateway) {
@@ -172,11 +196,9 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
   }
   if (absl::IsUnavailable(info.status())) {
     const std::string cause = CauseOf(info.status());
-    const bool cut = cause.find("reset by peer") != std::string::npos || cause == "Socket closed";
     return absl::UnavailableError(
         fmt::format("no sparsed at {}: {} ({})", Way(address, *gateway), cause,
-                    cut ? "it may speak TLS, or speak none: --tls-ca, SPARSED_TLS_CA, tls="
-                        : "an address is HOST:PORT or unix:/path"));
+                    HintFor(cause, connection->credentials_->encrypted())));
   }
   if (!info.ok()) {
     // With the id of the request.

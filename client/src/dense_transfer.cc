@@ -180,7 +180,7 @@ class ReadCall final : public Exchange {
 
 Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const DenseMatrix& handle,
                            const DenseView& matrix, bool zeros, const PutOptions& put,
-                           const CallOptions& options) {
+                           const CallOptions& options, uint64_t version) {
   StridedBytes bytes;
   if (!zeros) {
     const auto given = BytesOf(matrix, "the matrix");
@@ -203,6 +203,7 @@ Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const 
     header.set_distribution(v1::DISTRIBUTION_AUTO);
   }
   header.set_rows_of(put.rows_of);
+  header.set_version(version);
   if (put.time_to_live.has_value()) {
     // 0 would be the server's default.
     if (put.time_to_live->count() == 0) {

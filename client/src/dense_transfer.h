@@ -13,9 +13,10 @@ namespace sparsed {
 inline namespace client {
 
 /// `handle` is what the call brings; a view without data makes zeros.
+/// `version`: of a part of a buffer (PutBufferHeader.version).
 Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const DenseMatrix& handle,
                            const DenseView& matrix, bool zeros, const PutOptions& put,
-                           const CallOptions& options);
+                           const CallOptions& options, uint64_t version = 0);
 Call<DenseInfo> ReadDense(const std::shared_ptr<Connection>& connection, const std::string& name,
                           const MutableDenseView& into, const CallOptions& options);
 Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connection,

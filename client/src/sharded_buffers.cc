@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "client/src/arrays.h"
@@ -75,6 +76,12 @@ absl::Status WaitForAll(ShardWork& work, std::vector<Call<T>>& calls) {
   return status;
 }
 
+/// A product that is kept adds one: so far apart are none.
+uint64_t NewVersion() {
+  std::random_device random;
+  return (static_cast<uint64_t>(random()) << 20 | (random() & 0xfffff)) + 1;
+}
+
 absl::Status DeleteParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
                          const DenseMatrix& buffer) {
   std::vector<Call<void>> calls;
@@ -115,9 +122,8 @@ absl::StatusOr<DenseMatrix> PutParts(Connection& home, ShardWork& work, ShardedM
     if (!part.ok()) return part.status();
     rows.push_back(*std::move(part));
   }
-  // All of them begin with the same version, so that parts of different contents are told apart.
-  absl::Status gone = DeleteParts(home, work, sharded, handle);
-  if (!gone.ok() && !absl::IsNotFound(gone)) return gone;
+  // The same for all of them, and for no others: so parts of different contents are told apart.
+  const uint64_t version = NewVersion();
   std::vector<std::vector<std::byte>> scratch(count);
   std::vector<Call<DenseMatrix>> calls;  // destroyed first: they use what is above
   for (size_t i = 0; i < count; ++i) {
@@ -132,8 +138,8 @@ absl::StatusOr<DenseMatrix> PutParts(Connection& home, ShardWork& work, ShardedM
       view = {scratch[i].data(), whole.type, rows[i].count, whole.cols};
     }
     calls.push_back(PutDense(RouteOf(home.shared_from_this(), shard.matrix),
-                             ShardBuffers::PartOf(handle, shard), view, zeros, how,
-                             work.options()));
+                             ShardBuffers::PartOf(handle, shard), view, zeros, how, work.options(),
+                             version));
   }
   if (absl::Status all = WaitForAll(work, calls); !all.ok()) return all;
   return handle;

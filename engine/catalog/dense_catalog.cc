@@ -371,7 +371,7 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
     }
   }
   held->used = std::make_shared<std::atomic<DenseClock::time_point>>(catalog_.now());
-  if (absl::Status s = catalog_.Replace(held, elements, stop); !s.ok()) return s;
+  if (absl::Status s = catalog_.Replace(held, elements, header_.version, stop); !s.ok()) return s;
   return held;
 }
 
@@ -401,7 +401,7 @@ absl::Status DenseCatalog::Write(const HeldDense& held, const Array& elements, b
 }
 
 absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const Array& elements,
-                                   Store::Stop stop) {
+                                   uint64_t version, Store::Stop stop) {
   const NameKey key(held->tenant, held->name);
   NameLocks::Guard change(changes_, key);
   if (absl::Status s = CheckStop(stop); !s.ok()) return s;
@@ -415,7 +415,11 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
     growth = std::max<int64_t>(0, GrowthBy(key, held->shape));
     TotalsOf(key.first).bytes += growth;  // so that no other Put gets the room
     const auto present = entries_.find(key);
-    if (present != entries_.end()) held->version = present->second->version + 1;
+    if (version != 0) {
+      held->version = version;
+    } else if (present != entries_.end()) {
+      held->version = present->second->version + 1;
+    }
     stored = stored_.contains(key);
   }
   const absl::Status written = Write(*held, elements, stored, stop);
@@ -425,7 +429,7 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
   if (!written.ok()) return written;
   // A result may have been written into the old one meanwhile.
   const auto present = entries_.find(key);
-  if (present != entries_.end()) {
+  if (version == 0 && present != entries_.end()) {
     held->version = std::max(held->version, present->second->version + 1);
   }
   Touch(*held);

@@ -121,6 +121,7 @@ struct PutHeader {
   /// kRows: each GPU has those that are this matrix's with as many of its nonzeros, about; null: as
   /// many rows. kAuto: the matrix that it is to be multiplied with, or whose transpose.
   MatrixLease rows_of = nullptr;
+  uint64_t version = 0;  ///< 0: one above that of what it replaces
 };
 
 struct DenseOptions {
@@ -252,9 +253,9 @@ class DenseCatalog {
  private:
   friend class DensePut;
   friend class DenseWrite;
-  /// Stores `held` if it is to be durable, sets its version and publishes it.
+  /// Stores `held` if it is to be durable, sets its version, as PutHeader has it, and publishes it.
   absl::Status Replace(const std::shared_ptr<HeldDense>& held, const Array& elements,
-                       Store::Stop stop);
+                       uint64_t version, Store::Stop stop);
   /// Makes the disk agree: it has `held` if that is durable, else none of its name.
   absl::Status Write(const HeldDense& held, const Array& elements, bool stored, Store::Stop stop);
 

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/catalog/matrix.h"
+#include "engine/requester.h"
 #include "kernels/array.h"
 #include "kernels/attention.h"
 #include "kernels/device_id.h"
@@ -123,7 +124,8 @@ struct SpgemmSpec {
   bool transpose_left = false;
   bool transpose_right = false;
   Semiring semiring = Semiring::kSumProduct;
-  std::string mask = {};  ///< a matrix whose positions alone are computed; empty: none
+  std::string mask = {};     ///< a matrix whose positions alone are computed; empty: none
+  Requester requester = {};  ///< of what is kept, for who is told of it
   uint64_t timeout_ns = 0;
   int priority = 0;  ///< as SpmmSpec's
 };

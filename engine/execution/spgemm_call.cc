@@ -418,6 +418,7 @@ absl::Status SpgemmCall::Keep() {
   header.nnz = blocks_->nnz();
   header.type = problem_.type;
   header.replace = spec_.replace;
+  header.requester = spec_.requester;
   scheduler().RunBlocking([self = std::static_pointer_cast<SpgemmCall>(shared_from_this()), header,
                            arrays = *std::move(arrays)]() {
     self->Finish(self->impl_->catalog

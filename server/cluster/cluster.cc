@@ -692,8 +692,8 @@ std::vector<std::string> Cluster::Addresses() const {
 Cluster::Counts Cluster::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
-  counts.row_bytes_received = rows_->received;
-  counts.row_bytes_sent = rows_->sent;
+  counts.row_bytes_received = rows_.received;
+  counts.row_bytes_sent = rows_.sent;
   counts.directory_silence = std::chrono::duration<double>(steady_clock::now() - answered_).count();
   counts.view_age = std::chrono::duration<double>(steady_clock::now() - viewed_).count();
   for (const auto& [key, record] : known_.matrices) {

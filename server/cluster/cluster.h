@@ -131,12 +131,13 @@ class Cluster {
   /// FAILED_PRECONDITION if it is of such a name, and not here.
   absl::Status CheckBuffer(const std::string& tenant, std::string_view buffer) const;
   /// If `operand` names the rows of a buffer that are the shard `matrix`'s: makes it those rows of
-  /// all of the buffer that the shard's columns name, in their order, which come from other nodes
-  /// before the product runs. INVALID_ARGUMENT, FAILED_PRECONDITION, UNAVAILABLE.
+  /// all of the buffer that the shard's columns name, in their order, and waits for those that come
+  /// from other nodes. INVALID_ARGUMENT, FAILED_PRECONDITION, UNAVAILABLE; CANCELLED soon after
+  /// `stopped` says so, which is asked often.
   absl::Status GatherOperand(const std::string& tenant, const std::string& matrix,
-                             engine::OperandSpec& operand);
+                             engine::OperandSpec& operand, const std::function<bool()>& stopped);
   /// Such bytes go to another node.
-  void CountRowsSent(int64_t bytes) { rows_->sent += bytes; }
+  void CountRowsSent(int64_t bytes) { rows_.sent += bytes; }
 
   /// What is here of that name is to be dropped: it stands in nobody's way.
   bool IsDropped(const engine::NameKey& key) const;
@@ -348,8 +349,8 @@ class Cluster {
   engine::Engine& engine_;
   const std::function<void(const std::string&, const std::string&)> on_changed_;
   const std::shared_ptr<Peers> peers_;
-  const std::shared_ptr<Transport> transport_;
-  const std::shared_ptr<RowTraffic> rows_ = std::make_shared<RowTraffic>();
+  const std::unique_ptr<Transport> transport_;
+  RowTraffic rows_;
 
   mutable Mutex mutex_;
   CondVar changed_;

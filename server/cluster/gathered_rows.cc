@@ -37,15 +37,15 @@ struct PartOfBuffer {
   engine::HeldDenseLease here = nullptr;  ///< then
 };
 
-/// What the loader of an operand needs, which may outlive the cluster.
+/// An operand that is put together.
 struct Gather {
   std::string tenant;
   engine::MatrixLease columns;
   std::vector<PartOfBuffer> parts;  ///< by shard
   uint64_t version = 0;
   engine::DenseShape shape;
-  std::shared_ptr<Transport> transport;
-  std::shared_ptr<RowTraffic> traffic;
+  Transport& transport;
+  RowTraffic& traffic;
   engine::Budget& budget;
 };
 
@@ -55,15 +55,16 @@ absl::Status PutAgain(std::string_view buffer, std::string_view why) {
 }
 
 /// By shard. FAILED_PRECONDITION if the columns' matrix does not say where their rows are.
-absl::StatusOr<std::vector<RowsOf>> RowsByPart(const Gather& gather, engine::Store::Stop stop) {
-  const absl::StatusOr<Array> values = gather.columns->Values(stop);
+absl::StatusOr<std::vector<RowsOf>> RowsByPart(const Gather& gather) {
+  const absl::StatusOr<Array> values = gather.columns->Values();
   if (!values.ok()) return values.status();
   const auto unknown = [] {
     return absl::FailedPreconditionError(
         "the matrix was uploaded before its shards said where rows of operands are: upload it "
         "again to use buffers with it");
   };
-  if (values->type != ElementType::kF64) return unknown();
+  // As many as it has rows, or a row of it has several.
+  if (values->type != ElementType::kF64 || values->length != gather.shape.rows) return unknown();
   std::vector<RowsOf> by_part(gather.parts.size());
   uint32_t place = 0;
   for (const double value : values->As<double>()) {
@@ -79,8 +80,8 @@ absl::StatusOr<std::vector<RowsOf>> RowsByPart(const Gather& gather, engine::Sto
   return by_part;
 }
 
-absl::StatusOr<Array> LoadRows(const Gather& gather, engine::Store::Stop stop) {
-  absl::StatusOr<std::vector<RowsOf>> by_part = RowsByPart(gather, stop);
+absl::StatusOr<Array> LoadRows(const Gather& gather, const std::function<bool()>& stopped) {
+  const absl::StatusOr<std::vector<RowsOf>> by_part = RowsByPart(gather);
   if (!by_part.ok()) return by_part.status();
   const auto row_bytes = static_cast<size_t>(gather.shape.cols) * SizeOf(gather.shape.type);
   MemorySource& memory =
@@ -106,12 +107,12 @@ absl::StatusOr<Array> LoadRows(const Gather& gather, engine::Store::Stop stop) {
     }
   }
   const std::unique_ptr<Transport::Fetch> fetch =
-      wanted.from.empty() ? nullptr : gather.transport->Begin(std::move(wanted));
+      wanted.from.empty() ? nullptr : gather.transport.Begin(std::move(wanted));
   // Those that are here, while the others come.
   for (size_t i = 0; i < gather.parts.size(); ++i) {
     const engine::HeldDenseLease& here = gather.parts[i].here;
     if (here == nullptr) continue;
-    const absl::StatusOr<Array> elements = here->elements->Get(stop);
+    const absl::StatusOr<Array> elements = here->elements->Get();
     if (!elements.ok()) return elements.status();
     const std::byte* const from = elements->buffer.data();
     const size_t stride =
@@ -127,7 +128,7 @@ absl::StatusOr<Array> LoadRows(const Gather& gather, engine::Store::Stop stop) {
   }
   if (fetch == nullptr) return whole;
   const auto take = [&](size_t i, uint64_t offset, std::span<const std::byte> bytes) {
-    gather.traffic->received += static_cast<int64_t>(bytes.size());
+    gather.traffic.received += static_cast<int64_t>(bytes.size());
     while (!bytes.empty()) {
       const size_t row = offset / row_bytes, in_row = offset % row_bytes;
       const size_t count = std::min(bytes.size(), row_bytes - in_row);
@@ -136,7 +137,7 @@ absl::StatusOr<Array> LoadRows(const Gather& gather, engine::Store::Stop stop) {
       offset += count;
     }
   };
-  if (absl::Status come = fetch->Finish(take, stop); !come.ok()) return come;
+  if (absl::Status come = fetch->Finish(take, stopped); !come.ok()) return come;
   return whole;
 }
 
@@ -161,7 +162,8 @@ absl::Status Cluster::CheckBuffer(const std::string& tenant, std::string_view bu
 }
 
 absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string& matrix,
-                                    engine::OperandSpec& operand) {
+                                    engine::OperandSpec& operand,
+                                    const std::function<bool()>& stopped) {
   const std::optional<ShardBuffer> own = ParseShardBuffer(operand.held);
   if (!own.has_value()) return absl::OkStatus();
   if (ToString(own->shard) != matrix) {
@@ -171,9 +173,11 @@ absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string
   }
   const std::string whole = WholeOf({tenant, matrix});
   const std::optional<MatrixRecord> record = RecordOf({tenant, whole});
-  if (whole.empty() || !record.has_value()) return engine::NoMatrix(matrix);
-  auto gather = std::make_shared<Gather>(
-      Gather{tenant, nullptr, {}, 0, {}, transport_, rows_, engine_.budget()});
+  if (whole.empty() || !record.has_value() ||
+      own->shard.index >= static_cast<int>(record->shards.size())) {
+    return engine::NoMatrix(matrix);
+  }
+  Gather gather{tenant, nullptr, {}, 0, {}, *transport_, rows_, engine_.budget()};
   for (size_t i = 0; i < record->shards.size(); ++i) {
     ShardBuffer part = *own;
     part.shard.index = static_cast<int>(i);
@@ -194,12 +198,12 @@ absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string
       }
       of.address = node->second.address;
     }
-    gather->parts.push_back(std::move(of));
+    gather.parts.push_back(std::move(of));
   }
-  const engine::HeldDenseLease mine = gather->parts[static_cast<size_t>(own->shard.index)].here;
+  const engine::HeldDenseLease mine = gather.parts[static_cast<size_t>(own->shard.index)].here;
   if (mine == nullptr) return engine::NoMatrix(matrix);
-  gather->version = mine->version;
-  for (const PartOfBuffer& part : gather->parts) {
+  gather.version = mine->version;
+  for (const PartOfBuffer& part : gather.parts) {
     if (part.here == nullptr) continue;
     if (part.here->version != mine->version || part.here->shape.cols != mine->shape.cols ||
         part.here->shape.type != mine->shape.type) {
@@ -220,26 +224,19 @@ absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string
     return absl::UnavailableError(fmt::format(
         "the node {} has not got the column numbers of {} yet", options_.self.name, matrix));
   }
-  gather->columns = *numbers;
-  gather->shape = {.rows = (*numbers)->pattern()->rows(),
-                   .cols = mine->shape.cols,
-                   .leading_dimension = mine->shape.cols,
-                   .type = mine->shape.type};
+  gather.columns = *numbers;
+  gather.shape = {.rows = (*numbers)->pattern()->rows(),
+                  .cols = mine->shape.cols,
+                  .leading_dimension = mine->shape.cols,
+                  .type = mine->shape.type};
+  absl::StatusOr<Array> rows = LoadRows(gather, stopped);
+  if (!rows.ok()) return rows.status();
   engine::HeldDense gathered;
   gathered.tenant = tenant;
   gathered.name = operand.held;
-  gathered.shape = gather->shape;
+  gathered.shape = gather.shape;
   gathered.version = mine->version;
-  // As if it were on the disk: away from lanes and reactors. Once, as it is this request's alone.
-  gathered.elements = std::make_shared<engine::LazyArray>(engine::LazyArray::DiskCopy{
-      [gather, failed = std::make_shared<absl::Status>()](
-          engine::LazyArray::Stop stop) -> absl::StatusOr<Array> {
-        if (!failed->ok()) return *failed;
-        absl::StatusOr<Array> loaded = LoadRows(*gather, stop);
-        *failed = loaded.status();
-        return loaded;
-      },
-      [] { return false; }, engine_.budget().evictions(), nullptr, /*is_read=*/false});
+  gathered.elements = std::make_shared<engine::LazyArray>(*std::move(rows));
   operand.shape.reset();
   operand.held.clear();
   operand.found = std::make_shared<const engine::HeldDense>(std::move(gathered));

@@ -15,7 +15,7 @@ namespace sparsed::server {
 namespace {
 
 constexpr char kMethod[] = "/sparsed.v1.Cluster/FetchRows";
-/// After which `stop` is looked at.
+/// After which one asks whether to stop.
 constexpr std::chrono::milliseconds kLook(20);
 
 grpc::ByteBuffer RequestFor(const WantedRows& wanted, const RowsThere& from) {
@@ -68,10 +68,10 @@ class GrpcFetch final : public Transport::Fetch {
     }
   }
 
-  absl::Status Finish(const Transport::Take& take, const std::atomic<bool>* stop) override {
+  absl::Status Finish(const Transport::Take& take, const std::function<bool()>& stopped) override {
     size_t open = calls_.size();
     while (open > 0) {
-      if (stop != nullptr && stop->load(std::memory_order_relaxed)) {
+      if (stopped()) {
         return absl::CancelledError("cancelled while rows of other nodes were on their way");
       }
       void* tag = nullptr;
@@ -201,8 +201,8 @@ class OverGrpc final : public Transport {
 
 }  // namespace
 
-std::shared_ptr<Transport> GrpcTransport(std::shared_ptr<Peers> peers) {
-  return std::make_shared<OverGrpc>(std::move(peers));
+std::unique_ptr<Transport> GrpcTransport(std::shared_ptr<Peers> peers) {
+  return std::make_unique<OverGrpc>(std::move(peers));
 }
 
 }  // namespace sparsed::server

@@ -1,7 +1,6 @@
 // How rows of dense matrices go from node to node, for products with matrices in shards.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -45,8 +44,8 @@ class Transport {
     virtual ~Fetch() = default;
     /// Hands on what comes, in this thread: all of it, if OK. UNAVAILABLE if a node is lost;
     /// FAILED_PRECONDITION if one has no such buffer, or another version; CANCELLED soon after
-    /// `stop` (may be null) became true. Once.
-    virtual absl::Status Finish(const Take& take, const std::atomic<bool>* stop) = 0;
+    /// `stopped` says so, which is asked often. Once.
+    virtual absl::Status Finish(const Take& take, const std::function<bool()>& stopped) = 0;
   };
 
   virtual ~Transport() = default;
@@ -54,6 +53,6 @@ class Transport {
 };
 
 /// By chunks over gRPC, as copies go (Cluster.FetchRows).
-std::shared_ptr<Transport> GrpcTransport(std::shared_ptr<Peers> peers);
+std::unique_ptr<Transport> GrpcTransport(std::shared_ptr<Peers> peers);
 
 }  // namespace sparsed::server

@@ -193,13 +193,19 @@ bool ComputeStream::OnMessage(Op op, grpc::ByteBuffer bytes) {
   auto message = DecodeComputeMessage(op, tenant_, service_.regions, bytes);
   bytes.Clear();
   const bool begins = message.ok() && std::holds_alternative<ComputeStart>(*message);
+  bool goes_on = false;
   const absl::Status status =
-      message.ok() ? Handle(op, *std::move(message)) : absl::Status(message.status());
+      message.ok() ? Handle(op, *std::move(message), &goes_on) : absl::Status(message.status());
+  if (!goes_on) Handled(status);
+  return begins;
+}
+
+void ComputeStream::Handled(const absl::Status& status) {
   Todo todo;
   {
     const MutexLock lock(mutex_);
     handling_ = false;
-    if (finished_) return begins;
+    if (finished_) return;
     if (!status.ok()) {
       reads_done_ = true;
       Abandon(status, todo);
@@ -211,7 +217,6 @@ bool ComputeStream::OnMessage(Op op, grpc::ByteBuffer bytes) {
     Proceed(todo);
   }
   Do(std::move(todo));
-  return begins;
 }
 
 void ComputeStream::OnReadsDone(const absl::Status& why) {
@@ -319,7 +324,7 @@ void ComputeStream::Count(InFlightTable& table) {
   for (const auto& [id, request] : requests_) request->Count(table);
 }
 
-absl::Status ComputeStream::Handle(Op op, ComputeMessage message) {
+absl::Status ComputeStream::Handle(Op op, ComputeMessage message, bool* goes_on) {
   if (auto* chunk = std::get_if<wire::ChunkView>(&message)) {
     if (!transport_.is_ring()) return Receive(*chunk, nullptr, nullptr);
     return absl::InvalidArgumentError("a ring carries no chunks");
@@ -328,8 +333,8 @@ absl::Status ComputeStream::Handle(Op op, ComputeMessage message) {
     if (transport_.is_ring() && start->spec.ok()) {
       if (absl::Status s = CheckNoArrays(*start->spec); !s.ok()) start->spec = std::move(s);
     }
-    Open(op, std::move(*start));
-    ResumeCarriers();
+    *goes_on = Open(op, std::move(*start));
+    if (!*goes_on) ResumeCarriers();
   } else {
     Cancel(std::get<ComputeCancel>(message));
   }
@@ -403,12 +408,26 @@ void ComputeStream::ResumeCarriers() {
 
 absl::StatusOr<std::shared_ptr<engine::Call>> ComputeStream::BeginCall(
     ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request) {
-  if (absl::Status here = RoutedProduct(service_, tenant_, spec); !here.ok()) return here;
+  const auto until = TimeoutOf(spec) == 0
+                         ? Patience::Clock::time_point::max()
+                         : request->record().begun + std::chrono::nanoseconds(TimeoutOf(spec));
+  const auto stopped = [&] {
+    const MutexLock lock(mutex_);
+    return abandoned_ || !request->failure.ok() || Patience::Clock::now() > until;
+  };
+  absl::Status here = RoutedProduct(service_, tenant_, spec, stopped);
+  if (absl::IsCancelled(here) && Patience::Clock::now() > until) {
+    here = absl::DeadlineExceededError(std::string(here.message()));
+  }
+  if (!here.ok()) return here;
+  if (auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec)) {
+    spgemm->requester = {tenant_, request->record().caller, request->record().id, spgemm->keep_as};
+  }
   return std::visit(
       [&](auto& of) { return service_.engine.executor().Begin(std::move(of), request); }, spec);
 }
 
-void ComputeStream::Open(Op op, ComputeStart start) {
+bool ComputeStream::Open(Op op, ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
       *this, start.request_id, service_.telemetry.Begin(op, *caller(), start.subject),
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
@@ -430,21 +449,48 @@ void ComputeStream::Open(Op op, ComputeStart start) {
       Proceed(todo);
     }
   }
-  if (!admitted.ok()) return Do(std::move(todo));
+  if (!admitted.ok()) {
+    Do(std::move(todo));
+    return false;
+  }
   CountBytes(service_.engine, *start.spec, request->record());
   if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&*start.spec)) {
     request->publishes = spgemm->keep_as;
   }
-  absl::StatusOr<std::shared_ptr<engine::Call>> call = BeginCall(*start.spec, request);
-  if (!call.ok()) {
-    {
-      const MutexLock lock(mutex_);
-      Forget(*request);
-      Refuse(request, call.status(), todo);
-      Proceed(todo);
-    }
-    return Do(std::move(todo));
+  if (!WaitsForNodes(service_, *start.spec)) {
+    BeginAdmitted(*start.spec, request, /*here=*/true);
+    return false;
   }
+  // The stream's next message is read when the call is there.
+  auto spec = std::make_shared<ComputeSpec>(*std::move(start.spec));
+  const absl::Status queued =
+      service_.changes.Run(tenant_, [self = shared_from_this(), request, spec] {
+        self->BeginAdmitted(*spec, request, /*here=*/false);
+        self->ResumeCarriers();
+        self->Handled(absl::OkStatus());
+      });
+  if (queued.ok()) return true;
+  RefuseAdmitted(request, queued);
+  return false;
+}
+
+void ComputeStream::RefuseAdmitted(const std::shared_ptr<ComputeRequest>& request,
+                                   const absl::Status& status) {
+  Todo todo;
+  {
+    const MutexLock lock(mutex_);
+    Forget(*request);
+    Refuse(request, status, todo);
+    Proceed(todo);
+  }
+  Do(std::move(todo));
+}
+
+void ComputeStream::BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request,
+                                  bool here) {
+  absl::StatusOr<std::shared_ptr<engine::Call>> call = BeginCall(spec, request);
+  if (!call.ok()) return RefuseAdmitted(request, call.status());
+  Todo todo;
   bool complete = (*call)->complete();
   {
     const MutexLock lock(mutex_);
@@ -462,7 +508,7 @@ void ComputeStream::Open(Op op, ComputeStart start) {
   }
   if (!todo.stop.empty()) return Do(std::move(todo));
   if (!complete) return;
-  if (transport_.idle()) {
+  if (here && transport_.idle()) {
     (*call)->SubmitHere();
   } else {
     (*call)->Submit();

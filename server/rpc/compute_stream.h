@@ -132,9 +132,16 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
     std::shared_ptr<ComputeRequest> of;  ///< whose chunk it writes; null: its name
   };
 
-  absl::Status Handle(Op op, ComputeMessage message);
-  void Open(Op op, ComputeStart start);
-  /// A redirect if another node serves it.
+  /// `*goes_on`: it does on another thread, which calls Handled.
+  absl::Status Handle(Op op, ComputeMessage message, bool* goes_on);
+  /// A message: the next one is read.
+  void Handled(const absl::Status& status);
+  /// True: it goes on on another thread.
+  bool Open(Op op, ComputeStart start);
+  /// `here`: this thread has nothing else to do.
+  void BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request, bool here);
+  void RefuseAdmitted(const std::shared_ptr<ComputeRequest>& request, const absl::Status& status);
+  /// A redirect if another node serves it. May wait for other nodes (WaitsForNodes).
   absl::StatusOr<std::shared_ptr<engine::Call>> BeginCall(
       ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request);
   /// Carriers with chunks of requests that were not there look again.

@@ -357,7 +357,8 @@ absl::StatusOr<engine::PutHeader> ToPutHeader(std::string tenant,
       : header.distribution() == v1::DISTRIBUTION_ROWS  ? engine::Distribution::kRows
       : header.distribution() == v1::DISTRIBUTION_AUTO  ? engine::Distribution::kAuto
                                                         : engine::Distribution::kWhole,
-      /*rows_of=*/nullptr};
+      /*rows_of=*/nullptr,
+      header.version()};
 }
 
 v1::MatrixState ToProto(engine::PreparationState state) {

@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "proto/wire/chunk_codec.h"
+#include "server/cluster/shards.h"
 #include "server/rpc/admit.h"
 #include "server/rpc/arriving_model.h"
 #include "server/rpc/client_wait.h"
@@ -33,6 +34,9 @@ struct Put {
                                                        const v1::PutBufferHeader& message) {
     auto header = ToPutHeader(tenant, message);
     if (!header.ok()) return header.status();
+    if (header->version != 0 && !ParseShardBuffer(header->name).has_value()) {
+      return absl::InvalidArgumentError("version is for parts of buffers of matrices in shards");
+    }
     if (absl::Status here = RoutedBuffer(service, tenant, header->name); !here.ok()) return here;
     if (!message.rows_of().empty()) {
       absl::StatusOr<engine::MatrixLease> of =

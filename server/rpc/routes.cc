@@ -1,7 +1,10 @@
 #include "server/rpc/routes.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <variant>
+
+#include "server/cluster/shards.h"
 
 namespace sparsed::server {
 namespace {
@@ -50,6 +53,20 @@ std::vector<std::string> BuffersOf(const ComputeSpec& spec) {
   return names;
 }
 
+/// The operand whose rows S's columns name; null: the product has none such.
+template <typename Spec>
+auto* GatheredOf(Spec& spec) {
+  using Operand =
+      std::conditional_t<std::is_const_v<Spec>, const engine::OperandSpec, engine::OperandSpec>;
+  Operand* operand = nullptr;
+  if (auto* spmm = std::get_if<engine::SpmmSpec>(&spec); spmm != nullptr && !spmm->transpose) {
+    operand = &spmm->b;
+  } else if (auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
+    operand = &sddmm->b;
+  }
+  return operand;
+}
+
 }  // namespace
 
 absl::Status Routed(const ServiceContext& service, std::string_view tenant,
@@ -72,8 +89,14 @@ absl::Status RoutedBuffer(const ServiceContext& service, const std::string& tena
   return service.cluster->RouteBuffer(tenant, buffer);
 }
 
+bool WaitsForNodes(const ServiceContext& service, const ComputeSpec& spec) {
+  if (service.cluster == nullptr) return false;
+  const engine::OperandSpec* const operand = GatheredOf(spec);
+  return operand != nullptr && ParseShardBuffer(operand->held).has_value();
+}
+
 absl::Status RoutedProduct(const ServiceContext& service, const std::string& tenant,
-                           ComputeSpec& spec) {
+                           ComputeSpec& spec, const std::function<bool()>& stopped) {
   if (service.cluster == nullptr) return absl::OkStatus();
   const std::vector<std::string> matrices = MatricesOf(spec);
   if (matrices.empty()) return absl::OkStatus();
@@ -83,11 +106,8 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
     if (absl::Status here = service.cluster->CheckBuffer(tenant, buffer); !here.ok()) return here;
   }
   if (absl::Status here = service.cluster->RouteAll(tenant, matrices); !here.ok()) return here;
-  if (auto* spmm = std::get_if<engine::SpmmSpec>(&spec); spmm != nullptr && !spmm->transpose) {
-    return service.cluster->GatherOperand(tenant, spmm->matrix, spmm->b);
-  }
-  if (auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
-    return service.cluster->GatherOperand(tenant, sddmm->matrix, sddmm->b);
+  if (engine::OperandSpec* const operand = GatheredOf(spec)) {
+    return service.cluster->GatherOperand(tenant, matrices.front(), *operand, stopped);
   }
   const auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec);
   if (spgemm == nullptr || spgemm->keep_as.empty()) return absl::OkStatus();

@@ -1,6 +1,7 @@
 // Which node of a cluster serves a request. A server by itself serves them all.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,10 +25,12 @@ absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
 /// OK, or Cluster::RouteBuffer's errors.
 absl::Status RoutedBuffer(const ServiceContext& service, const std::string& tenant,
                           std::string_view buffer);
+/// Whether RoutedProduct waits for other nodes: never on a reactor's thread.
+bool WaitsForNodes(const ServiceContext& service, const ComputeSpec& spec);
 /// Of all matrices and buffers that a product computes with, and of the name that it makes. A
 /// second operand of which this node has a shard's rows becomes Cluster::GatherOperand's.
 absl::Status RoutedProduct(const ServiceContext& service, const std::string& tenant,
-                           ComputeSpec& spec);
+                           ComputeSpec& spec, const std::function<bool()>& stopped);
 /// Makes a change here and has the cluster know of it: Cluster::Change; on `changes`.
 absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
                                             const engine::NameKey& key,

@@ -49,6 +49,12 @@ bool IsNotable(Op op) {
   }
 }
 
+/// A product that is kept as a matrix, which is notable, too; results in buffers are not, of which
+/// there may be thousands a second.
+bool MakesMatrix(const StageRecord& record) {
+  return record.op == Op::kSpgemm && !record.keeps.empty();
+}
+
 /// The server's own failures are worth a look. What a caller did wrong is the caller's to see, but
 /// who was told of an error by its id finds it in the log; who cancels was told of none.
 LogLevel LevelOf(const StageRecord& record) {
@@ -56,7 +62,7 @@ LogLevel LevelOf(const StageRecord& record) {
   if (wire::IsElsewhere(record.status)) return LogLevel::kDebug;
   switch (record.status.code()) {
     case absl::StatusCode::kOk:
-      return IsNotable(record.op) ? LogLevel::kInfo : LogLevel::kDebug;
+      return IsNotable(record.op) || MakesMatrix(record) ? LogLevel::kInfo : LogLevel::kDebug;
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:

@@ -1,10 +1,11 @@
-// SpMM of a matrix in shards whose operand and result stay on the nodes: uploads it, multiplies so
-// many times, and prints the seconds of each product and sums of the result as a JSON object.
+// SpMM of a matrix in two shards whose operand and result stay on the nodes: uploads it, multiplies
+// so many times, and prints the seconds of each product and sums of the result as a JSON object.
 // Elements of the operand and sums are as tests/bench/mpi has them, which compares.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -20,9 +21,8 @@ using namespace sparsed;  // NOLINT: a program of one file
 
 struct Arguments {
   std::string server, folder;
-  int64_t rows = 0;
-  int64_t k = 32;
-  int shards = 2, times = 20;
+  int64_t k = 32, cut = 0;
+  int times = 20;
   bool f32 = false;
 };
 
@@ -46,7 +46,10 @@ absl::Status Measure(const Arguments& arguments, ValueType type) {
   const absl::StatusOr<Client> client = Client::Connect(arguments.server);
   if (!client.ok()) return client.status();
   UploadOptions upload{.replace = true};
-  upload.shards = arguments.shards;
+  upload.shards = 2;
+  std::vector<int32_t> partition(static_cast<size_t>(rows), 1);
+  std::fill_n(partition.begin(), std::min(arguments.cut, rows), 0);
+  upload.partition = partition;
   upload.expected = {{.operation = Operation::kSpmm, .k = arguments.k}};
   const absl::StatusOr<Matrix> matrix =
       client->Upload("bench",
@@ -102,7 +105,7 @@ int main(int argc, char** argv) {
   app.add_option("--csr", arguments.folder, "A folder with offsets.i64, columns.i32, values.f64")
       ->required();
   app.add_option("--k", arguments.k, "Columns of the operand")->capture_default_str();
-  app.add_option("--shards", arguments.shards, "Shards")->capture_default_str();
+  app.add_option("--cut", arguments.cut, "The first row of the second shard")->required();
   app.add_option("--times", arguments.times, "Products")->capture_default_str();
   app.add_flag("--f32", arguments.f32, "In f32, not f64");
   CLI11_PARSE(app, argc, argv);

@@ -21,6 +21,8 @@ import urllib.request
 from running import ended, reserved_port, serving
 
 MATRICES = 12
+# "cuda:0": all nodes on that GPU, where somebody tries these tests with one.
+DEVICES = os.environ.get("SPARSED_TEST_DEVICES", "cpu")
 REPLICAS = 2
 # What is promised of a node that is gone.
 SECONDS_TO_ANSWER = 5.0
@@ -97,7 +99,7 @@ class Node:
             self.process = subprocess.Popen(
                 [self.sparsed, f"--listen={self.address}", f"--advertise={self.address}",
                  f"--node={self.name}", f"--etcd=127.0.0.1:{self.etcd.port}",
-                 f"--replicas={REPLICAS}", f"--data-dir={self.folder / 'data'}", "--devices=cpu",
+                 f"--replicas={REPLICAS}", f"--data-dir={self.folder / 'data'}", f"--devices={DEVICES}",
                  "--host-memory=1GiB", "--threads=1", "--preparation-workers=0",
                  "--metrics-listen=127.0.0.1:0", "--log-format=json", "--shutdown-grace=5",
                  *self.flags],

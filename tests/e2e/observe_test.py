@@ -148,6 +148,16 @@ def main(sparsed, sparsectl):
         expect(line.get("level") == "info" and line.get("matrix") == "graph"
                and line.get("seconds", -1) >= 0 and line.get("message"), line)
 
+        # So is a matrix that a product made.
+        call("copy", "graph", "same")
+        call("spgemm", "graph", "same", "--transpose-right", "--keep-as=square").stderr
+        [line] = wait_for("the line of the product that is kept", lambda: server.events(
+            op="spgemm", result="square")) or [{}]
+        [ready] = wait_for("the end of its preparation", lambda: server.events(
+            event="preparation ready", matrix="square")) or [{}]
+        expect(ready.get("request_id") == line.get("request_id") and ready.get("caller")
+               and ready.get("tenant") == "default", ready, line)
+
         # A product in somebody's trace.
         product = json.loads(call(
             "--json", "spmm", "graph", f"--operand={operand}", f"--out={out}",

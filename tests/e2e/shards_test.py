@@ -107,7 +107,7 @@ def hold(cluster):
     added = [2 * x + y for x, y in zip(once, twice)]
     for name in ("g", "parts", "metis"):
         put = cluster.run("a", "buffers", "put", "x", "B.npy", f"--for={name}")
-        assert put["shards"] == 3 and put["rows"] == 3000 and put["version"] == 1, put
+        assert put["shards"] == 3 and put["rows"] == 3000, put
         assert kept(cluster, "b", "x", name) == b, f"the buffer of {name} is another"
         for node in cluster.nodes:
             cluster.run(node, "spmm", name, "--operand=@x", "--keep-as=y")
@@ -121,7 +121,7 @@ def hold(cluster):
         cluster.run("b", "spmm", name, "--operand=@y", "--keep-as=x")
         assert close(kept(cluster, "c", "x", name), twice), f"{name}: x := S y is another"
         renewed = cluster.run("c", "buffers", "renew", "x", f"--for={name}")
-        assert renewed["version"] == 2, renewed
+        assert renewed["version"] == put["version"] + 1, (put, renewed)
         cluster.run("a", "buffers", "delete", "x", "y", "z", f"--for={name}")
         refused(cluster, "b", "buffers", "get", "x", f"--for={name}", "--out=K.npy",
                 says="has no buffer named")

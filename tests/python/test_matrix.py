@@ -297,7 +297,9 @@ def test_exceptions():
         error = pickle.loads(pickle.dumps(kind("what was wrong", 1.5)))
         assert type(error) is kind
         assert str(error) == "what was wrong"
-        assert error.retry_after == 1.5
+        assert error.retry_after == 1.5 and error.request_id is None
+        error = pickle.loads(pickle.dumps(kind("what was wrong", None, "0123/7")))
+        assert str(error) == "what was wrong (request 0123/7)" and error.request_id == "0123/7"
         assert error.code == re.sub(r"(?<!^)([A-Z])", r"_\1", kind.__name__).upper()
     assert issubclass(sparsed.InvalidArgument, ValueError)
     assert issubclass(sparsed.InvalidType, TypeError)

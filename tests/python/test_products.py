@@ -53,6 +53,14 @@ def test_transports(g, a):
     assert result.version == g.info()["version"]
     assert "/" in result.plan
     assert result.batch == 1
+    # Of a product in this process there is no request.
+    assert bool(result.request_id) == (expected == "stream")
+
+
+def test_the_request_id_of_an_error(client):
+    with pytest.raises(sparsed.NotFound) as caught:
+        client.matrix("nobody-has-this").info()
+    assert caught.value.request_id and f"(request {caught.value.request_id})" in str(caught.value)
 
 
 def test_vector(g, a):

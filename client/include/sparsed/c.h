@@ -79,6 +79,8 @@ SPARSED_API int32_t sparsed_error_code(const sparsed_error* error);
 SPARSED_API const char* sparsed_error_message(const sparsed_error* error);
 /* Of a RESOURCE_EXHAUSTED that waiting mends: milliseconds to wait; else -1. */
 SPARSED_API int64_t sparsed_error_retry_ms(const sparsed_error* error);
+/* What the server's log knows the request by, valid as long as the error; "" if none reached it. */
+SPARSED_API const char* sparsed_error_request_id(const sparsed_error* error);
 SPARSED_API void sparsed_error_free(sparsed_error* error);
 
 /* Text that a function gave back: UTF-8, often JSON as sparsectl --json prints it. */
@@ -440,7 +442,8 @@ typedef struct sparsed_result {
   int32_t batch; /* calls that the server ran as one with it, itself counted */
   int64_t queue_ns, receive_ns, to_device_ns, kernel_ns, from_device_ns, send_ns, setup_ns,
       total_ns;
-  char plan[256]; /* "<pipeline> / <kernel>", cut off if it is longer */
+  char plan[256];      /* "<pipeline> / <kernel>", cut off if it is longer */
+  char request_id[96]; /* what the server's log knows it by; "" where no request was made */
 } sparsed_result;
 
 /* All operands and results of one product are on one device: in host memory or in buffers, or all

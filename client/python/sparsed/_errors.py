@@ -31,16 +31,25 @@ class Error(Exception):
         code: its kind as `google.rpc.Code` names it: "NOT_FOUND", "INVALID_ARGUMENT", ...
         retry_after: seconds after which the same call may succeed, if the server said so; else
             None.
+        request_id: what the server's log knows the request by, for its operator; None if none
+            reached it.
     """
 
     code: str = "UNKNOWN"
 
-    def __init__(self, message: str = "", retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str = "", retry_after: float | None = None, request_id: str | None = None
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.request_id = request_id
 
-    def __reduce__(self) -> tuple[type[Error], tuple[str, float | None]]:
-        return type(self), (str(self), self.retry_after)
+    def __str__(self) -> str:
+        text = str(self.args[0])
+        return text if self.request_id is None else f"{text} (request {self.request_id})"
+
+    def __reduce__(self) -> tuple[type[Error], tuple[str, float | None, str | None]]:
+        return type(self), (self.args[0], self.retry_after, self.request_id)
 
 
 class Cancelled(Error):

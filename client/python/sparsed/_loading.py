@@ -38,6 +38,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sparsed_error_code": (_I, (_P,)),
     "sparsed_error_message": (_S, (_P,)),
     "sparsed_error_retry_ms": (_L, (_P,)),
+    "sparsed_error_request_id": (_S, (_P,)),
     "sparsed_error_free": (None, (_P,)),
     "sparsed_text_free": (None, (_P,)),
     "sparsed_connect": (_P, (_S, _P, _P)),

@@ -47,7 +47,7 @@ SPMM_OPTIONS = struct.Struct("@NiiddPPiiP")
 SDDMM_OPTIONS = struct.Struct("@NiPq")
 ATTENTION_OPTIONS = struct.Struct("@NiiqddPPP")
 SPGEMM_OPTIONS = struct.Struct("@NiiiPPi0q")
-RESULT = struct.Struct("@Qii8q256s")
+RESULT = struct.Struct("@Qii8q256s96s")
 
 # ---- Errors and handles --------------------------------------------------------------------------
 
@@ -62,9 +62,10 @@ def take_error(error: int) -> Exception:
     lib = library()
     message = (lib.sparsed_error_message(error) or b"").decode("utf-8", "replace")
     retry_ms = lib.sparsed_error_retry_ms(error)
+    request_id = (lib.sparsed_error_request_id(error) or b"").decode("utf-8", "replace")
     kind = BY_CODE.get(lib.sparsed_error_code(error), Unknown)
     lib.sparsed_error_free(error)
-    return kind(message, retry_ms / 1000 if retry_ms >= 0 else None)
+    return kind(message, retry_ms / 1000 if retry_ms >= 0 else None, request_id or None)
 
 
 class Handle:
@@ -159,6 +160,7 @@ class Result(NamedTuple):
         plan: "<transform pipeline> / <kernel>".
         version: of the sparse matrix's values that were used.
         batch: calls that the server ran as one with it, itself counted.
+        request_id: what the server's log knows it by; "" of one that no request was made for.
     """
 
     transport: str
@@ -173,6 +175,7 @@ class Result(NamedTuple):
     send_ns: int
     setup_ns: int
     total_ns: int
+    request_id: str = ""
 
 
 _last = threading.local()
@@ -198,8 +201,8 @@ def last_result() -> Result | None:
         return None
     fields = RESULT.unpack_from(*found)
     transport = library().sparsed_transport_name(fields[1]).decode()
-    plan = fields[11].split(b"\0", 1)[0].decode("utf-8", "replace")
-    return Result(transport, plan, fields[0], fields[2], *fields[3:11])
+    plan, request_id = (text.split(b"\0", 1)[0].decode("utf-8", "replace") for text in fields[11:])
+    return Result(transport, plan, fields[0], fields[2], *fields[3:11], request_id)
 
 
 # One block of memory for all that a product's function is given: what an SpMM always has, packed at

@@ -86,6 +86,7 @@ static void TestFreeNothing(void) {
   CHECK(sparsed_error_code(NULL) == SPARSED_OK);
   CHECK(strcmp(sparsed_error_message(NULL), "") == 0);
   CHECK(sparsed_error_retry_ms(NULL) == -1);
+  CHECK(strcmp(sparsed_error_request_id(NULL), "") == 0);
   CHECK(strcmp(sparsed_transport_name(-1), "unknown") == 0);
   CHECK(strcmp(sparsed_transport_name(SPARSED_TRANSPORT_RING), "ring") == 0);
   sparsed_csr_get(NULL, &view);
