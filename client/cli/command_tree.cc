@@ -252,9 +252,11 @@ void AddExplain(CLI::App& app, Invocation& invocation) {
        "explain g --k=512 --device=cpu", "explain g --cache=1.5MiB"});
   auto e = std::make_shared<ExplainArguments>();
   AddName(explain, e->name);
-  explain->add_option("--k", e->k, "K, the columns of SpMM's dense operand")
-      ->check(Between(1, 65536))
-      ->capture_default_str();
+  explain
+      ->add_option("--k", e->k,
+                   "K, the columns of SpMM's dense operand (default: that of most of the last "
+                   "products, 128 where there were none)")
+      ->check(Between(1, 65536));
   explain
       ->add_option("--cache", e->cache_bytes,
                    "Bytes of the last level cache, as in 1.5MiB (default: the device's)")

@@ -56,7 +56,7 @@ absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arg
 
 struct ExplainArguments {
   std::string name;
-  int64_t k = 128;
+  int64_t k = 0;             ///< 0: that of the last products
   std::string device;        ///< empty: the server's choice
   uint64_t cache_bytes = 0;  ///< 0: the device's
 };

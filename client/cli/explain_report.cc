@@ -28,23 +28,26 @@ std::string NameOf(const ExplainedOperation& operation) {
 std::string MiB(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }
 
 std::string Title(const ExplainedOperation& o) {
-  return NameOf(o) + (o.stored.estimate ? " (estimate)" : "");
+  return NameOf(o) + (o.served.estimate ? " (estimate)" : "");
 }
 
 /// What bounds it by the model: the bytes, where they come from and at which rate; 0: not known.
 struct Roof {
   const char* name;
   double bytes_per_second;
+  const Movement& served;
   const Movement& stored;
   const Movement& reordered;
 };
 Roof RoofOf(const Explanation& e, const ExplainedOperation& o) {
-  if (o.limit == "cache") return {"cache", e.cache_bytes_per_second, o.inner, o.inner_reordered};
-  return {"memory", e.bytes_per_second, o.stored, o.reordered};
+  if (o.limit == "cache") {
+    return {"cache", e.cache_bytes_per_second, o.inner_served, o.inner, o.inner_reordered};
+  }
+  return {"memory", e.bytes_per_second, o.served, o.stored, o.reordered};
 }
 
 double Milliseconds(const Explanation& e, const Roof& roof, double bytes) {
-  return 1e3 * std::max(roof.stored.flops / e.flops_per_second, bytes / roof.bytes_per_second);
+  return 1e3 * std::max(roof.served.flops / e.flops_per_second, bytes / roof.bytes_per_second);
 }
 
 /// What the plan's trial says of this problem; of a neighbouring K it says so.
@@ -58,13 +61,13 @@ std::string MeasuredCell(const ExplainedOperation& o) {
 bool IsTiny(const Explanation& e, const ExplainedOperation& o) {
   const Roof roof = RoofOf(e, o);
   return o.limit != "nothing" && roof.bytes_per_second > 0 && e.flops_per_second > 0 &&
-         Milliseconds(e, roof, roof.stored.moved_bytes) < kTinyMilliseconds;
+         Milliseconds(e, roof, roof.served.moved_bytes) < kTinyMilliseconds;
 }
 
 /// Operations a second that the plan's trial reached, and their share of what arithmetic allows
 /// where that is what bounds it.
 std::string ReachedText(const Explanation& e, const ExplainedOperation& o) {
-  const double flops_per_second = o.stored.flops / (1e-3 * o.measured_ms);
+  const double flops_per_second = o.served.flops / (1e-3 * o.measured_ms);
   const std::string reached = fmt::format("{:.1f} GFLOP/s", 1e-9 * flops_per_second);
   if (o.cache_limit != "arithmetic") return reached;
   return fmt::format("{}, {:.0f} % of what arithmetic allows", reached,
@@ -98,14 +101,14 @@ std::string MeasuredText(const std::string& name, const Explanation& e, const Ex
 
 std::string TablesText(const Explanation& e) {
   Table moved({"MiB MOVED", "AT LEAST", "BY ROWS", "IN PARTS", "REORDERED", "REORDERED PARTS"});
-  // By rows, as stored, and if all was moved once, which no order of rows is better than.
+  // By rows, as served, and if all was moved once, which no order of rows is better than.
   Table roofline({"ROOFLINE", "ROOF", "FLOP/BYTE", "GFLOP/s", "ms", "BEST FLOP/BYTE",
                   "BEST GFLOP/s", "BEST ms", "MEASURED ms"},
                  {"BEST FLOP/BYTE", "BEST GFLOP/s", "FLOP/BYTE", "GFLOP/s"});
   bool has_roof = false;
   for (const ExplainedOperation& o : e.operations) {
     const Roof roof = RoofOf(e, o);
-    const Movement& m = roof.stored;
+    const Movement& m = roof.served;
     moved.Add({Title(o), MiB(m.footprint_bytes), MiB(m.moved_bytes), MiB(m.partition_bytes),
                MiB(roof.reordered.moved_bytes), MiB(roof.reordered.partition_bytes)});
     if (m.flops <= 0 || roof.bytes_per_second <= 0) {
@@ -127,16 +130,18 @@ std::string TablesText(const Explanation& e) {
   roofline.LeaveOutEmptyColumns();
   const bool in_cache = std::ranges::any_of(
       e.operations, [](const ExplainedOperation& o) { return o.limit == "cache"; });
+  const bool ordered = std::ranges::any_of(
+      e.operations, [](const ExplainedOperation& o) { return !o.order.empty(); });
   std::string text = moved.Text();
-  text +=
-      Wrapped(fmt::format("  between {} and the cache{}; BY ROWS: row after row as they are "
-                          "stored, IN PARTS: parts "
-                          "of the rows that fit the cache one after another, REORDERED: likewise, "
-                          "in the order of {}",
-                          in_cache ? "memory, or the last level cache where it holds everything,"
-                                   : "memory",
-                          in_cache ? " before it" : "", e.reordered_by),
-              "  ");
+  text += Wrapped(
+      fmt::format(
+          "  between {} and the cache{}; BY ROWS: row after row {}, IN PARTS: parts "
+          "of the rows that fit the cache one after another, REORDERED: likewise, "
+          "in the order of {}",
+          in_cache ? "memory, or the last level cache where it holds everything," : "memory",
+          in_cache ? " before it" : "",
+          ordered ? "in the order of the plan that serves" : "as they are stored", e.reordered_by),
+      "  ");
   text += fmt::format("\n{}", roofline.Text());
   if (!has_roof) return text;
   text += Wrapped(
@@ -151,7 +156,7 @@ std::string TablesText(const Explanation& e) {
 std::string OverheadText(const std::string& name, const ExplainedOperation& o) {
   const bool dense = o.operation != Operation::kSpgemm;
   const double longest_row =
-      dense && o.k > 0 ? o.stored.largest_row * o.stored.flops / (2 * static_cast<double>(o.k))
+      dense && o.k > 0 ? o.served.largest_row * o.served.flops / (2 * static_cast<double>(o.k))
                        : kShortRow;
   return fmt::format(
       "reads that wait for each other,{} and threads that start and wait: {}have it tuned again if "
@@ -167,21 +172,32 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
                            const ExplainedOperation& o, bool assumed) {
   const std::string held =
       fmt::format("in cache: all {} MiB fit the last level cache, so that memory does not bound it",
-                  MiB(o.stored.footprint_bytes));
+                  MiB(o.served.footprint_bytes));
   if (o.cache_limit.empty()) {
     return held +
            "; what does, its own rate, arithmetic or neither, is not known before that rate is "
            "measured: sparsectl calibrate";
   }
   const Roof roof = RoofOf(e, o);
-  const double milliseconds = Milliseconds(e, roof, o.inner.moved_bytes);
+  const Movement& m = roof.served;
+  const double milliseconds = Milliseconds(e, roof, m.moved_bytes);
+  if (o.cache_limit == "uncertain") {
+    return fmt::format(
+        "{}; what does is not known: by the rates of arithmetic and of the cache it needs {:.4f} "
+        "ms, but its plan took {:.4f} ms when it was tuned, so that these rates are not known well "
+        "enough: sparsectl calibrate, on a quiet machine",
+        held, milliseconds, o.measured_ms);
+  }
   if (o.cache_limit == "overhead") {
     return fmt::format(
         "{}, and neither do arithmetic and the cache, which need {:.4f} ms of the {:.4f} ms that "
         "its plan took when it was tuned; the rest is {}",
         held, milliseconds, o.measured_ms, OverheadText(name, o));
   }
+  // Of rates that nobody calibrated nothing is certain.
+  const char* const perhaps = e.calibrated ? "" : "perhaps ";
   const bool most = assumed || o.measured_ms <= 2 * milliseconds;
+  const std::string verb = fmt::format("{}{}", e.calibrated ? " does" : "", most ? "" : " in part");
   const std::string rest =
       most ? ""
            : fmt::format(
@@ -190,21 +206,21 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
                  o.measured_ms, OverheadText(name, o));
   if (o.cache_limit == "arithmetic") {
     return fmt::format(
-        "{}; arithmetic {}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: {}{}", held,
-        most ? "does" : "does in part", o.inner.flops, milliseconds, 1e-9 * e.flops_per_second,
+        "{}; {}arithmetic{}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: {}{}", held,
+        perhaps, verb, m.flops, milliseconds, 1e-9 * e.flops_per_second,
         OnCpu(e) ? "more processors (--threads) or a GPU" : "f16 or bf16 values", rest);
   }
   return fmt::format(
-      "{}; the cache's own rate {}: {} MiB go from it to the caches before it, of {} each, "
+      "{}; {}the cache's own rate{}: {} MiB go from it to the caches before it, of {} each, "
       "{:.4f} ms at {:.1f} GB/s: f16 or bf16 values{}{}",
-      held, most ? "does" : "does in part", MiB(o.inner.moved_bytes), Bytes(e.inner_cache_bytes),
-      milliseconds, 1e-9 * e.cache_bytes_per_second,
+      held, perhaps, verb, MiB(m.moved_bytes), Bytes(e.inner_cache_bytes), milliseconds,
+      1e-9 * e.cache_bytes_per_second,
       OnCpu(e) ? ", or more processors (--threads), whose caches add up" : "", rest);
 }
 
 std::string LimitText(const std::string& name, const Explanation& e, const ExplainedOperation& o,
                       bool assumed_cache) {
-  const Movement& m = o.stored;
+  const Movement& m = o.served;
   if (o.limit == "nothing") return "there is nothing to multiply";
   if (IsTiny(e, o)) return "too small: starting and ending a product is all that takes time";
   if (o.limit == "cache") return CacheLimitText(name, e, o, assumed_cache);
@@ -225,39 +241,75 @@ std::string LimitText(const std::string& name, const Explanation& e, const Expla
   return "memory bandwidth: next to nothing is fetched twice";
 }
 
+/// Of a product whose plan reads rows in an order of its own: which, and what it brought.
+std::string OrderText(const ExplainedOperation& o) {
+  if (o.order.empty()) return "";
+  std::string text = fmt::format("rows are read in the order of {}", o.order);
+  if (o.measured_ms > 0 && o.baseline_ms > 0) {
+    text +=
+        fmt::format(": {:.2f}x over plain CSR when it was tuned", o.baseline_ms / o.measured_ms);
+  }
+  return text;
+}
+
+/// Where the order that the model compares with was tried: it is no advice any more.
+std::string TriedText(const Explanation& e, const ExplainedOperation& o) {
+  const std::string tried = fmt::format(
+      "the order of {} was tried: {:.4f} ms, and the plan that "
+      "serves took",
+      e.reordered_by, o.reordered_ms);
+  return o.trial_ms > 0 ? fmt::format("{} {:.4f} ms", tried, o.trial_ms) : "";
+}
+
 /// What other schedules gain: orders of the rows, or parts of them that fit the cache.
 std::string GainText(const std::string& name, const Explanation& e, const ExplainedOperation& o) {
   if (o.limit == "nothing" || IsTiny(e, o)) return "";
   // No schedule helps what the cache's bytes do not bound.
   if (o.limit == "cache" && o.cache_limit != "cache_bandwidth") return "";
-  if (o.greatest_gain < kWorth) return "a reordering has nothing to gain";
+  const bool serves = o.order == e.reordered_by;
+  if (o.greatest_gain < kWorth) {
+    return serves ? "another reordering has nothing to gain" : "a reordering has nothing to gain";
+  }
   std::string text = fmt::format(
       "if each byte moved once: {:.2f}x, the most that any schedule gains", o.greatest_gain);
   if (o.known_gain < kWorth) {
-    return text + "; no known reordering gains anything, nor do parts of the rows";
+    return text + (o.order.empty()
+                       ? "; no known reordering gains anything, nor do parts of the rows"
+                       : "; no other known order gains anything, nor do parts of the "
+                         "rows");
   }
   const Roof roof = RoofOf(e, o);
-  const Movement& stored = roof.stored;
+  const Movement& served = roof.served;
   const double as_they_are =
-      Milliseconds(e, roof, stored.moved_bytes) /
-      Milliseconds(e, roof, std::min(stored.moved_bytes, stored.partition_bytes));
+      Milliseconds(e, roof, served.moved_bytes) /
+      Milliseconds(e, roof, std::min(served.moved_bytes, served.partition_bytes));
   // An order that adds next to nothing is not what gains.
   if (o.known_gain < kWorth * as_they_are) {
     return text +
            fmt::format(
-               "; {:.2f}x by parts of the rows as they are, to which no known reordering adds; "
+               "; at most {:.2f}x by parts of the rows {}, to which no known reordering adds; "
                "no flag asks for parts, they are a kernel's schedule (sparsectl prepare {} "
                "--retune times the kernels that there are){}",
-               as_they_are, name,
+               as_they_are, o.order.empty() ? "as they are" : "in their order", name,
                o.operation == Operation::kSpmm && o.k == 1
                    ? fmt::format("; of the operand, parts count values, BY ROWS the {} bytes "
                                  "that are fetched for one",
                                  e.line_bytes)
                    : "");
   }
+  const double reordered = std::min(roof.reordered.moved_bytes, roof.reordered.partition_bytes);
+  const double stored = std::min(roof.stored.moved_bytes, roof.stored.partition_bytes);
+  if (stored < reordered) {
+    return text + fmt::format("; by bytes, rows as they are stored would gain at most {:.2f}x",
+                              o.known_gain);
+  }
   const bool in_parts = roof.reordered.partition_bytes < roof.reordered.moved_bytes;
-  text += fmt::format("; a reordering gains {:.2f}x, by {}rows in the order of {}", o.known_gain,
-                      in_parts ? "parts of " : "", e.reordered_by);
+  text += fmt::format("; a reordering gains at most {:.2f}x, by {}rows in the order of {}",
+                      o.known_gain, in_parts ? "parts of " : "", e.reordered_by);
+  if (serves || o.reordered_ms > 0) {
+    const std::string tried = serves ? "that order serves already" : TriedText(e, o);
+    return tried.empty() ? text : text + "; " + tried;
+  }
   if (o.operation != Operation::kSpmm) return text;
   return text + fmt::format(" (sparsectl prepare {} --pipeline={} --tune-for=spmm:{})", name,
                             e.reordered_by, o.k);
@@ -272,7 +324,10 @@ std::string RatesText(const Explanation& e) {
            "machine settles it)";
   }
   return e.calibrated ? fmt::format("calibrated {}", Time(*e.calibrated))
-                      : std::string("not calibrated (`sparsectl calibrate`)");
+                      : std::string(
+                            "not calibrated: these rates are of a short measurement, and "
+                            "what follows from them is as uncertain (`sparsectl "
+                            "calibrate`)");
 }
 
 /// Where the time of requests went.
@@ -280,9 +335,13 @@ std::string RequestsText(const std::string& name, const RequestTimes& times) {
   if (times.requests <= 0) return "";
   const std::string transport =
       times.transport.empty() ? "" : fmt::format(" (transport: {})", times.transport);
-  return Wrapped(fmt::format("on average a product with {} took {}{}", name, Text(times.mean),
-                             transport),
-                 "  ") +
+  // Of fewer none is left out.
+  const std::string whose =
+      times.requests > 1
+          ? fmt::format("the last {:.0f} products with {} took on average{}", times.requests, name,
+                        times.requests < 4 ? "" : " (without the fastest and the slowest quarter)")
+          : fmt::format("the last product with {} took", name);
+  return Wrapped(fmt::format("{} {}{}", whose, Text(times.mean), transport), "  ") +
          Wrapped("  " + times.finding, "  ") + "\n";
 }
 
@@ -341,7 +400,7 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
   for (const ExplainedOperation& o : e.operations) {
     text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(name, e, o, assumed_cache)), "  ");
     for (const std::string& more :
-         {GainText(name, e, o), MeasuredText(name, e, o, assumed_cache)}) {
+         {OrderText(o), GainText(name, e, o), MeasuredText(name, e, o, assumed_cache)}) {
       if (!more.empty()) text += Wrapped("  " + more, "    ");
     }
     for (const std::string& more : DistributionTexts(o)) text += Wrapped("  " + more, "      ");

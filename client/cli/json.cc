@@ -318,7 +318,7 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"known_gain", o.known_gain},
          {"imbalance", o.imbalance},
          {"greatest_intensity", Intensity(o.stored.flops, o.stored.footprint_bytes)},
-         {"roofline_gflops", RooflineGflops(e, o.stored.flops, o.stored.moved_bytes)},
+         {"roofline_gflops", RooflineGflops(e, o.served.flops, o.served.moved_bytes)},
          {"measured_ms", o.measured_ms},
          {"measured", o.measured},
          {"roofline_share", o.roofline_share},
@@ -332,7 +332,12 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"spread_ms", o.spread_ms},
          {"cache_limit", o.cache_limit},
          {"inner", ToJson(o.inner)},
-         {"inner_reordered", ToJson(o.inner_reordered)}});
+         {"inner_reordered", ToJson(o.inner_reordered)},
+         {"order", o.order},
+         {"served", ToJson(o.served)},
+         {"inner_served", ToJson(o.inner_served)},
+         {"baseline_ms", o.baseline_ms},
+         {"reordered_ms", o.reordered_ms}});
   }
   return json;
 }

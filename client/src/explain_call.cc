@@ -52,28 +52,34 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                                .measured_ms = distribution.measured_ms(),
                                .chosen = distribution.chosen()});
     }
-    explanation.operations.push_back({.operation = operation.operation() == v1::ProblemClass::SPGEMM
-                                                       ? Operation::kSpgemm
-                                                       : Operation::kSpmm,
-                                      .k = operation.k(),
-                                      .stored = FromProto(operation.stored()),
-                                      .reordered = FromProto(operation.reordered()),
-                                      .limit = operation.limit(),
-                                      .greatest_gain = operation.greatest_gain(),
-                                      .known_gain = operation.known_gain(),
-                                      .imbalance = operation.imbalance(),
-                                      .measured_ms = operation.measured_ms(),
-                                      .measured = operation.measured(),
-                                      .roofline_share = operation.roofline_share(),
-                                      .roof = operation.roof(),
-                                      .plan_k = operation.plan_k(),
-                                      .trial_k = operation.trial_k(),
-                                      .trial_ms = operation.trial_ms(),
-                                      .distributions = std::move(distributions),
-                                      .spread_ms = operation.spread_ms(),
-                                      .cache_limit = operation.cache_limit(),
-                                      .inner = FromProto(operation.inner()),
-                                      .inner_reordered = FromProto(operation.inner_reordered())});
+    explanation.operations.push_back(
+        {.operation = operation.operation() == v1::ProblemClass::SPGEMM ? Operation::kSpgemm
+                                                                        : Operation::kSpmm,
+         .k = operation.k(),
+         .stored = FromProto(operation.stored()),
+         .reordered = FromProto(operation.reordered()),
+         .limit = operation.limit(),
+         .greatest_gain = operation.greatest_gain(),
+         .known_gain = operation.known_gain(),
+         .imbalance = operation.imbalance(),
+         .measured_ms = operation.measured_ms(),
+         .measured = operation.measured(),
+         .roofline_share = operation.roofline_share(),
+         .roof = operation.roof(),
+         .plan_k = operation.plan_k(),
+         .trial_k = operation.trial_k(),
+         .trial_ms = operation.trial_ms(),
+         .distributions = std::move(distributions),
+         .spread_ms = operation.spread_ms(),
+         .cache_limit = operation.cache_limit(),
+         .inner = FromProto(operation.inner()),
+         .inner_reordered = FromProto(operation.inner_reordered()),
+         .order = operation.order(),
+         .served = FromProto(operation.has_served() ? operation.served() : operation.stored()),
+         .inner_served =
+             FromProto(operation.has_inner_served() ? operation.inner_served() : operation.inner()),
+         .baseline_ms = operation.baseline_ms(),
+         .reordered_ms = operation.reordered_ms()});
   }
   return explanation;
 }

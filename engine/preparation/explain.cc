@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "engine/preparation/cpu_rates.h"
 #include "kernels/cpu/memory_reads.h"
 #include "kernels/cpu/multiply_add.h"
+#include "kernels/recipe_steps.h"
 #include "kernels/reorder/breadth_first.h"
 
 namespace sparsed::engine {
@@ -28,6 +31,8 @@ constexpr int kSchedulers = 4;
 constexpr double kMisses = 1.2;
 /// The longest row keeps the others waiting.
 constexpr double kImbalance = 2;
+/// What takes so much less time than the rates allow shows that they are higher.
+constexpr double kFaster = 0.95;
 /// What takes so many times longer than operations and bytes need waits for something else.
 constexpr double kOverhead = 3;
 
@@ -101,6 +106,11 @@ absl::Status MeasureMissing(Executor& executor, ElementType type, const BuildCon
   e.measured_while_busy = e.measured_while_busy ||
                           (!calibrated_flops && !rates.certain(arithmetic)) ||
                           (!calibrated_cache && cached > 0 && !rates.certain(cache));
+  // No cache is slower than the memory behind it: others used it meanwhile.
+  if (!calibrated_cache && cached > 0 && cached < e.roofline.bytes_per_second) {
+    cached = e.roofline.bytes_per_second;
+    e.measured_while_busy = true;
+  }
   return absl::OkStatus();
 }
 
@@ -144,24 +154,23 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
 }
 
 Limit LimitOf(const ExplainedOperation& o, const Explanation& e) {
-  if (o.stored.flops == 0) return Limit::kNothing;
+  const Movement& m = o.served;
+  if (m.flops == 0) return Limit::kNothing;
   if (o.imbalance > kImbalance) return Limit::kImbalance;
-  if (o.stored.footprint_bytes <= static_cast<double>(e.cache_bytes)) return Limit::kCache;
-  if (o.stored.flops / o.stored.moved_bytes > e.roofline.critical_intensity()) {
-    return Limit::kArithmetic;
-  }
-  return o.stored.moved_bytes > kMisses * o.stored.footprint_bytes ? Limit::kCacheMisses
-                                                                   : Limit::kBandwidth;
+  if (m.footprint_bytes <= static_cast<double>(e.cache_bytes)) return Limit::kCache;
+  if (m.flops / m.moved_bytes > e.roofline.critical_intensity()) return Limit::kArithmetic;
+  return m.moved_bytes > kMisses * m.footprint_bytes ? Limit::kCacheMisses : Limit::kBandwidth;
 }
 
 /// What the gains of another schedule are, of bytes at that rate.
-void JudgeGains(const Roofline& roofline, const Movement& stored, const Movement& reordered,
-                ExplainedOperation& o) {
-  const double now = roofline.Seconds(stored.flops, stored.moved_bytes);
-  const double known = std::min({stored.moved_bytes, stored.partition_bytes, reordered.moved_bytes,
-                                 reordered.partition_bytes});
-  o.greatest_gain = now / roofline.Seconds(stored.flops, stored.footprint_bytes);
-  o.known_gain = now / roofline.Seconds(stored.flops, known);
+void JudgeGains(const Roofline& roofline, const Movement& served, const Movement& stored,
+                const Movement& reordered, ExplainedOperation& o) {
+  const double now = roofline.Seconds(served.flops, served.moved_bytes);
+  const double known =
+      std::min({served.moved_bytes, served.partition_bytes, stored.moved_bytes,
+                stored.partition_bytes, reordered.moved_bytes, reordered.partition_bytes});
+  o.greatest_gain = now / roofline.Seconds(served.flops, served.footprint_bytes);
+  o.known_gain = now / roofline.Seconds(served.flops, known);
 }
 
 /// Of a product in cache, whose inner movements are known. `assumed`: in a cache that is not the
@@ -169,51 +178,118 @@ void JudgeGains(const Roofline& roofline, const Movement& stored, const Movement
 void JudgeInCache(const Explanation& e, bool assumed, ExplainedOperation& o) {
   if (e.cache_bytes_per_second <= 0) return;
   const Roofline cache = {e.cache_bytes_per_second, e.roofline.flops_per_second};
-  JudgeGains(cache, o.inner, o.inner_reordered, o);
-  const double seconds = cache.Seconds(o.inner.flops, o.inner.moved_bytes);
-  if (!assumed && 1e-3 * o.measured_ms > kOverhead * seconds) {
+  JudgeGains(cache, o.inner_served, o.inner, o.inner_reordered, o);
+  const double seconds = cache.Seconds(o.inner_served.flops, o.inner_served.moved_bytes);
+  const double measured = assumed ? 0 : 1e-3 * o.measured_ms;
+  if (measured > kOverhead * seconds) {
     o.cache_limit = CacheLimit::kOverhead;
-    return;
+  } else if (measured > 0 && measured < kFaster * seconds) {
+    o.cache_limit = CacheLimit::kUncertain;
+  } else {
+    const bool arithmetic =
+        o.inner_served.flops / o.inner_served.moved_bytes > cache.critical_intensity();
+    o.cache_limit = arithmetic ? CacheLimit::kArithmetic : CacheLimit::kBandwidth;
   }
-  const bool arithmetic = o.inner.flops / o.inner.moved_bytes > cache.critical_intensity();
-  o.cache_limit = arithmetic ? CacheLimit::kArithmetic : CacheLimit::kBandwidth;
 }
 
 void Judge(const Explanation& e, ExplainedOperation& o) {
-  const Movement& stored = o.stored;
-  o.imbalance = std::max(1.0, stored.largest_row * e.workers);
+  o.imbalance = std::max(1.0, o.served.largest_row * e.workers);
   o.limit = LimitOf(o, e);
-  if (stored.flops == 0 || o.limit == Limit::kCache) return;
-  JudgeGains(e.roofline, stored, o.reordered, o);
+  if (o.served.flops == 0 || o.limit == Limit::kCache) return;
+  JudgeGains(e.roofline, o.served, o.stored, o.reordered, o);
 }
 
-/// What the plan that serves it took in its trials. `judge`: where that is below the roofline, too.
-void FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& executor, bool judge,
-                  ExplainedOperation& o) {
+/// The steps of a recipe that order rows: "breadth_first"; "" if it has none.
+std::string OrderOf(const std::string& recipe) {
+  Recipe steps;
+  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
+  if (!parsed.ok()) return "";
+  std::ranges::copy_if(parsed->steps, std::back_inserter(steps.steps), [](const RecipeStep& step) {
+    const StepDefinition* const definition = FindStep(step);
+    return definition != nullptr && definition->phase == Phase::kReorder;
+  });
+  return steps.steps.empty() ? "" : ToString(steps);
+}
+
+/// The order in which the plan that serves it reads rows.
+struct RowOrder {
+  std::string steps;
+  std::shared_ptr<const Layout> layout;  ///< whose it is
+  std::span<const int32_t> rows;         ///< empty: as they are stored, or not to be had now
+};
+RowOrder ServedOrder(const Plan& plan, LazyLayout* lazy, int64_t rows) {
+  RowOrder order;
+  const std::string steps = OrderOf(plan.recipe);
+  if (steps.empty() || lazy == nullptr) return order;
+  const Budget::SpareOnly spare;  // nobody's arrays go for it
+  absl::StatusOr<std::shared_ptr<const Layout>> layout = lazy->Get();
+  if (!layout.ok() || (*layout)->transposed) return order;
+  const auto elements = (*layout)->Elements<int32_t>("row_order");
+  if (static_cast<int64_t>(elements.size()) != rows) return order;
+  return {steps, *std::move(layout), elements};
+}
+
+/// What the plan that serves it took in its trials, and the order in which it reads rows. `judge`:
+/// where that is below the roofline, too.
+RowOrder FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& executor, bool judge,
+                      ExplainedOperation& o) {
   const ProblemClass wanted =
       ClassOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
   std::optional<PatternPair> with_itself;
   if (o.operation == Operation::kSpgemm) with_itself = {matrix.pattern()->hash()};
   const PlanTable::Found found = matrix.pattern()->plans().Find(wanted, with_itself);
   // Of products of other pairs none says anything of this one.
-  if (found.plan == nullptr || (with_itself && !found.exact)) return;
+  if (found.plan == nullptr || (with_itself && !found.exact)) return {};
   const Plan& plan = found.plan->plan;
+  RowOrder order = ServedOrder(plan, found.plan->layout.get(), matrix.pattern()->rows());
   o.plan = fmt::format("{} on {}", plan.kernel,
                        plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.recipe);
   o.plan_k = plan.problem_class.k_bucket;
+  o.order = order.steps;
   const std::vector<Measurement> measurements = matrix.pattern()->trials().measurements();
+  for (const Measurement& m : measurements) {
+    const bool tried = m.problem_class == plan.problem_class && m.pair == plan.pair &&
+                       OrderOf(m.recipe) == kComparedOrder;
+    if (tried && (o.reordered_ms == 0 || m.median_ms < o.reordered_ms))
+      o.reordered_ms = m.median_ms;
+  }
   const auto trial = std::ranges::find_if(measurements, [&plan](const Measurement& m) {
     return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
            m.kernel == plan.kernel && m.pair == plan.pair;
   });
-  if (trial == measurements.end()) return;
+  if (trial == measurements.end()) return order;
   o.trial_k = trial->k;
   o.trial_ms = plan.plan_ms;
   // Trials of a class may have been of a narrower product.
-  if (!found.exact || trial->k != o.k) return;
+  if (!found.exact || trial->k != o.k) return order;
   o.measured_ms = plan.plan_ms;
+  o.baseline_ms = trial->baseline_ms;
   if (judge) o.roofline = RooflineOf(plan, measurements, executor);
+  return order;
 }
+
+/// Movements of rows as they are stored, breadth first, and in the order that serves.
+struct Orders {
+  const CsrView& stored;
+  const CsrView& reordered;
+  std::span<const int32_t> served;  ///< empty: as they are stored
+
+  absl::Status Model(const MovementSpec& spec, const BuildContext& context, Movement& as_stored,
+                     Movement& as_reordered, Movement& as_served) const {
+    const auto model = [&](const CsrView& csr, Movement& movement) {
+      absl::StatusOr<Movement> modelled = ModelMovement(csr, spec, context);
+      if (modelled.ok()) movement = *std::move(modelled);
+      return modelled.status();
+    };
+    if (absl::Status s = model(stored, as_stored); !s.ok()) return s;
+    if (absl::Status s = model(reordered, as_reordered); !s.ok()) return s;
+    as_served = as_stored;
+    if (served.empty()) return absl::OkStatus();
+    CsrView in_order = stored;
+    in_order.row_order = served;
+    return model(in_order, as_served);
+  }
+};
 
 }  // namespace
 
@@ -245,6 +321,8 @@ std::string_view Name(CacheLimit limit) {
       return "arithmetic";
     case CacheLimit::kOverhead:
       return "overhead";
+    case CacheLimit::kUncertain:
+      return "uncertain";
   }
   return "";
 }
@@ -276,22 +354,15 @@ absl::StatusOr<Explanation> Explain(const Matrix& matrix, const ExplainOptions& 
     ExplainedOperation o;
     o.operation = operation;
     o.k = k;
-    absl::StatusOr<Movement> modelled = ModelMovement(stored, spec, context);
-    if (!modelled.ok()) return modelled.status();
-    o.stored = *modelled;
-    modelled = ModelMovement(reordered, spec, context);
-    if (!modelled.ok()) return modelled.status();
-    o.reordered = *modelled;
-    FindMeasured(matrix, device, executor, /*judge=*/!assumed, o);
+    const RowOrder served = FindMeasured(matrix, device, executor, /*judge=*/!assumed, o);
+    const Orders orders = {stored, reordered, served.rows};
+    absl::Status modelled = orders.Model(spec, context, o.stored, o.reordered, o.served);
+    if (!modelled.ok()) return modelled;
     Judge(*explanation, o);
     if (o.limit == Limit::kCache) {
       spec.cache_bytes = explanation->inner_cache_bytes;
-      modelled = ModelMovement(stored, spec, context);
-      if (!modelled.ok()) return modelled.status();
-      o.inner = *modelled;
-      modelled = ModelMovement(reordered, spec, context);
-      if (!modelled.ok()) return modelled.status();
-      o.inner_reordered = *modelled;
+      modelled = orders.Model(spec, context, o.inner, o.inner_reordered, o.inner_served);
+      if (!modelled.ok()) return modelled;
       JudgeInCache(*explanation, assumed, o);
     }
     if (operation == Operation::kSpmm && device == DeviceKind::kCuda) {

@@ -41,8 +41,9 @@ enum class CacheLimit : uint8_t {
   kBandwidth,   ///< bytes from the last level cache to those before it
   kArithmetic,  ///< operations
   kOverhead,    ///< it was timed, and took far longer than either
+  kUncertain,   ///< it was timed, and was faster than either allows: the rates are too low
 };
-/// "", "cache_bandwidth", "arithmetic", "overhead".
+/// "", "cache_bandwidth", "arithmetic", "overhead", "uncertain".
 std::string_view Name(CacheLimit limit);
 
 struct ExplainedOperation {
@@ -50,10 +51,14 @@ struct ExplainedOperation {
   int64_t k = 0;       ///< 1: SpMV; 0: SpGEMM with itself
   Movement stored;     ///< rows as they are stored
   Movement reordered;  ///< rows breadth first
+  /// Steps of the serving plan's recipe that order rows, and rows in that order; "": as they are
+  /// stored. Limits and gains are of these.
+  std::string order;
+  Movement served;
   Limit limit = Limit::kNothing;
   /// In cache: what limits it there, and bytes between the last level cache and those before it.
   CacheLimit cache_limit = CacheLimit::kUnknown;
-  Movement inner, inner_reordered;
+  Movement inner, inner_reordered, inner_served;
   /// Times that the longer of the roofline's two times would shrink: at the most, if all was moved
   /// once; and by the best schedule known, of consecutive parts or row by row, in either order. In
   /// cache, of the inner bytes at that cache's rate; 1 if it is not known.
@@ -64,9 +69,11 @@ struct ExplainedOperation {
   RooflinePosition roofline;
   /// Kernel and recipe of the plan that serves it, which may be that of a neighbouring K.
   std::string plan;
-  int64_t plan_k = 0;   ///< of the plan's class; 0: SpGEMM, or plain CSR serves without a trial
-  int64_t trial_k = 0;  ///< width that the plan's trial multiplied with
-  double trial_ms = 0;  ///< what it took; 0: there was none
+  int64_t plan_k = 0;       ///< of the plan's class; 0: SpGEMM, or plain CSR serves without a trial
+  int64_t trial_k = 0;      ///< width that the plan's trial multiplied with
+  double trial_ms = 0;      ///< what it took; 0: there was none
+  double baseline_ms = 0;   ///< plain CSR's default kernel beside measured_ms; 0: not known
+  double reordered_ms = 0;  ///< the fastest trial of its class with rows breadth first; 0: none
   /// SpMM on a GPU of several: how operand and result could lie on them.
   std::optional<DistributionChoice> distributions = std::nullopt;
 };

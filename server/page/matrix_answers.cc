@@ -115,8 +115,9 @@ json ProgressJson(const engine::PreparationStatus& status, const Viewer& viewer)
           {"seconds", status.seconds}};
 }
 
-/// Where the time of its products went, on average; null where there was none.
-json TimeJson(const TimeSpent& time, std::string_view matrix) {
+/// Where the time of its last products went, on average; null where there was none.
+json TimeJson(const MatrixUse& use, std::string_view matrix) {
+  const TimeSpent& time = use.time;
   if (time.requests <= 0) return nullptr;
   json phases = json::object();
   for (int phase = 0; phase < kPhases; ++phase) {
@@ -125,7 +126,8 @@ json TimeJson(const TimeSpent& time, std::string_view matrix) {
       phases[std::string(Name(static_cast<Phase>(phase)))] = seconds / time.requests;
     }
   }
-  return {{"seconds", time.seconds / time.requests},
+  return {{"products", use.products},
+          {"seconds", time.seconds / time.requests},
           {"phases", std::move(phases)},
           {"transport", TransportOf(time)},
           {"finding", Finding(time, matrix)}};
@@ -315,9 +317,13 @@ Answer MakePicture(engine::Pattern& pattern, const std::string& recipe) {
   if (layout->transposed || static_cast<int64_t>(order.size()) != pattern.rows()) {
     return absl::NotFoundError("the layout has the rows in the order of the upload");
   }
-  if (layout->kind == kCsr) return PictureJson(PictureOf(ViewCsr(*layout), {}));
+  // Of a square matrix with its columns in the order, too: they have the rows' names, and what it
+  // brought together is seen in one place.
+  const bool square = pattern.rows() == pattern.cols();
+  const std::span<const int32_t> columns = square ? order : std::span<const int32_t>();
+  if (layout->kind == kCsr) return PictureJson(PictureOf(ViewCsr(*layout), {}, columns));
   if (csr == nullptr) return Unavailable("the pattern is not in host memory now");
-  return PictureJson(PictureOf(ViewCsr(*csr), order));
+  return PictureJson(PictureOf(ViewCsr(*csr), order, columns));
 }
 
 }  // namespace
@@ -352,7 +358,7 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   answer["plans"] = PlansJson(matrix, tells_since, executor);
   answer["layouts"] = LayoutsJson(pattern);
   answer["time"] =
-      TimeJson(tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()).time,
+      TimeJson(tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()),
                engine::ReferenceFor(request.viewer.tenant, {matrix.tenant(), matrix.name()}));
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
   return answer;

@@ -27,8 +27,16 @@ PatternPicture Shaded(int64_t width, int64_t height, const std::vector<double>& 
 
 }  // namespace
 
-PatternPicture PictureOf(const CsrView& csr, std::span<const int32_t> order) {
+PatternPicture PictureOf(const CsrView& csr, std::span<const int32_t> order,
+                         std::span<const int32_t> column_order) {
   const int64_t width = std::clamp<int64_t>(csr.cols, 1, PatternPicture::kSide);
+  // The pixel of each column: a byte each.
+  static_assert(PatternPicture::kSide <= 256);
+  std::vector<uint8_t> pixels(column_order.size());
+  for (size_t i = 0; i < column_order.size(); ++i) {
+    pixels[static_cast<size_t>(column_order[i])] =
+        static_cast<uint8_t>(static_cast<int64_t>(i) * width / csr.cols);
+  }
   const int64_t height = std::clamp<int64_t>(csr.rows, 1, PatternPicture::kSide);
   std::vector<double> counts(static_cast<size_t>(width * height));
   const int64_t step =
@@ -43,8 +51,10 @@ PatternPicture PictureOf(const CsrView& csr, std::span<const int32_t> order) {
     sampled = sampled || stride > 1;
     double* const line = &counts[static_cast<size_t>(r * height / csr.rows * width)];
     for (int64_t i = begin; i < end; i += stride) {
-      line[int64_t{csr.column_indices[static_cast<size_t>(i)]} * width / csr.cols] +=
-          static_cast<double>(stride);
+      const int32_t column = csr.column_indices[static_cast<size_t>(i)];
+      const int64_t pixel = pixels.empty() ? int64_t{column} * width / csr.cols
+                                           : int64_t{pixels[static_cast<size_t>(column)]};
+      line[pixel] += static_cast<double>(stride);
     }
   }
   PatternPicture picture = Shaded(width, height, counts);

@@ -21,9 +21,11 @@ struct PatternPicture {
   bool sampled = false;  ///< of a large matrix: only some rows were looked at
 };
 
-/// Of the pattern with its rows in `order` (empty: as they are); of as many rows as `csr` has.
-/// Looks at some millions of nonzeros at most.
-PatternPicture PictureOf(const CsrView& csr, std::span<const int32_t> order);
+/// Of the pattern with its rows in `order` and its columns in `column_order` (empty: as they are;
+/// else position i is row, or column, order[i]); of as many rows as `csr` has. Looks at some
+/// millions of nonzeros at most.
+PatternPicture PictureOf(const CsrView& csr, std::span<const int32_t> order,
+                         std::span<const int32_t> column_order = {});
 /// Of its density map.
 PatternPicture PictureOf(const DensityMap& map, int64_t rows, int64_t cols);
 

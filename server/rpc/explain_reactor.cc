@@ -2,6 +2,7 @@
 // them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "engine/engine.h"
@@ -73,11 +74,12 @@ void Fill(const engine::DistributionChoice& choice, v1::ExplainedOperation& mess
   }
 }
 
-void Fill(const TimeSpent& time, std::string_view matrix, v1::RequestTimes& message) {
+void Fill(const MatrixUse& use, std::string_view matrix, v1::RequestTimes& message) {
+  const TimeSpent& time = use.time;
   const auto mean_ns = [&time](double seconds) {
     return static_cast<uint64_t>(1e9 * seconds / time.requests);
   };
-  message.set_requests(time.requests);
+  message.set_requests(static_cast<double>(use.products));
   v1::Timings& mean = *message.mutable_mean();
   mean.set_queue_ns(mean_ns(time[Phase::kQueue]));
   mean.set_receive_ns(mean_ns(time[Phase::kReceive]));
@@ -121,10 +123,15 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
     message.set_plan_k(operation.plan_k);
     message.set_trial_k(operation.trial_k);
     message.set_trial_ms(operation.trial_ms);
+    message.set_order(operation.order);
+    Fill(operation.served, *message.mutable_served());
+    message.set_baseline_ms(operation.baseline_ms);
+    message.set_reordered_ms(operation.reordered_ms);
     message.set_cache_limit(std::string(engine::Name(operation.cache_limit)));
     if (operation.limit == engine::Limit::kCache) {
       Fill(operation.inner, *message.mutable_inner());
       Fill(operation.inner_reordered, *message.mutable_inner_reordered());
+      Fill(operation.inner_served, *message.mutable_inner_served());
     }
     if (operation.distributions) Fill(*operation.distributions, message);
   }
@@ -157,10 +164,14 @@ class ExplainReactor final : public UnaryReactor {
       return engine::RetryLater(absl::ResourceExhaustedError(fmt::format(
           "{} matrices are being explained already, the most at once; retry later", kMostAtOnce)));
     }
-    const absl::StatusOr<engine::ExplainOptions> options = ToOptions(request);
+    absl::StatusOr<engine::ExplainOptions> options = ToOptions(request);
     if (!options.ok()) return options.status();
     const auto matrix = FindMatrix(service(), tenant(), request.name());
     if (!matrix.ok()) return matrix.status();
+    // Who uses another's matrix is not told what others do with it.
+    const bool owned = (*matrix)->tenant() == tenant();
+    if (owned) use_ = service().telemetry.live().UseOf(tenant(), (*matrix)->name());
+    if (request.k() == 0 && use_.k > 0) options->k = std::min(use_.k, kMostColumns);
     return service().workers.Run(tenant(), [this, options = *options, matrix = *matrix] {
       Conclude(Explain(*matrix, options));
     });
@@ -176,10 +187,7 @@ class ExplainReactor final : public UnaryReactor {
     if (draining_) return absl::UnavailableError("the server is shutting down");
     if (!explanation.ok()) return explanation.status();
     Fill(*explanation, reply_);
-    // Who uses another's matrix is not told what others do with it.
-    if (matrix.tenant() != tenant()) return absl::OkStatus();
-    const MatrixUse use = service().telemetry.live().UseOf(matrix.tenant(), matrix.name());
-    if (use.time.requests > 0) Fill(use.time, matrix.name(), *reply_.mutable_requests());
+    if (use_.products > 0) Fill(use_, matrix.name(), *reply_.mutable_requests());
     return absl::OkStatus();
   }
 
@@ -189,6 +197,7 @@ class ExplainReactor final : public UnaryReactor {
     End(std::move(status), reply_);
   }
 
+  MatrixUse use_;  ///< nothing of another tenant's
   v1::ExplainReply reply_;
   std::atomic<int>& under_way_;  ///< explanations
   const bool counted_;           ///< one of those that may run

@@ -58,7 +58,6 @@ void LiveRequests::OfMatrix::Pass(Clock::time_point now) {
   const double times = std::floor(since.count() / kLatencyHalfLife);
   if (times < 1) return;
   latencies.Scale(static_cast<float>(std::exp2(-times)));
-  time.Scale(std::exp2(-times));
   halved = now;
 }
 
@@ -87,7 +86,7 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
     by_use.splice(by_use.begin(), by_use, found->second);
   } else {
     by_use.emplace_front(
-        name, OfMatrix{.per_second = 0, .latencies = {}, .time = {}, .used = now, .halved = now});
+        name, OfMatrix{.per_second = 0, .latencies = {}, .last = {}, .used = now, .halved = now});
     by_name.emplace(by_use.front().first, by_use.begin());
     ++matrices_;
   }
@@ -96,7 +95,9 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
   // So that a steady rate comes out as what it is.
   use.per_second += std::log(2) / kRateHalfLife;
   use.latencies.Add(Seconds(record.total_ns));
-  use.time.Add(record);
+  if (use.last.size() == kLast) use.last.erase(use.last.begin());
+  use.last.emplace_back().k = record.k;
+  use.last.back().time.Add(record);
   if (matrices_ > kMatrices) ForgetMatrixLocked();
 }
 
@@ -187,7 +188,15 @@ MatrixUse LiveRequests::UseOf(std::string_view tenant, std::string_view matrix,
   }
   if (!use.has_value()) return {};
   MatrixUse of;
-  of.time = use->time;
+  std::vector<TimeSpent> times;
+  std::map<int64_t, int> widths;
+  for (const OfMatrix::Product& product : use->last) {
+    times.push_back(product.time);
+    // Of as many the wider one, which takes the time.
+    if (product.k > 0 && ++widths[product.k] >= widths[of.k]) of.k = product.k;
+  }
+  of.products = times.size();
+  of.time = MiddleOf(std::move(times));
   if (now - use->used > kForgotten) return of;
   use->Pass(now);
   of.per_second = use->per_second;

@@ -38,8 +38,10 @@ struct LivePoint {
 struct MatrixUse {
   double per_second = 0;
   double p50 = 0, p99 = 0;  ///< seconds; 0: not used lately
-  /// Since the start; those of the minutes before the last one weigh most.
+  /// Of the last products, however long ago, those in the middle by their duration (MiddleOf).
   TimeSpent time{};
+  size_t products = 0;  ///< those last ones, LiveRequests::kLast at most
+  int64_t k = 0;        ///< columns of the dense operand of most of them; 0: none had one
 };
 
 /// Each tenant's apart, so that nobody's requests push another's out. Of more tenants than there
@@ -54,6 +56,8 @@ class LiveRequests {
   /// Of each tenant; and that Recent lists at most.
   static constexpr size_t kRecent = 50;
   static constexpr size_t kTenants = 128;
+  /// Products with a matrix whose times are known one by one.
+  static constexpr size_t kLast = 8;
   /// Whose use is known. Of more, the owner of most loses the one that was not used for longest.
   static constexpr size_t kMatrices = 16384;
 
@@ -79,9 +83,13 @@ class LiveRequests {
   struct OfMatrix {
     double per_second = 0;
     Latencies<float> latencies;
-    TimeSpent time;
+    struct Product {
+      TimeSpent time;
+      int64_t k = 0;
+    };
+    std::vector<Product> last;         ///< the oldest first, kLast at most
     Clock::time_point used;            ///< the last time, and when per_second was true
-    Clock::time_point halved;          ///< when latencies and time lost weight
+    Clock::time_point halved;          ///< when latencies lost weight
     void Pass(Clock::time_point now);  ///< what time does to them
   };
   struct OfTenant {

@@ -29,6 +29,10 @@ std::string_view NameOf(Part part) {
 std::string Remedy(Part part, std::string_view transport, std::string_view matrix) {
   switch (part) {
     case Part::kWire:
+      if (transport == "held") {
+        return "The server keeps them already: what is left is the message itself, and a caller "
+               "that takes its answer late. Several products in one request (a chain) share it";
+      }
       return fmt::format(
           "Keep them on the server (sparsectl buffers put X X.npy; sparsectl spmm {} "
           "--operand=@X --keep-as=Y){}",
@@ -66,11 +70,19 @@ void TimeSpent::Add(const StageRecord& record) {
       static_cast<double>(BytesIn(record) + BytesOut(record));
 }
 
-void TimeSpent::Scale(double factor) {
-  requests *= factor;
-  seconds *= factor;
-  for (double& phase : phases) phase *= factor;
-  for (double& some : bytes) some *= factor;
+void TimeSpent::Add(const TimeSpent& other) {
+  requests += other.requests;
+  seconds += other.seconds;
+  for (size_t i = 0; i < phases.size(); ++i) phases[i] += other.phases[i];
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] += other.bytes[i];
+}
+
+TimeSpent MiddleOf(std::vector<TimeSpent> requests) {
+  std::ranges::sort(requests, {}, &TimeSpent::seconds);
+  const size_t left_out = requests.size() / 4;
+  TimeSpent middle;
+  for (size_t i = left_out; i < requests.size() - left_out; ++i) middle.Add(requests[i]);
+  return middle;
 }
 
 std::string_view TransportOf(const TimeSpent& time) {

@@ -4,12 +4,13 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/telemetry/stage_record.h"
 
 namespace sparsed::server {
 
-/// Sums over requests, each with a weight. Not thread-safe.
+/// Sums over requests. Not thread-safe.
 struct TimeSpent {
   double requests = 0;
   double seconds = 0;                          ///< from their start to their last byte
@@ -17,10 +18,14 @@ struct TimeSpent {
   std::array<double, kTransports> bytes = {};  ///< of arrays in and out, by the request's transport
 
   void Add(const StageRecord& record);
-  void Scale(double factor);
+  void Add(const TimeSpent& other);
 
   double operator[](Phase phase) const { return phases[static_cast<size_t>(phase)]; }
 };
+
+/// Of requests, those in the middle by their duration: without the fastest and the slowest quarter,
+/// so that one that met a cold cache does not say what all the others are like.
+TimeSpent MiddleOf(std::vector<TimeSpent> requests);
 
 /// How most of the bytes came and went, as TransportOf says it of one request.
 std::string_view TransportOf(const TimeSpent& time);

@@ -106,6 +106,11 @@ def check_table(page, url):
     page.wait("document.querySelector('main tbody').rows.length === 1", "the search")
     check(first(page) == "m-07", "what was searched for is found")
     page.press("Escape")
+    page.wait("document.querySelector('main tbody').rows.length === 25 &&"
+              "!location.hash.includes('search=')", "Escape takes the search back")
+    check(page.js("document.querySelector('input[type=search]').value") == "",
+          "and empties its field")
+    check(page.js("document.activeElement.type") != "search", "and leaves it")
     page.go(url + "/#/matrices?search=nothing-like-it")
     page.wait(shows(page, "nothing is called"))
 
@@ -147,14 +152,22 @@ def check_escapes(page, url):
     names = page.js("[...document.querySelectorAll('main tbody th')].map((th) => th.innerText)")
     check("spmm" in names and "get_stats" not in names, f"operations are {names}")
     # What was wrong is there in full, and in a line that is no wider than its card.
-    page.wait("document.querySelector('main tr.below td') !== null", "the sentence of the error")
+    page.wait("document.querySelector('main tr.below:not(.on-phone) td') !== null",
+              "the sentence of the error")
     check(page.js("[...document.querySelectorAll('main tr.below td')].every((cell) =>"
                   "cell.scrollWidth <= cell.clientWidth)"), "a sentence is cut")
-    for width, phone in ((1280, False), (390, True)):
+    for width, phone in ((1280, False), (1024, False), (390, True)):
         page.size(width, 844, phone=phone)
         check(page.js("[...document.querySelectorAll('main .scroll')].every((table) =>"
                       "table.scrollWidth <= table.clientWidth)"), f"requests are wider than {width}")
+        seen = page.js("[...document.querySelectorAll('main .stack')].filter((bar) =>"
+                       "bar.offsetParent !== null && bar.clientWidth > 0).length")
+        check(seen > 0, f"there are no phases at {width}")
     page.size(1280, 800)
+    page.go(url + "/#/requests")
+    page.wait("document.querySelector('main td a') !== null", "a request's matrix is a link")
+    check(page.js("[...document.querySelectorAll('main td a')].every((a) => a.hash.startsWith("
+                  "'#/matrix?tenant=default&name='))"), "it leads to the matrix")
     # What the address says is no better than what callers say.
     page.go(url + "/#/matrix?tenant=default&name=" + ATTACK.replace(" ", "%20"))
     page.wait(f"document.querySelector('h1').innerText === {ATTACK!r}")
@@ -206,6 +219,10 @@ def check_phone(page, url):
         page.wait("document.querySelector('main h1') !== null")
         page.wait(f"document.querySelectorAll('{CONTENT}').length > 0")
         check(page.js("document.documentElement.scrollWidth") <= 390, f"{view} is too wide")
+        if view in VIEWS:
+            check(page.js("((tab) => tab.left >= 0 && tab.right <= 390)("
+                          "document.querySelector('nav [aria-current]').getBoundingClientRect())"),
+                  f"the tab of {view} is not seen")
     page.size(1280, 800)
 
 

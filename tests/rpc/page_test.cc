@@ -501,6 +501,31 @@ TEST(LiveRequests, RatesFadeAndPointsPass) {
   for (const server::LivePoint& point : later) EXPECT_EQ(point.requests[0], 0u);
 }
 
+TEST(LiveRequests, LastProductsSayWhereTheTimeGoes) {
+  server::LiveRequests live;
+  const auto end = [&live](double seconds, int64_t k, int times) {
+    for (int i = 0; i < times; ++i) {
+      server::StageRecord record = RecordOf("t", "web", seconds);
+      record.k = k;
+      live.End(record);
+    }
+  };
+  EXPECT_EQ(live.UseOf("t", "web").products, 0u);
+  end(0.5, 64, 20);
+  server::MatrixUse use = live.UseOf("t", "web");
+  EXPECT_EQ(use.products, server::LiveRequests::kLast);
+  EXPECT_EQ(use.k, 64);
+  EXPECT_NEAR(use.time.seconds / use.time.requests, 0.5, 1e-6);
+  // What was mended shows at once, also beside one that met a cold cache.
+  end(0.01, 32, 7);
+  end(3, 32, 1);
+  use = live.UseOf("t", "web", server::LiveRequests::Clock::now() + std::chrono::hours(1));
+  EXPECT_EQ(use.k, 32);
+  EXPECT_NEAR(use.time.seconds / use.time.requests, 0.01, 1e-6);
+  end(0.01, 0, 8);
+  EXPECT_EQ(live.UseOf("t", "web").k, 0) << "SpGEMM has no width";
+}
+
 TEST(LiveRequests, SharedMatricesCountAsTheirOwners) {
   server::LiveRequests live;
   live.End(RecordOf("bob", "alice~web", 0.01));
@@ -647,6 +672,29 @@ TEST(PatternPicture, ShowsRowsInTheirOrder) {
   const CsrView csr{3, 3, offsets, columns, {}};
   EXPECT_THAT(server::PictureOf(csr, {}).shades, ElementsAre(255, 0, 0, 0, 0, 255, 255, 0, 0));
   EXPECT_THAT(server::PictureOf(csr, order).shades, ElementsAre(255, 0, 0, 255, 0, 0, 0, 0, 255));
+  EXPECT_THAT(server::PictureOf(csr, order, order).shades,
+              ElementsAre(255, 0, 0, 255, 0, 0, 0, 255, 0));
+  // Neighbours on a ring whose numbers were mixed are beside the diagonal in their order.
+  std::vector<int64_t> ring_offsets = {0};
+  std::vector<int32_t> ring_columns, ring_order(2048), ring_next(2048);
+  for (int32_t i = 0; i < 2048; ++i) ring_order[static_cast<size_t>(i)] = i * 1001 % 2048;
+  for (size_t i = 0; i < 2048; ++i) {
+    ring_next[static_cast<size_t>(ring_order[i])] = ring_order[(i + 1) % 2048];
+  }
+  for (const int32_t next : ring_next) {
+    ring_columns.push_back(next);
+    ring_offsets.push_back(static_cast<int64_t>(ring_columns.size()));
+  }
+  const CsrView ring{2048, 2048, ring_offsets, ring_columns, {}};
+  const auto picture = server::PictureOf(ring, ring_order, ring_order);
+  for (size_t y = 0; y < 256; ++y) {
+    EXPECT_GT(picture.shades[y * 256 + y], 0) << y;
+    EXPECT_EQ(
+        std::ranges::count(picture.shades.begin() + static_cast<std::ptrdiff_t>(y * 256),
+                           picture.shades.begin() + static_cast<std::ptrdiff_t>(y * 256 + 256), 0),
+        254)
+        << y;
+  }
   const auto large = server::PictureOf(Uniform(5000, 700, 3, 1).view(), {});
   EXPECT_EQ(large.width, server::PatternPicture::kSide);
   EXPECT_EQ(large.height, server::PatternPicture::kSide);

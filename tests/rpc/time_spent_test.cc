@@ -6,10 +6,12 @@
 
 #include <initializer_list>
 #include <utility>
+#include <vector>
 
 namespace sparsed::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -65,22 +67,40 @@ TEST(TimeSpent, OfNothingSaysNothing) {
   EXPECT_EQ(FindingOf(Product(0, {})), "");
 }
 
-TEST(TimeSpent, RequestsAddUpAndLoseWeight) {
+TEST(TimeSpent, WhatTheServerHoldsIsNotToBePutThere) {
+  StageRecord held = Product(3, {{Phase::kSend, 2}, {Phase::kKernel, 1}}, 0);
+  held.held_bytes_in = 2000;
+  EXPECT_THAT(FindingOf(held),
+              AllOf(HasSubstr("The server keeps them already"), Not(HasSubstr("buffers put"))));
+}
+
+TEST(TimeSpent, RequestsAddUp) {
   TimeSpent time;
   time.Add(Product(100, {{Phase::kKernel, 90}}, 5000));
-  time.Scale(0.5);
   StageRecord held = Product(10, {{Phase::kKernel, 5}}, 0);
   held.held_bytes_in = 2000;
   held.held_bytes_out = 400;
   time.Add(held);
-  EXPECT_DOUBLE_EQ(time.requests, 1.5);
-  EXPECT_DOUBLE_EQ(time.seconds, 0.06);
-  EXPECT_DOUBLE_EQ(time[Phase::kKernel], 0.05);
+  EXPECT_DOUBLE_EQ(time.requests, 2);
+  EXPECT_DOUBLE_EQ(time.seconds, 0.11);
+  EXPECT_DOUBLE_EQ(time[Phase::kKernel], 0.095);
   EXPECT_EQ(TransportOf(time), "stream");
-  time.Scale(0.5);
-  time.Add(held);
+  for (int i = 0; i < 2; ++i) time.Add(held);
   EXPECT_EQ(TransportOf(time), "held");
   EXPECT_EQ(TransportOf(TimeSpent()), "");
+}
+
+TEST(TimeSpent, TheMiddleLeavesOutWhatIsUnlikeTheOthers) {
+  std::vector<TimeSpent> requests;
+  EXPECT_EQ(MiddleOf(requests).requests, 0);
+  for (const uint64_t total_ms : {85, 3, 3, 3, 2, 3, 1, 13}) {
+    requests.emplace_back().Add(Product(total_ms, {{Phase::kKernel, 1}}));
+  }
+  const TimeSpent middle = MiddleOf(requests);
+  EXPECT_DOUBLE_EQ(middle.requests, 4);
+  EXPECT_DOUBLE_EQ(middle.seconds, 0.012);
+  requests.resize(3);
+  EXPECT_DOUBLE_EQ(MiddleOf(requests).seconds, 0.091) << "of few all count";
 }
 
 }  // namespace

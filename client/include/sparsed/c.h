@@ -358,9 +358,9 @@ SPARSED_API sparsed_error* sparsed_matrix_info(sparsed_matrix* matrix,
 SPARSED_API sparsed_error* sparsed_matrix_features(sparsed_matrix* matrix,
                                                    const sparsed_call_options* options,
                                                    char** json);
-/* JSON: what limits products of width k (0: 128) on `device` ("cpu", "cuda:0"; NULL: the one that
- * serves), and what another order of rows could gain; as "text" the same for people. Seconds, if it
- * is large. */
+/* JSON: what limits products of width k (0: as the last ones) on `device` ("cpu", "cuda:0"; NULL:
+ * the one that serves), and what another order of rows could gain; as "text" the same for people.
+ * Seconds, if it is large. */
 SPARSED_API sparsed_error* sparsed_matrix_explain(sparsed_matrix* matrix, int64_t k,
                                                   const char* device,
                                                   const sparsed_call_options* options, char** json);

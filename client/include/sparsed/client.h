@@ -287,7 +287,8 @@ class SharedMatrix {
 };
 
 struct ExplainOptions {
-  int64_t k = 128;          ///< width of SpMM's operand
+  /// Width of SpMM's operand; 0: that of most of the last products, 128 where there were none.
+  int64_t k = 0;
   std::string device{};     ///< "cpu" or "cuda:0"; empty: the GPU if the server uses one
   int64_t cache_bytes = 0;  ///< of the last level cache to assume; 0: the device's
 };

@@ -366,10 +366,18 @@ struct ExplainedOperation {
   /// To spread an operand that lies on one of them, and to bring the result together there.
   double spread_ms = 0;
   /// Where limit is "cache", what holds it back instead: "cache_bandwidth", "arithmetic",
-  /// "overhead" (starting threads, reads that wait for each other); empty: not known.
+  /// "overhead" (starting threads, reads that wait for each other), "uncertain" (it was faster than
+  /// the rates allow: they are not known well enough); empty: not known.
   std::string cache_limit{};
-  /// Then what moves between the last level cache and those before it; gains are of these.
+  /// Then what moves between the last level cache and those before it.
   Movement inner{}, inner_reordered{};
+  std::string order{};  ///< the serving plan's steps that order rows; empty: as they are stored
+  /// Rows in that order, and what moves then before the last level cache; limits and gains are of
+  /// these.
+  Movement served{}, inner_served{};
+  double baseline_ms = 0;  ///< plain CSR's default kernel beside measured_ms; 0: not known
+  /// The fastest trial with rows in Explanation::reordered_by's order; 0: there was none.
+  double reordered_ms = 0;
 };
 
 /// Where a request's time went, on the server. Phases that did not happen are 0.
@@ -384,10 +392,10 @@ struct Timings {
   std::chrono::nanoseconds setup{};  ///< disk, memory, libraries, attempts that failed
 };
 
-/// Where the time of the products with a matrix goes; those of the last minutes weigh most.
+/// Where the time of the last products with a matrix went, eight of them at most.
 struct RequestTimes {
-  double requests = 0;    ///< how many, weighed so; 0: there was none
-  Timings mean;           ///< of one of them
+  double requests = 0;    ///< how many; 0: there was none
+  Timings mean;           ///< of those in the middle by their duration, half of them
   std::string transport;  ///< how most of their bytes came and went, as SlowRequest's
   std::string finding;    ///< what most of it is, and what helps: sentences
 };

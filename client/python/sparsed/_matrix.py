@@ -328,9 +328,9 @@ class Matrix(Nonzeros, SparseProducts):
         return Report(self._json("sparsed_matrix_features"), f"pattern of {self.name}")
 
     def explain(self, k: int = 0, device: str | None = None) -> Report:
-        """What limits products of width k (0: 128) on a device ("cpu", "cuda:0"; None: the one that
-        serves), and what another order of rows could gain. Seconds, if the matrix is large. Prints
-        as `sparsectl explain` does."""
+        """What limits products of width k (0: that of most of the last ones, 128 where there were
+        none) on a device ("cpu", "cuda:0"; None: the one that serves), and what another order of
+        rows could gain. Seconds, if the matrix is large. Prints as `sparsectl explain` does."""
         k = _numbers.count(k, "k", least=0)
         name = None if device is None else c_name(device, "device")
         explained = self._json("sparsed_matrix_explain", k, name)

@@ -183,6 +183,19 @@ const state = (name) => pill(name.toLowerCase(), STATES[name]);
 const codeKind = (name) => name === 'OK' ? 'good' :
     ['INTERNAL', 'UNKNOWN', 'DATA_LOSS', 'UNAVAILABLE'].includes(name) ? 'bad' : 'warn';
 
+/** A request's matrix, where it is about one: "alice~web" is alice's. */
+const OF_MATRICES = ['spmm', 'sddmm', 'spgemm', 'chain', 'upload', 'update_values', 'download',
+                     'prepare', 'share', 'explain'];
+function subjectOf(row) {
+  if (!row.matrix) return NONE;
+  if (!OF_MATRICES.includes(row.op)) return row.matrix;
+  const mark = row.matrix.indexOf('~');
+  const of = mark < 0 ? {tenant: row.tenant, name: row.matrix} :
+      {tenant: row.matrix.slice(0, mark), name: row.matrix.slice(mark + 1)};
+  return h('a', {href: address('matrix', of),
+                 'data-key': `${row.op}-${row.ended || row.seconds}-${row.matrix}`}, row.matrix);
+}
+
 function matrixLink(row, text) {
   return h('a', {href: address('matrix', {tenant: row.tenant, name: row.name}),
                  'data-key': `${row.tenant}~${row.name}`}, text || row.name);
@@ -206,15 +219,14 @@ function legend(parts) {
 
 /**
  * `columns`: title, cell(row) -> node or text; right, class. The first cell heads its row.
- * `below(row)`: what goes on in a line of its own, or ''.
+ * `below(row)`: a <tr> that goes on in a line of its own, or null.
  */
-function plainTable(caption, columns, rows, empty, below = () => '') {
+function plainTable(caption, columns, rows, empty, below = () => null) {
   const table = h('table', {},
     h('caption', {class: 'hidden-text'}, caption),
     h('thead', {}, h('tr', {}, columns.map((column) =>
       h('th', {scope: 'col', class: classOf(column)}, column.title)))),
-    h('tbody', {}, rows.flatMap((row) => [tableRow(columns, row), below(row) ?
-      h('tr', {class: 'below'}, h('td', {colspan: columns.length}, below(row))) : null])));
+    h('tbody', {}, rows.flatMap((row) => [tableRow(columns, row), below(row)])));
   if (rows.length === 0) return h('p', {class: 'empty'}, empty);
   return scrollable(caption, table);
 }
@@ -731,6 +743,7 @@ function matrix(parameters) {
   const drawn = [];
   let shown = '';
   const orderText = h('p', {class: 'empty'});
+  let square = false;
   const showPictures = (layout) => {
     const key = layout ? layout.recipe : 'none';
     if (shown === key) return;
@@ -739,7 +752,7 @@ function matrix(parameters) {
     drawn.push(new Picture(which, 'As it was uploaded'));
     if (layout) {
       drawn.push(new Picture({...which, recipe: layout.recipe},
-          `Rows in the order of ${layout.recipe}`));
+          `${square ? 'Rows and columns' : 'Rows'} in the order of ${layout.recipe}`));
     }
     pictures.replaceChildren(...drawn.map((picture) => picture.element));
     drawn.forEach((picture) => picture.load().catch(showFailure));
@@ -800,6 +813,7 @@ function matrix(parameters) {
         features ? ['Empty rows', percent(features.empty_rows)] : null,
         ['Pattern', h('span', {class: 'mono', title: row.pattern}, row.pattern.slice(0, 16))],
       ]));
+      square = row.rows === row.cols;
       const reordered = row.layouts.filter((layout) => layout.reordered);
       // That of the plan that requests use, else of another signature's.
       const plansOf = (layout) => row.plans.filter((plan) => plan.recipe === layout.recipe);
@@ -830,9 +844,12 @@ function matrix(parameters) {
 /** What the order of the second picture is for, or why there is none. */
 function orderNote(row, layout, plans) {
   if (layout) {
+    // So that what the order brought together is seen in one place.
+    const columns = row.rows === row.cols ?
+        ' It is one of rows; the picture has the columns in it, too.' : '';
     return plans.length > 0 ?
-      `The second order serves ${plans.map((plan) => plan.class).join(', ')}.` :
-      'No plan uses the second order now.';
+      `The second order serves ${plans.map((plan) => plan.class).join(', ')}.${columns}` :
+      `No plan uses the second order now.${columns}`;
   }
   if (row.plans.length === 0) return 'No order of the rows was tried yet.';
   return 'No reordering of its rows won: plans that read them take them as they were uploaded.';
@@ -840,7 +857,10 @@ function orderNote(row, layout, plans) {
 
 /** Where the time of a matrix's products goes. */
 function timeCard(time) {
-  return card('Where the time goes', h('p', {}, `On average a product took ${
+  return card('Where the time goes', h('p', {}, `${
+    time.products < 2 ? 'The last product took' : time.products < 4 ?
+      `The last ${time.products} products took on average` :
+      `Of the last ${time.products} products those in the middle took`} ${
     seconds(time.seconds)}${time.transport ? ` (transport: ${time.transport})` : ''}. `,
     time.finding), phases(time, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
       time.phases[phase] ? seconds(time.phases[phase]) : NONE])));
@@ -866,7 +886,7 @@ function preparations() {
       {title: 'State', cell: (row) => state(row.state)},
       {title: 'Nonzeros', right: true, class: 'middle', cell: (row) => count(row.nnz)},
       {title: 'Stage', cell: (row) => row.stage || NONE},
-      {title: 'Done', cell: (row) => row.total > 0 ? [h('progress',
+      {title: 'Done', class: 'done', cell: (row) => row.total > 0 ? [h('progress',
         {max: row.total, value: row.done, 'aria-label': `${row.done} of ${row.total}`}),
         h('span', {class: 'dim num'}, ` ${row.done} of ${row.total}`)] : NONE},
       {title: 'So far', right: true, class: 'middle', cell: (row) => seconds(row.seconds)},
@@ -887,10 +907,11 @@ function preparations() {
 
 const PHASES = ['queue', 'receive', 'setup', 'to_device', 'kernel', 'from_device', 'send'];
 const phaseLegend = () => legend(PHASES.map((phase) => [phase.replace('_', ' ')]));
+const partsOf = (row) => PHASES.map((phase) => [phase, row.phases[phase] || 0]);
+const phaseText = (row) => partsOf(row).filter(([, value]) => value > 0)
+  .map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
 function phases(row, small = true) {
-  const parts = PHASES.map((phase) => [phase, row.phases[phase] || 0]);
-  const text = parts.filter(([, value]) => value > 0)
-    .map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
+  const parts = partsOf(row), text = phaseText(row);
   if (!text) return NONE;
   const sum = Math.max(row.seconds, parts.reduce((all, [, value]) => all + value, 0));
   return h('span', {title: text}, stack(parts, sum, small),
@@ -901,30 +922,41 @@ const asked = (row) =>
 
 const REQUEST_COLUMNS = [
   {title: 'Operation', class: 'brief', cell: (row) => row.op},
-  {title: 'Matrix or buffer', class: 'wrap', cell: (row) => row.matrix || NONE},
+  {title: 'Matrix or buffer', class: 'subject', cell: subjectOf},
   {title: 'Parameters', class: 'middle', cell: asked},
   {title: 'Took', right: true, cell: (row) => seconds(row.seconds)},
   {title: 'Phases', class: 'middle', cell: phases},
   {title: 'Plan', class: 'wide plan', cell: (row) => row.plan ? planText(row.plan) : NONE},
-  {title: 'In', right: true, class: 'wide',
+  {title: 'In', right: true, class: 'widest',
    cell: (row) => row.bytes_in ? bytes(row.bytes_in) : NONE},
-  {title: 'Out', right: true, class: 'wide',
+  {title: 'Out', right: true, class: 'widest',
    cell: (row) => row.bytes_out ? bytes(row.bytes_out) : NONE},
-  {title: 'Transport', class: 'wide', cell: (row) => row.transport || NONE},
-  {title: 'Tenant', class: 'wide', cell: (row) => row.tenant},
+  {title: 'Transport', class: 'widest', cell: (row) => row.transport || NONE},
+  {title: 'Tenant', class: 'widest', cell: (row) => row.tenant},
   {title: 'Ended', right: true, class: 'middle', cell: (row) => clock(row.ended)},
   {title: 'Result', cell: (row) => pill(row.code === 'OK' ? 'OK' : 'failed', codeKind(row.code))},
 ];
-/** What was wrong, below: codes and sentences are wider than a column. */
 const requestTable = (caption, rows) =>
-    plainTable(caption, REQUEST_COLUMNS, rows, 'none yet', (row) => row.code === 'OK' ? '' :
-      [pill(row.code, codeKind(row.code)), ' ', row.message].filter(Boolean));
+    plainTable(caption, REQUEST_COLUMNS, rows, 'none yet', belowRequest);
+/** What was wrong: codes and sentences are wider than a column. On a phone, what has no column. */
+function belowRequest(row) {
+  const text = phaseText(row);
+  const more = [asked(row), row.plan].filter((one) => one && one !== NONE).join(', ');
+  const onPhone = text || more ? h('div', {class: 'on-phone'}, text ? phases(row) : null,
+    h('div', {'aria-hidden': text ? 'true' : undefined}, [more, text].filter(Boolean).join(': '))) :
+    null;
+  const failure = row.code === 'OK' ? null :
+    h('div', {}, [pill(row.code, codeKind(row.code)), ' ', row.message].filter(Boolean));
+  if (!onPhone && !failure) return null;
+  return h('tr', {class: failure ? 'below' : 'below on-phone'},
+           h('td', {colspan: REQUEST_COLUMNS.length}, failure, onPhone));
+}
 
 function requests() {
   const running = h('div', {}), slowest = h('div', {}), recent = h('div', {});
   const IN_FLIGHT = [
     {title: 'Operation', cell: (row) => row.op},
-    {title: 'Matrix or buffer', class: 'wrap', cell: (row) => row.matrix || NONE},
+    {title: 'Matrix or buffer', class: 'wrap', cell: subjectOf},
     {title: 'Parameters', cell: asked},
     {title: 'Since', right: true, cell: (row) => seconds(row.seconds)},
     {title: 'It is', cell: (row) => row.activity},
@@ -1136,6 +1168,8 @@ function open() {
   showTabs(view);
   current = make(parameters);
   $('main').replaceChildren(current.element);
+  const tab = $('tabs').querySelector('[aria-current]');
+  if (tab) tab.scrollIntoView({block: 'nearest', inline: 'nearest'});  // on a phone not all fit
   // So that views are not taller than they are when data is there.
   $('main').focus({preventScroll: true});
   window.scrollTo(0, 0);
@@ -1209,7 +1243,15 @@ function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const target = event.target;
   if (target.matches('input, select, textarea')) {
-    if (event.key === 'Escape') target.blur();
+    if (event.key !== 'Escape') return;
+    if (target.type === 'search') {
+      event.preventDefault();  // some browsers empty it, and tell nobody
+      if (target.value) {
+        target.value = '';
+        target.dispatchEvent(new Event('input'));
+      }
+    }
+    target.blur();
     return;
   }
   if ($('sign-in').open || $('keys').open) return;
