@@ -75,6 +75,7 @@ void AddResult(const LoadResult& result, Json& json) {
                {"warmup_seconds", result.warmup_seconds},
                {"unsteady_seconds", result.unsteady_seconds},
                {"windows", result.windows},
+               {"not_begun", result.not_begun},
                {"interval", PartOrNull(result.interval)},
                {"kernel_interval", PartOrNull(result.kernel.interval)},
                {"machine_variation", result.machine},
@@ -118,6 +119,7 @@ std::vector<std::string> Cells(std::string name, const LatencyHistogram& times, 
   return cells;
 }
 
+std::string CountedRequests(int64_t count) { return Counted(count, "request", "requests"); }
 std::string WereRequests(int64_t count) { return Counted(count, "request was", "requests were"); }
 
 /// Where it is not known what it takes.
@@ -146,10 +148,11 @@ std::string UnsteadyRemark(const BenchArguments& arguments, const LoadResult& re
 /// What the numbers do not say.
 std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
   std::string text = UnsteadyRemark(arguments, result);
-  if (arguments.load.rate > 0 && result.rate < 0.98 * arguments.load.rate) {
+  if (result.not_begun > 0) {
     text += fmt::format(
-        "note    {:.1f} requests a second were due, which is more than {} at once could bring: "
-        "latencies grow for as long as it runs\n",
+        "note    {} that {} due had not begun in the end: {:.1f} a second are more than {} at once "
+        "could bring, and latencies grow for as long as it runs\n",
+        CountedRequests(result.not_begun), result.not_begun == 1 ? "was" : "were",
         arguments.load.rate, arguments.load.workers);
   }
   if (!arguments.load.schedule.empty() && result.waited.Quantile(0.99) > kLate) {
@@ -189,23 +192,24 @@ std::string Heading(const BenchArguments& arguments, const Json& json, const Loa
   if (!arguments.load.schedule.empty()) {
     return fmt::format(
         "replay  {}{}, {} of {} requests\n"
-        "ran     {} requests in {:.2f} s\n",
+        "ran     {} in {:.2f} s\n",
         arguments.replay,
         arguments.speed == 1 ? "" : fmt::format(" at {} x its speed", arguments.speed),
         Count(static_cast<int64_t>(arguments.load.schedule.size())),
-        Count(json["recorded"].get<int64_t>()), Count(result.latency.count()), result.seconds);
+        Count(json["recorded"].get<int64_t>()), CountedRequests(result.latency.count()),
+        result.seconds);
   }
   const bool sparse = arguments.bench.operation == Operation::kSpgemm;
   return fmt::format(
       "{}  {}{}{} {}, {}, operands and results: {}\n"
       "plan    {}\n"
-      "ran     {} requests in {}\n",
+      "ran     {} in {}\n",
       arguments.bench.name, arguments.operation, arguments.bench.transpose ? "^T" : "",
       sparse ? "" : fmt::format(" K={}", arguments.bench.k), json["type"].get<std::string>(),
       arguments.load.rate > 0 ? fmt::format("{} due each second", arguments.load.rate)
                               : fmt::format("{} at once", arguments.load.workers),
-      Name(result.transport), json["plan"].get<std::string>(), Count(result.latency.count()),
-      TimeText(arguments, result));
+      Name(result.transport), json["plan"].get<std::string>(),
+      CountedRequests(result.latency.count()), TimeText(arguments, result));
 }
 
 std::string ToText(const BenchArguments& arguments, const Json& json, const LoadResult& result) {
@@ -327,7 +331,7 @@ absl::StatusOr<Report> Replay(const Client& client, BenchArguments arguments) {
   std::string notes;
   for (const auto& [why, count] : log->left_out) {
     recorded += count;
-    notes += fmt::format("note    {} left out, as they {}\n", WereRequests(count), why);
+    notes += fmt::format("note    {} left out, which {}\n", WereRequests(count), why);
   }
   for (const auto& [name, count] : (*requests)->missing()) {
     notes += fmt::format("note    {} left out: there is no matrix named '{}' here\n",

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,6 +23,10 @@ using Seconds = std::chrono::duration<double>;
 constexpr int64_t kWindowRequests = 8;
 /// Of fewer nothing is known. So many are left out at once.
 constexpr size_t kLeastWindows = 20, kMostParts = 16;
+/// Who waits looks so often whether it is over.
+constexpr std::chrono::milliseconds kAtOnce{50};
+/// What begins so much later than it is due is in time.
+constexpr std::chrono::milliseconds kInTime{5};
 
 std::array<std::chrono::nanoseconds, kLoadPhases.size()> PhasesOf(const Timings& t) {
   return {t.receive, t.queue, t.setup, t.to_device, t.kernel, t.from_device, t.send, t.total};
@@ -84,8 +89,15 @@ struct Numbers {
     const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
     return cli::Agree(MedianOf({all.begin(), middle}), MedianOf({middle, all.end()}), precision);
   }
-  void Drop(size_t count) {
-    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+  /// Takes the first ones out.
+  std::vector<double> Take(size_t count) {
+    const auto end = all.begin() + static_cast<std::ptrdiff_t>(count);
+    std::vector<double> first(all.begin(), end);
+    all.erase(all.begin(), end);
+    return first;
+  }
+  void Append(const std::vector<double>& others) {
+    all.insert(all.end(), others.begin(), others.end());
   }
 };
 
@@ -129,31 +141,89 @@ class Load {
       window_begun_ = begun_;
     }
     std::vector<std::thread> workers;
-    for (int worker = 0; worker < options_.workers; ++worker) {
-      workers.emplace_back([this, worker] { Work(worker); });
+    {
+      const MutexLock lock(turn_mutex_);
+      places_.clear();
+      for (int worker = 0; worker < options_.workers; ++worker) places_.emplace_back();
+      idle_.clear();
     }
-    Measure();
+    for (int worker = 0; worker < options_.workers; ++worker) {
+      workers.emplace_back([this, worker] { closed() ? Work(worker) : WorkWhenGiven(worker); });
+    }
+    if (closed()) {
+      Measure();
+    } else if (scheduled()) {
+      MeasureSchedule();
+    } else {
+      MeasureRate();
+    }
     ended_ = true;
+    {
+      const MutexLock lock(turn_mutex_);
+      for (Place& place : places_) place.was_given.NotifyOne();
+    }
     for (std::thread& worker : workers) worker.join();
   }
 
   void Work(int worker) {
-    while (!Ended()) {
-      const int64_t number = next_++;
-      Clock::time_point due = Clock::now();
-      if (scheduled()) {
-        if (number >= static_cast<int64_t>(options_.schedule.size())) return;
-        due = begun_ + options_.schedule[static_cast<size_t>(number)];
-      } else if (options_.rate > 0) {
-        due = begun_ + std::chrono::duration_cast<Clock::duration>(
-                           Seconds(static_cast<double>(number) / options_.rate));
+    while (!Ended()) Request(worker, {next_++, Clock::now()});
+  }
+
+  /// A request, and when it begins.
+  struct Due {
+    int64_t number = 0;
+    Clock::time_point at;
+  };
+  void Request(int worker, const Due& due) {
+    const Clock::duration waited = Clock::now() - due.at;
+    const absl::StatusOr<LoadSample> sample = request_(worker, due.number);
+    Record(sample, waited, Clock::now() - due.at);
+    ++done_;
+  }
+
+  void WorkWhenGiven(int worker) {
+    while (true) {
+      Due due;
+      {
+        const MutexLock lock(turn_mutex_);
+        Place& place = places_[static_cast<size_t>(worker)];
+        idle_.push_back(worker);
+        became_idle_.NotifyOne();
+        while (!place.given && !Ended()) place.was_given.WaitFor(turn_mutex_, kAtOnce);
+        if (!place.given) return;
+        due = *std::exchange(place.given, std::nullopt);
       }
-      if (!SleepUntil(due)) return;
-      const Clock::duration waited = Clock::now() - due;
-      const absl::StatusOr<LoadSample> sample = request_(worker, number);
-      Record(sample, waited, Clock::now() - due);
-      ++done_;
+      Request(worker, due);
     }
+  }
+
+  /// The next one; none: all that are scheduled were given.
+  std::optional<Due> NextDue() const {
+    Seconds since(static_cast<double>(next_ - first_) / std::max(options_.rate, 1e-9));
+    if (scheduled()) {
+      if (next_ >= static_cast<int64_t>(options_.schedule.size())) return std::nullopt;
+      since = options_.schedule[static_cast<size_t>(next_)];
+    }
+    return Due{next_, begun_ + std::chrono::duration_cast<Clock::duration>(since)};
+  }
+
+  /// Gives workers what is due, each when it is and one is idle, until `enough_`.
+  void GiveOut() {
+    while (const std::optional<Due> due = NextDue()) {
+      if (!SleepUntil(due->at)) return;
+      const MutexLock lock(turn_mutex_);
+      while (idle_.empty() && !enough_ && !Ended()) became_idle_.WaitFor(turn_mutex_, kAtOnce);
+      if (idle_.empty()) return;
+      Place& place = places_[static_cast<size_t>(idle_.back())];
+      idle_.pop_back();
+      place.given = due;
+      place.was_given.NotifyOne();
+      ++next_;
+    }
+  }
+  /// Until all that were given out have ended.
+  void WaitForThem() const {
+    while (!Ended() && done_ < next_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
   bool scheduled() const { return !options_.schedule.empty(); }
@@ -162,8 +232,7 @@ class Load {
 
   /// False if it is over before that.
   bool SleepUntil(Clock::time_point due) const {
-    constexpr std::chrono::milliseconds kAtOnce{50};
-    while (!Ended()) {
+    while (!enough_ && !Ended()) {
       const auto now = Clock::now();
       if (now >= due) return true;
       std::this_thread::sleep_until(std::min<Clock::time_point>(due, now + kAtOnce));
@@ -226,36 +295,82 @@ class Load {
       if (took < least) continue;
       const MutexLock lock(mutex_);
       const bool over = options_.seconds > 0
-                            ? measured_ + took.count() >= options_.seconds
+                            ? Measured(now) + (closed() ? took.count() : 0) >= options_.seconds
                             : Seconds(now - first_begun_).count() >= options_.most_seconds;
       if (window_.latency.count() >= requests || over) return;
       if (!window_.empty() && took.count() >= options_.longest_window) return;
     }
   }
 
+  /// Seconds of --seconds: at a rate by the clock, else those of the windows.
+  double Measured(Clock::time_point now) const {
+    return closed() ? measured_ : Seconds(now - begun_).count();
+  }
+
   /// All that is scheduled, from the first to the last.
   void MeasureSchedule() {
-    while (!Ended() && done_ < static_cast<int64_t>(options_.schedule.size())) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    GiveOut();
+    WaitForThem();
     Keep(TakeWindow());
     over_ = true;
   }
 
+  /// At the rate for a while; what that leaves is waited for, and then it counts.
+  void MeasureRate() {
+    const Seconds window(options_.window);
+    AtTheRate([&] { FillWindow(5 * window, 2); });
+    WaitForThem();
+    TakeWindow();
+    warmup_ += Seconds(Clock::now() - begun_).count();
+    first_ = next_;
+    begun_ = Clock::now();
+    {
+      const MutexLock lock(mutex_);
+      window_begun_ = begun_;
+    }
+    Clock::time_point end;
+    AtTheRate([&] {
+      do {
+        FillWindow(window, kWindowRequests);
+        Keep(TakeWindow());
+      } while (!Ended() && !Enough());
+      end = Clock::now();
+    });
+    // A little later than due is in time.
+    const double due = options_.rate * Seconds(end - kInTime - begun_).count();
+    not_begun_ = std::max<int64_t>(0, static_cast<int64_t>(due) + 1 - (next_ - first_));
+    // What began is to end: otherwise the slowest were left out.
+    WaitForThem();
+    std::unique_ptr<Window> last = TakeWindow();
+    if (parts_.empty()) {
+      Keep(std::move(last));
+    } else if (!last->empty()) {
+      parts_.back()->Add(*last);
+    }
+    over_ = true;
+  }
+
+  template <typename Wait>
+  void AtTheRate(const Wait& wait) {
+    enough_ = false;
+    std::thread dispatcher([this] { GiveOut(); });
+    wait();
+    enough_ = true;
+    became_idle_.NotifyOne();
+    dispatcher.join();
+  }
+
   void Measure() {
-    if (scheduled()) return MeasureSchedule();
     const Seconds window(options_.window);
     FillWindow((parts_.empty() ? 5 : 0.5) * window, std::max<int64_t>(2, options_.workers));
     TakeWindow();
     warmup_ += Seconds(Clock::now() - begun_).count();
-    do {
-      FillWindow(window, kWindowRequests);
-      std::unique_ptr<Window> ended = TakeWindow();
-      // It was waited for until the time was over.
-      const bool none = ended->empty();
-      Keep(std::move(ended));
-      over_ = Ended() || none || Enough();
-    } while (!over_ && !closed());
+    FillWindow(window, kWindowRequests);
+    std::unique_ptr<Window> ended = TakeWindow();
+    // It was waited for until the time was over.
+    const bool none = ended->empty();
+    Keep(std::move(ended));
+    over_ = Ended() || none || Enough();
   }
 
   void Keep(std::unique_ptr<Window> window) {
@@ -283,7 +398,7 @@ class Load {
   }
 
   bool Enough() {
-    if (options_.seconds > 0) return measured_ >= options_.seconds;
+    if (options_.seconds > 0) return Measured(Clock::now()) >= options_.seconds;
     if (Seconds(Clock::now() - first_begun_).count() >= options_.most_seconds || Steady())
       return true;
     // The first may have been another time's: a clock that rose, a plan that was replaced. What
@@ -291,9 +406,9 @@ class Load {
     constexpr double kAnother = 0.05;
     if (parts_.size() > 1 && !Agree(kAnother)) {
       const Window& first = *parts_.front();
-      unsteady_ += first.seconds;
-      main_.Drop(first.windows);
-      kernel_.Drop(first.windows);
+      unsteady_main_.Append(main_.Take(first.windows));
+      unsteady_kernel_.Append(kernel_.Take(first.windows));
+      unsteady_.Add(first);
       parts_.pop_front();
     }
     return false;
@@ -302,15 +417,24 @@ class Load {
   absl::StatusOr<LoadResult> ResultLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     LoadResult result;
     result.warmup_seconds = warmup_;
-    result.unsteady_seconds = unsteady_;
-    result.interval = main_.median().interval;
-    result.kernel = kernel_.median();
     result.machine = Spread(loops_);
     result.steady = Steady();
     result.first_failure = first_failure_;
+    Numbers main = main_, kernel = kernel_;
     Window all;
     all.failed = window_.failed;
     for (const auto& part : parts_) all.Add(*part);
+    if (result.steady) {
+      result.unsteady_seconds = unsteady_.seconds;
+    } else {
+      // Where nothing became steady the last second is no better than the others.
+      main.Append(unsteady_main_.all);
+      kernel.Append(unsteady_kernel_.all);
+      all.Add(unsteady_);
+    }
+    result.interval = main.median().interval;
+    result.kernel = kernel.median();
+    result.not_begun = not_begun_;
     result.latency = all.latency;
     result.waited = all.waited;
     result.flops = all.flops;
@@ -319,9 +443,11 @@ class Load {
     result.failed = all.failed;
     result.plans = all.plans;
     result.transport = all.transport;
-    result.windows = static_cast<int>(main_.all.size());
-    result.rate = closed() ? main_.median().value
-                           : static_cast<double>(result.latency.count()) / result.seconds;
+    result.windows = static_cast<int>(main.all.size());
+    const auto count = static_cast<double>(result.latency.count());
+    // The time in which they were due is longer than until the last one ended.
+    if (options_.rate > 0) result.seconds = std::max(result.seconds, count / options_.rate);
+    result.rate = closed() ? main.median().value : count / result.seconds;
     if (result.latency.count() > 0) return result;
     return absl::UnknownError(first_failure_.empty()
                                   ? fmt::format("no request ended in {:.3g} s; measure for longer "
@@ -335,16 +461,29 @@ class Load {
   const std::atomic<bool>& stop_;
   LoadRequest request_;
   const Clock::time_point first_begun_ = Clock::now();
-  Clock::time_point begun_;  ///< these workers
+  Clock::time_point begun_;  ///< these workers; at a rate, what is measured
   bool over_ = false;
-  std::atomic<bool> ended_{false};
+  std::atomic<bool> ended_{false}, enough_{false};
+  int64_t first_ = 0, not_begun_ = 0;  ///< at a rate: the first one's number, since `begun_`
   std::atomic<int64_t> next_{0}, done_{0};
   /// The windows that count, each of them the sum of some that follow each other.
   std::deque<std::unique_ptr<Window>> parts_;
   std::vector<double> loops_;
   Numbers main_, kernel_;  ///< of each window: rate or median latency; nanoseconds
   double measured_ = 0;    ///< seconds, of windows that were dropped, too
-  double warmup_ = 0, unsteady_ = 0;
+  double warmup_ = 0;
+  Window unsteady_;  ///< what was taken out of them, with its numbers
+  Numbers unsteady_main_, unsteady_kernel_;
+
+  /// What a worker is given.
+  struct Place {
+    std::optional<Due> given;
+    CondVar was_given;
+  };
+  Mutex turn_mutex_;
+  CondVar became_idle_;
+  std::vector<int> idle_ ABSL_GUARDED_BY(turn_mutex_);     ///< the one that ended last at the back
+  std::deque<Place> places_ ABSL_GUARDED_BY(turn_mutex_);  ///< by worker
 
   mutable Mutex mutex_;
   Window window_ ABSL_GUARDED_BY(mutex_);

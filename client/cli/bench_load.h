@@ -21,15 +21,18 @@ namespace sparsed::cli {
 
 struct LoadOptions {
   int workers = 1;  ///< requests in flight, at most
-  /// Requests a second, begun when they are due whether others have ended or not; 0: each worker's
-  /// next one begins when its last one has ended.
+  /// Requests a second, begun when they are due whether others have ended or not, by the worker
+  /// that ended last of those that are idle: no more of them, and of their memory, are in use than
+  /// it takes. 0: each worker's next one begins when its last one has ended.
   double rate = 0;
   /// In the place of `rate`: when each is due, ascending, since the first. All of them are made and
   /// count, and then it ends.
   std::vector<std::chrono::nanoseconds> schedule = {};
   double seconds = 0;        ///< for so long; 0: until it is known
   double most_seconds = 60;  ///< and if it never is
-  double window = 0.1;  ///< seconds, at least; five of them are for warming up, half a one anew
+  /// Seconds, at least; five of them are for warming up, half a one anew. At a rate the warm-up has
+  /// that rate, and what is measured begins when all of its requests have ended.
+  double window = 0.1;
   double longest_window = 3;  ///< seconds, at most, where a request ends within them
   /// It is known when the 95 % confidence intervals of the windows' medians, of the rate (at a
   /// fixed rate: of the median latency) and of the kernel's time, are at most this part of them to
@@ -63,7 +66,7 @@ bool Agree(const Median& a, const Median& b, double precision);
 
 struct LoadResult {
   /// Requests a second: the windows' median, or at a rate or by a schedule all of them over the
-  /// time.
+  /// time in which they were due, or until the last of them ended if that is later.
   double rate = 0;
   /// Half the width of its 95 % confidence interval, or of the median latency's at a rate, as a
   /// part of it; infinite if it is not known.
@@ -71,12 +74,15 @@ struct LoadResult {
   Median kernel;  ///< nanoseconds: of the windows' means
   /// At a rate or by a schedule: from when each was due until it began.
   LatencyHistogram waited;
+  int64_t not_begun = 0;     ///< at a rate: that were due, and had not begun in the end
   double flops = 0;          ///< of all
   LatencyHistogram latency;  ///< the caller's; at a rate from when a request was due
   std::array<LatencyHistogram, kLoadPhases.size()> phases;  ///< the server's
   double seconds = 0;                                       ///< that were measured
-  double warmup_seconds = 0;    ///< before each window, connecting and all, which are left out
-  double unsteady_seconds = 0;  ///< of windows that are left out as later ones were unlike them
+  double warmup_seconds = 0;  ///< before each window, connecting and all, which are left out
+  /// Of windows that are left out as later ones were unlike them; 0 where nothing became steady,
+  /// and all of them count.
+  double unsteady_seconds = 0;
   int windows = 0;
   /// How much this machine's own speed differed between windows: half of what is between a tenth
   /// and nine tenths of the times of a loop that does nothing else, as a part of their median; 0 of

@@ -28,12 +28,14 @@ using Findings = std::vector<Finding>;
 /// A sparsed of this machine, as far as this user may see it.
 struct RunningServer {
   std::string pid;
-  std::vector<int> ports;  ///< where it listens; empty: that is not to be seen
+  std::vector<int> ports;  ///< where it listens; empty: at none, or that is not to be seen
+  /// Paths of the Unix sockets at which it listens; likewise.
+  std::vector<std::string> sockets = {};
 };
 /// Those that run. `proc` is /proc.
 std::vector<RunningServer> RunningServers(const std::string& proc);
-/// The one that listens at "host:port", or the only one there is if none shows where it listens;
-/// null: it is none of them.
+/// The one that listens at "host:port" or "unix:PATH", or the only one there is if that does not
+/// show where it listens; null: it is none of them.
 const RunningServer* ServerAt(const std::string& address,
                               const std::vector<RunningServer>& servers);
 /// The folder of its --data-dir, by the catalog that it has open; none if it has none, or that is

@@ -134,29 +134,78 @@ std::vector<Listener> ListenersOf(const std::string& process) {
   return listeners;
 }
 
-/// Ports at which a process listens; none if that is not for this user to see.
-std::vector<int> PortsOf(const std::string& process) {
-  std::map<std::string, int> listeners;
-  for (const Listener& listener : ListenersOf(process)) listeners[listener.inode] = listener.port;
-  std::set<int> ports;
+/// Unix sockets that listen, as /proc/PID/net/unix has them: paths by inode.
+std::map<std::string, std::string> UnixListenersOf(const std::string& process) {
+  constexpr std::string_view kListens = "00010000";
+  std::map<std::string, std::string> listeners;
+  std::istringstream lines(ReadSmallFile(process + "/net/unix").value_or(""));
+  std::string line;
+  std::getline(lines, line);  // what the columns are
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    // number, references, protocol, flags, type, state, inode; then the path
+    std::array<std::string, 7> word;
+    for (std::string& next : word) words >> next;
+    std::string path;
+    std::getline(words >> std::ws, path);
+    if (word[3] == kListens && !path.empty() && path.front() != '@') listeners[word[6]] = path;
+  }
+  return listeners;
+}
+
+/// Inodes of the sockets that a process has; none if that is not for this user to see.
+std::set<std::string> SocketsOf(const std::string& process) {
+  std::set<std::string> inodes;
   for (const std::string& name : NamesIn(process + "/fd")) {
     std::error_code error;
     const std::string link = std::filesystem::read_symlink(process + "/fd/" + name, error).string();
     constexpr std::string_view kSocket = "socket:[";
     if (error || !link.starts_with(kSocket)) continue;
-    const auto found =
-        listeners.find(link.substr(kSocket.size(), link.size() - kSocket.size() - 1));
-    if (found != listeners.end()) ports.insert(found->second);
+    inodes.insert(link.substr(kSocket.size(), link.size() - kSocket.size() - 1));
   }
-  return {ports.begin(), ports.end()};
+  return inodes;
 }
 
-/// "process 17, at ports 7470 and 7471".
+/// Where a process listens, as far as this user may see it.
+RunningServer ServerOf(const std::string& proc, const std::string& pid) {
+  const std::string process = proc + "/" + pid;
+  const std::set<std::string> sockets = SocketsOf(process);
+  std::set<int> ports;
+  for (const Listener& listener : ListenersOf(process)) {
+    if (sockets.contains(listener.inode)) ports.insert(listener.port);
+  }
+  RunningServer server = {pid, {ports.begin(), ports.end()}};
+  for (const auto& [inode, path] : UnixListenersOf(process)) {
+    if (!sockets.contains(inode)) continue;
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::read_symlink(process + "/cwd", error);
+    server.sockets.push_back((folder / path).lexically_normal().string());
+  }
+  std::ranges::sort(server.sockets);
+  return server;
+}
+
+/// "process 17, at ports 7470, 7471 and unix:/run/sparsed.sock".
 std::string TextOf(const RunningServer& server) {
-  return server.ports.empty()
-             ? fmt::format("process {}", server.pid)
-             : fmt::format("process {}, at port{} {}", server.pid,
-                           server.ports.size() == 1 ? "" : "s", fmt::join(server.ports, ", "));
+  std::string text = fmt::format("process {}", server.pid);
+  if (!server.ports.empty()) {
+    text += fmt::format(", at port{} {}", server.ports.size() == 1 ? "" : "s",
+                        fmt::join(server.ports, ", "));
+  }
+  for (const std::string& path : server.sockets) {
+    text +=
+        fmt::format("{} unix:{}",
+                    server.ports.empty() && path == server.sockets.front() ? ", at" : " and", path);
+  }
+  return text;
+}
+
+/// The path of "unix:PATH" or "unix:///PATH", as a running server's.
+std::string SocketOf(std::string_view address) {
+  address.remove_prefix(std::string_view("unix:").size());
+  if (address.starts_with("///")) address.remove_prefix(2);
+  std::error_code error;
+  return std::filesystem::absolute(address, error).lexically_normal().string();
 }
 
 /// Of "host:port"; 0 of any other address.
@@ -273,7 +322,7 @@ bool Refuses(const absl::Status& status) {
 std::vector<RunningServer> RunningServers(const std::string& proc) {
   std::vector<RunningServer> servers;
   for (const std::string& pid : Processes(proc, "sparsed")) {
-    servers.push_back({pid, PortsOf(proc + "/" + pid)});
+    servers.push_back(ServerOf(proc, pid));
   }
   return servers;
 }
@@ -281,11 +330,15 @@ std::vector<RunningServer> RunningServers(const std::string& proc) {
 const RunningServer* ServerAt(const std::string& address,
                               const std::vector<RunningServer>& servers) {
   const int port = PortOf(address);
+  const std::string socket = IsUnix(address) ? SocketOf(address) : "";
   for (const RunningServer& server : servers) {
     if (port > 0 && std::ranges::find(server.ports, port) != server.ports.end()) return &server;
+    if (std::ranges::find(server.sockets, socket) != server.sockets.end()) return &server;
   }
-  return servers.size() == 1 && (port == 0 || servers.front().ports.empty()) ? &servers.front()
-                                                                             : nullptr;
+  if (servers.size() != 1) return nullptr;
+  const RunningServer& only = servers.front();
+  const bool hidden = only.ports.empty() && only.sockets.empty();
+  return hidden || (port == 0 && only.sockets.empty()) ? &only : nullptr;
 }
 
 std::optional<std::string> DataFolderOf(const std::string& proc, const RunningServer& server) {

@@ -179,6 +179,14 @@ bool IsMostlyOffsets(int64_t rows, int64_t entries) {
   return rows > kCheapRows && rows / 1000 > entries;
 }
 
+std::string OffsetsNote(int64_t rows, int64_t entries) {
+  return fmt::format(
+      "{} rows for {} {}: the offsets of the rows take {} here, and many times that on the server "
+      "while it is prepared",
+      rows, entries, entries == 1 ? "entry" : "entries",
+      Bytes(rows * static_cast<int64_t>(sizeof(int64_t))));
+}
+
 absl::StatusOr<MatrixFile> Built(CsrBuilder& builder, MatrixShape shape, ValueType type,
                                  int first_index, std::string_view file) {
   const int64_t entries = builder.entries();
@@ -187,11 +195,7 @@ absl::StatusOr<MatrixFile> Built(CsrBuilder& builder, MatrixShape shape, ValueTy
   MatrixFile read;
   read.matrix = *std::move(matrix);
   if (IsMostlyOffsets(shape.rows, entries)) {
-    read.notes.push_back(
-        fmt::format("{} rows for {} {}: the offsets of the rows take {}, here and "
-                    "on the server",
-                    shape.rows, entries, entries == 1 ? "entry" : "entries",
-                    Bytes(shape.rows * static_cast<int64_t>(sizeof(int64_t)))));
+    read.notes.push_back(OffsetsNote(shape.rows, entries));
   }
   read.duplicates = entries - read.matrix.nnz();
   std::visit([&read](const auto& values) { Describe(values, read); }, read.matrix.values);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,6 +48,9 @@ struct ReadOptions {
   std::optional<int> weight_column;
 
   int64_t max_dimension = kMaxDimension;
+  /// Told of a Matrix Market file whose header wants far more memory than its entries, before that
+  /// is taken; one of the file's notes.
+  std::function<void(const std::string& note)> announce = {};
 };
 
 /// A file that was read.
@@ -72,6 +76,8 @@ std::vector<std::string> Sentences(const MatrixFile& file);
 
 /// Whether nearly all of its memory, and not little, would be the offsets of rows without entries.
 bool IsMostlyOffsets(int64_t rows, int64_t entries);
+/// The note on one that is.
+std::string OffsetsNote(int64_t rows, int64_t entries);
 
 /// For readers: the matrix of all entries, `first_index` being the number of the file's first row
 /// in messages, and what there is to be told of its values. The messages name the file.

@@ -138,6 +138,9 @@ class Reader {
     }
     size_ = {*rows, *cols, *entries};
     if (banner_.array) size_.entries = ArrayEntries();
+    if (options_.announce && IsMostlyOffsets(size_.rows, size_.entries)) {
+      options_.announce(OffsetsNote(size_.rows, size_.entries));
+    }
     return absl::OkStatus();
   }
 

@@ -153,7 +153,7 @@ absl::StatusOr<Line> ReadLine(std::string_view text) {
   } else if (*op == "spgemm") {
     line.kind.operation = Operation::kSpgemm;
   } else {
-    line.why_not = fmt::format("are no products: {}", *op);
+    line.why_not = fmt::format("made no product: {}", *op);
     return line;
   }
   // What did not come to a kernel says nothing of what one takes; what was too much does.
@@ -216,7 +216,7 @@ absl::StatusOr<RequestLog> ReadRequestLog(const std::string& path, std::string_v
     if (!line.ok()) return lines->Error(std::string(line.status().message()));
     if (!line->product && line->why_not.empty()) continue;
     if (!tenant.empty() && line->tenant != tenant) {
-      ++log.left_out["are of other tenants"];
+      ++log.left_out["came from another tenant"];
       continue;
     }
     if (!line->product) {
@@ -233,7 +233,7 @@ absl::StatusOr<RequestLog> ReadRequestLog(const std::string& path, std::string_v
   }
   if (!lines->status().ok()) return lines->status();
   if (log.requests.empty()) {
-    return absl::NotFoundError(
+    return absl::InvalidArgumentError(
         fmt::format("{} has no products that could be made again{}", lines->name(),
                     tenant.empty() ? "" : fmt::format(" of tenant {}", tenant)));
   }

@@ -50,7 +50,7 @@ std::string RequestLine(const SlowRequest& request);
 
 /// Reads a log, compressed or not; "-": standard input. `tenant`: of it alone, unless empty. Lines
 /// of other events are passed over. INVALID_ARGUMENT with file and line for what is none;
-/// NOT_FOUND if there is no product in it.
+/// INVALID_ARGUMENT if there is no product in it.
 absl::StatusOr<RequestLog> ReadRequestLog(const std::string& path, std::string_view tenant);
 
 /// When each of these, as they arrived, is due at that multiple of the recording's speed, since the

@@ -203,13 +203,16 @@ Json TopJson(const ServerInfo& server, const Look* before, const Look& now) {
 
 std::string TopText(const Json& page, int lines) {
   const auto uptime = std::chrono::duration<double>(page["uptime_seconds"].get<double>());
+  // Of the operations below, as of the same moment and without status calls.
+  int64_t in_flight = 0;
+  for (const Json& of : page["operations"]) in_flight += of["in_flight"].get<int64_t>();
   const std::string heading = fmt::format(
       "sparsed {}, up {}; {} of {}, {}\n"
       "{} in flight, {}; rates of the last {:.1f} s\n",
       page["version"].get<std::string>(),
       Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(uptime)),
       Counted(page["matrices"], "matrix", "matrices"), Counted(page["patterns"], "pattern"),
-      Counted(page["buffers"], "buffer"), Counted(page["requests_in_flight"], "request"),
+      Counted(page["buffers"], "buffer"), Counted(in_flight, "request"),
       Counted(page["preparations_pending"], "preparation"), page["seconds"].get<double>());
 
   Table devices({"DEVICE", "BUSY SLOTS", "WAITING", "MEMORY IN USE", "OF", "KEPT", "SET ASIDE"},

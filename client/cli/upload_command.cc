@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -74,7 +75,13 @@ absl::StatusOr<std::vector<int32_t>> PartitionFor(const UploadArguments& argumen
 
 absl::StatusOr<Report> UploadOne(const Client& client, const UploadArguments& arguments,
                                  const std::string& path, UploadOptions options) {
-  absl::StatusOr<MatrixFile> file = ReadMatrixFile(path, arguments.read);
+  ReadOptions read = arguments.read;
+  std::string announced;
+  read.announce = [&announced](const std::string& note) {
+    announced = note;
+    fmt::print(stderr, "note    {}\n", note);
+  };
+  absl::StatusOr<MatrixFile> file = ReadMatrixFile(path, read);
   if (!file.ok()) return WithFlags(file.status(), arguments, path);
   if (!arguments.permutation.empty()) {
     const absl::StatusOr<std::vector<int32_t>> order =
@@ -105,7 +112,9 @@ absl::StatusOr<Report> UploadOne(const Client& client, const UploadArguments& ar
   if (!info.ok()) return info.status();
   Report report{ToJson(*info), fmt::format("uploaded {}: {}, in {} ({})\n", name, Summary(*info),
                                            Milliseconds(elapsed), Source(*file))};
-  for (const std::string& note : Sentences(*file)) report.text += fmt::format("note    {}\n", note);
+  for (const std::string& note : Sentences(*file)) {
+    if (note != announced) report.text += fmt::format("note    {}\n", note);
+  }
   AddNote(MissingCopies(*info), report);
   report.json["file"] = ToJson(*file);
   report.json["file"]["path"] = path;

@@ -196,6 +196,63 @@ TEST(Load, AtARateAStallIsFeltByAllThatWereDueInIt) {
   EXPECT_GE(slow, 10) << "percent of the requests waited";
 }
 
+TEST(Load, AtARateWhatTheWarmUpLeftIsWaitedFor) {
+  const std::atomic<bool> stop = false;
+  std::atomic<int> calls = 0;
+  // The first ones meet a cold server: requests pile up behind them.
+  const auto result = RunLoad({.workers = 16, .rate = 50, .seconds = 1},
+                              Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                                const bool cold = ++calls <= 16;
+                                std::this_thread::sleep_for(milliseconds(cold ? 1500 : 1));
+                                return Sample();
+                              }),
+                              stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_LT(result->latency.max(), milliseconds(1500)) << "a request of the warm-up counts";
+  EXPECT_GE(result->warmup_seconds, 1.5);
+  EXPECT_GE(result->latency.count(), 45);
+  EXPECT_LE(result->rate, 50.0001) << "no more than were due";
+}
+
+TEST(Load, AtARateTheWorkerThatEndedLastGoesOn) {
+  const std::atomic<bool> stop = false;
+  std::vector<std::atomic<int>> by(32);
+  const auto result = RunLoad({.workers = 32, .rate = 100, .seconds = 0.5},
+                              Once([&](int worker, int64_t) -> absl::StatusOr<LoadSample> {
+                                ++by[static_cast<size_t>(worker)];
+                                return Sample();
+                              }),
+                              stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  // One is enough; on a busy machine a few.
+  const auto used = std::ranges::count_if(by, [](const auto& count) { return count > 0; });
+  EXPECT_LT(used, 32);
+  EXPECT_EQ(result->not_begun, 0);
+}
+
+TEST(Load, AtARateThatIsTooHighItIsToldHowManyWaited) {
+  const std::atomic<bool> stop = false;
+  const auto result =
+      RunLoad({.workers = 2, .rate = 1000, .seconds = 0.5}, Taking(milliseconds(50)), stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->not_begun, 200);
+  EXPECT_LE(result->rate, 40.1);
+  EXPECT_GE(result->latency.count(), 2);
+}
+
+TEST(Load, OneThatTakesLongerThanItsTimeCountsAtARate) {
+  const std::atomic<bool> stop = false;
+  std::atomic<int> calls = 0;
+  const auto result = RunLoad({.workers = 1, .rate = 10, .seconds = 0.3},
+                              Once([&](int, int64_t) -> absl::StatusOr<LoadSample> {
+                                std::this_thread::sleep_for(milliseconds(++calls > 2 ? 700 : 1));
+                                return Sample();
+                              }),
+                              stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GE(result->latency.max(), milliseconds(700));
+}
+
 TEST(Load, EndsAtAFailureThatWouldHappenAgain) {
   const std::atomic<bool> stop = false;
   std::atomic<int> calls = 0;
@@ -320,6 +377,30 @@ TEST(Load, WhatWasAnotherTimesIsLeftOut) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->kernel.value, 1000);
   EXPECT_LE(result->windows, connected);
+}
+
+TEST(Load, WhereNothingBecameSteadyAllOfItCounts) {
+  const std::atomic<bool> stop = false;
+  // Slower and slower, as its kernel says itself: every half of it is unlike the other.
+  int connected = 0;
+  std::atomic<int64_t> requests = 0;
+  const auto result = RunLoad(
+      {.workers = 1, .most_seconds = 1.5, .window = 0.01},
+      [&]() -> absl::StatusOr<LoadRequest> {
+        const nanoseconds kernel(1000 * ++connected);
+        return [kernel, &requests](int, int64_t) -> absl::StatusOr<LoadSample> {
+          std::this_thread::sleep_for(milliseconds(1));
+          ++requests;
+          LoadSample sample = Sample();
+          sample.timings.kernel = kernel;
+          return sample;
+        };
+      },
+      stop);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->steady);
+  EXPECT_EQ(result->unsteady_seconds, 0);
+  EXPECT_GE(result->windows, connected - 1);
 }
 
 TEST(Load, SaysThatItIsNotKnown) {

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/cli/machine.h"
 
@@ -227,6 +229,38 @@ TEST_F(Doctor, OtherServersAreNamedAsThat) {
   CheckOtherServers("127.0.0.1:7470", servers, findings_);
   ASSERT_EQ(findings_.size(), 1u);
   EXPECT_EQ(findings_[0].what, "another sparsed runs here: process 18");
+}
+
+TEST_F(Doctor, TheServerAtAUnixSocketIsNoOther) {
+  const std::string table =
+      "Num       RefCount Protocol Flags    Type St Inode Path\n"
+      "0000000000000000: 00000002 00000000 00010000 0001 01  4711 /srv/s.sock\n"
+      "0000000000000000: 00000003 00000000 00000000 0001 03  4712 /srv/s.sock\n"
+      "0000000000000000: 00000002 00000000 00010000 0001 01  4713 i.sock\n"
+      "0000000000000000: 00000002 00000000 00010000 0001 01  4714 @hidden\n"
+      "0000000000000000: 00000003 00000000 00000000 0001 03  4715\n";
+  for (const auto& [pid, inode] : {std::pair("17", "4711"), {"18", "4713"}}) {
+    const std::string process = std::string("/") + pid;
+    Write(process + "/comm", "sparsed\n");
+    Write(process + "/net/unix", table);
+    std::filesystem::create_directories(root_ + process + "/fd");
+    std::filesystem::create_symlink(fmt::format("socket:[{}]", inode), root_ + process + "/fd/3");
+    std::filesystem::create_symlink("socket:[4714]", root_ + process + "/fd/4");
+    std::filesystem::create_symlink("/srv/work", root_ + process + "/cwd");
+  }
+  const std::vector<RunningServer> servers = RunningServers(root_);
+  ASSERT_EQ(servers.size(), 2u);
+  EXPECT_THAT(servers[0].sockets, testing::ElementsAre("/srv/s.sock"));
+  EXPECT_THAT(servers[1].sockets, testing::ElementsAre("/srv/work/i.sock"));
+  EXPECT_EQ(ServerAt("unix:/srv/s.sock", servers), &servers[0]);
+  EXPECT_EQ(ServerAt("unix:///srv/./work/i.sock", servers), &servers[1]);
+  EXPECT_EQ(ServerAt("unix:/srv/none.sock", servers), nullptr);
+  EXPECT_EQ(ServerAt("unix:/srv/none.sock", {servers[0]}), nullptr) << "it listens elsewhere";
+  EXPECT_EQ(ServerAt("127.0.0.1:7470", {servers[0]}), nullptr);
+  EXPECT_EQ(ServerAt("unix:/srv/s.sock", {{"19", {}}})->pid, "19") << "where is not to be seen";
+  CheckOtherServers("unix:/srv/s.sock", servers, findings_);
+  ASSERT_EQ(findings_.size(), 1u);
+  EXPECT_EQ(findings_[0].what, "another sparsed runs here: process 18, at unix:/srv/work/i.sock");
 }
 
 TEST_F(Doctor, WhoUsesAGpu) {

@@ -66,11 +66,31 @@ TEST_F(MatrixMarketTest, RowsWithoutEntriesAreTold) {
   const auto many = read("20000000 3 1");
   ASSERT_TRUE(many.ok()) << many.status();
   EXPECT_EQ(many->matrix.rows, 20000000);
-  EXPECT_THAT(many->notes, ElementsAre(HasSubstr("20000000 rows for 1 entry: the offsets of the "
-                                                 "rows take 152.6 MiB, here and on the server")));
+  EXPECT_THAT(many->notes,
+              ElementsAre(HasSubstr("20000000 rows for 1 entry: the offsets of the "
+                                    "rows take 152.6 MiB here, and many times that on the "
+                                    "server")));
   const auto few = read("2000000 3 1");
   ASSERT_TRUE(few.ok()) << few.status();
   EXPECT_THAT(few->notes, testing::IsEmpty());
+}
+
+// Before the memory is taken, of which there may not be enough.
+TEST_F(MatrixMarketTest, RowsWithoutEntriesAreAnnounced) {
+  std::vector<std::string> announced;
+  ReadOptions options;
+  options.announce = [&announced](const std::string& note) { announced.push_back(note); };
+  const auto read = [&](const char* size, const char* entries) {
+    return ReadMatrixFile(
+        Write(std::string("%%MatrixMarket matrix coordinate real general\n") + size + entries),
+        options);
+  };
+  // What is wrong with it is found later.
+  EXPECT_FALSE(read("2000000000 2000000000 1\n", "1 1 none\n").ok());
+  EXPECT_THAT(announced, ElementsAre(HasSubstr("2000000000 rows for 1 entry: the offsets of the "
+                                               "rows take 14.9 GiB here")));
+  ASSERT_TRUE(read("3 3 1\n", "1 1 5\n").ok());
+  EXPECT_EQ(announced.size(), 1u);
 }
 
 TEST_F(MatrixMarketTest, ExpandsSortsAndSums) {

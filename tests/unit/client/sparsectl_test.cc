@@ -664,13 +664,13 @@ TEST_F(Sparsectl, RecordsRequestsAndMakesThemAgain) {
   const Said text = Run("bench --replay=log.jsonl --speed=10");
   EXPECT_EQ(text.exit_code, 0) << text.text;
   for (const char* word : {"at 10 x its speed", "latency, from when due", "until it began", "P99.9",
-                           "1 request was left out, as they are no products: upload",
+                           "1 request was left out, which made no product: upload",
                            "1 request was left out: there is no matrix named 't' here"}) {
     EXPECT_THAT(text.text, HasSubstr(word));
   }
   ExpectSays("bench --replay=- --csv < log.jsonl", 0, ",latency_p99_ns,");
   ExpectSays("bench --replay=log.jsonl -o json", 0, R"("requests":4)");
-  ExpectSays("bench --replay=log.jsonl --tenant=nobody", 4, "of tenant nobody");
+  ExpectSays("bench --replay=log.jsonl --tenant=nobody", 3, "of tenant nobody");
   std::ofstream(folder_ + "/long.jsonl")
       << R"({"op":"spmm","subject":"s","k":8,"arrived_unix_ns":0})" << '\n'
       << R"({"op":"spmm","subject":"s","k":8,"arrived_unix_ns":9000000000000000000})" << '\n';

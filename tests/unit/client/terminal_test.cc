@@ -652,6 +652,12 @@ TEST(TopText, LeavesOutStatusCallsThatSucceed) {
   EXPECT_EQ(page["operations"][0]["failed"], 2);
   EXPECT_EQ(page["operations"][1]["operation"], "spmm");
   EXPECT_THAT(TopText(page), testing::Not(HasSubstr("get_stats")));
+  // The heading counts what the table shows, whatever the server counts beside it.
+  look.stats.requests_in_flight = 7;
+  RequestsInFlight& products = look.stats.in_flight.emplace_back();
+  products.operation = "spmm";
+  products.count = 3;
+  EXPECT_THAT(TopText(TopJson({}, &look, look)), HasSubstr("\n3 requests in flight, "));
 }
 
 TEST(Explanation, SaysWhatSeveralGpusWouldExchangeAndWhenTheyDoNotPay) {
