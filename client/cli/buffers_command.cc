@@ -154,6 +154,11 @@ absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& argum
     if (!time_to_live.ok()) return time_to_live.status();
     options.time_to_live = *time_to_live;
   }
+  if (!arguments.matrix.empty() && options.distribution == Distribution::kWhole) {
+    // Of a matrix that is not in shards nobody else would look.
+    const absl::StatusOr<MatrixInfo> matrix = client.MatrixNamed(arguments.matrix).Info();
+    if (!matrix.ok()) return matrix.status();
+  }
   const absl::StatusOr<DenseMatrix> held = Put(client, arguments, options);
   if (!held.ok()) return held.status();
   return Describe(held->Info(), "put");

@@ -150,7 +150,7 @@ def main(sparsed, sparsectl):
 
         # So is a matrix that a product made.
         call("copy", "graph", "same")
-        call("spgemm", "graph", "same", "--transpose-right", "--keep-as=square").stderr
+        call("spgemm", "graph", "same", "--transpose-right", "--name=square").stderr
         [line] = wait_for("the line of the product that is kept", lambda: server.events(
             op="spgemm", result="square")) or [{}]
         [ready] = wait_for("the end of its preparation", lambda: server.events(

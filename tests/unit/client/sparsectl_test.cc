@@ -101,7 +101,7 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put P W.npy --over-gpus", 2, "--for=MATRIX");
   ExpectSays("buffers put P W.npy --over-gpus=rows --rows-over-gpus", 2, "does not go with");
   ExpectSays("buffers put P W.npy --over-gpus=heaps", 2, "heaps");
-  ExpectSays("buffers put P W.npy --for=none", 2, "--over-gpus");
+  ExpectSays("buffers put P W.npy --for=none", 4, "none");
   ExpectSays("generate matrix 20x20 --row-nonzeros=3 --out=S.mtx", 0, "wrote");
   ExpectSays("upload S.mtx --name=graph", 0, "graph");
   ExpectSays("buffers put P W.npy --over-gpus --for=graph", 0,
