@@ -63,8 +63,10 @@ namespace {
 
 constexpr int kWorkers = 4;
 /// Threads of a node for changes, which mostly wait for others, and those that one tenant may have;
-/// for copies that somebody waits for; for copies that are to take their time.
+/// for copies that somebody waits for; for copies that are to take their time; for products that
+/// wait for rows of other nodes, as changes.
 constexpr int kChangers = 16, kChangersOfOne = 4, kArrivals = 4, kThrottledArrivals = 1;
+constexpr int kGatherers = 16, kGatherersOfOne = 4;
 /// Threads that copy for callers who attach.
 constexpr int kExporters = 3;
 constexpr std::string_view kLocalSocket = "local.sock";
@@ -212,6 +214,7 @@ class Server::Impl {
     // All of them are of one tenant, the cluster.
     arrivals_.emplace(kArrivals, most, kArrivals);
     throttled_arrivals_.emplace(kThrottledArrivals, most);
+    gathers_.emplace(kGatherers, most, kGatherersOfOne);
   }
 
   ~Impl() {
@@ -231,6 +234,7 @@ class Server::Impl {
     changes_.reset();
     arrivals_.reset();
     throttled_arrivals_.reset();
+    gathers_.reset();
     joined_ = nullptr;
   }
 
@@ -319,6 +323,7 @@ class Server::Impl {
         changes_.has_value() ? *changes_ : workers_,
         arrivals_.has_value() ? *arrivals_ : workers_,
         throttled_arrivals_.has_value() ? *throttled_arrivals_ : workers_,
+        gathers_.has_value() ? *gathers_ : workers_,
         /*metrics_address=*/"",
         /*local_socket=*/"",
         server_id_,
@@ -648,7 +653,7 @@ class Server::Impl {
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<Rings> rings_;  ///< workers open them
   WorkerPool workers_, exporters_;
-  std::optional<WorkerPool> changes_, arrivals_, throttled_arrivals_;
+  std::optional<WorkerPool> changes_, arrivals_, throttled_arrivals_, gathers_;
   std::unique_ptr<LocalDoor> local_door_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<FrontDoor> door_;

@@ -18,8 +18,8 @@ namespace {
 
 /// There from the start: nothing has to be allocated to say that nothing can be.
 sparsed_error& NoMemory() {
-  static auto* const error =
-      new sparsed_error{SPARSED_RESOURCE_EXHAUSTED, "this process has no memory left for it", -1, ""};
+  static auto* const error = new sparsed_error{SPARSED_RESOURCE_EXHAUSTED,
+                                               "this process has no memory left for it", -1, ""};
   return *error;
 }
 

@@ -58,6 +58,10 @@ struct ShardBuffers {
   static DenseMatrix PartOf(const DenseMatrix& whole, const ShardInfo& shard) {
     return DenseMatrix(whole.connection_, shard.matrix + "/" + whole.name(), "");
   }
+  /// Uses its parts and says what they make. NOT_FOUND; FAILED_PRECONDITION unless all are there,
+  /// of one version.
+  static absl::StatusOr<DenseInfo> Renew(Connection& home, ShardWork& work, ShardedMatrix& sharded,
+                                         const DenseMatrix& buffer);
   /// FAILED_PRECONDITION for a matrix of another tenant's, whose nodes keep buffers for their
   /// tenants alone.
   static absl::Status CheckOwn(const ShardedMatrix& sharded);

@@ -145,9 +145,89 @@ absl::StatusOr<DenseMatrix> PutParts(Connection& home, ShardWork& work, ShardedM
   return handle;
 }
 
-/// Of all parts, put together. FAILED_PRECONDITION unless all are there, of one version.
-absl::StatusOr<DenseInfo> RenewParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
-                                     const DenseMatrix& buffer) {
+absl::StatusOr<DenseInfo> ReadParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
+                                    const DenseMatrix& buffer, const MutableDenseView& into) {
+  if (const auto bytes = BytesOf(into, "the destination"); !bytes.ok()) return bytes.status();
+  absl::StatusOr<DenseInfo> info = ShardBuffers::Renew(home, work, sharded, buffer);
+  if (!info.ok()) return info;
+  if (info->rows != into.rows || info->cols != into.cols || info->type != into.type) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is {} x {} {}, the destination {} x {} {}", buffer.name(), info->rows,
+                    info->cols, Name(info->type), into.rows, into.cols, Name(into.type)));
+  }
+  const size_t count = sharded.info().shards.size();
+  const DenseView whole{into.data, into.type, into.rows, into.cols, into.leading_dimension};
+  std::vector<PartRows> rows;
+  for (size_t i = 0; i < count; ++i) {
+    auto part = RowsOfPart(home, work, sharded, i, into.rows);
+    if (!part.ok()) return part.status();
+    rows.push_back(*std::move(part));
+  }
+  std::vector<std::vector<std::byte>> scratch(count);
+  std::vector<Call<DenseInfo>> calls;  // destroyed first: they use what is above
+  for (size_t i = 0; i < count; ++i) {
+    const ShardInfo& shard = sharded.info().shards[i];
+    const DenseView part = ConsecutiveRows(whole, rows[i]);
+    MutableDenseView view{const_cast<void*>(part.data), part.type, part.rows, part.cols,
+                          part.leading_dimension};
+    if (rows[i].numbers != nullptr) {
+      scratch[i].resize(static_cast<size_t>(rows[i].count * into.cols) * SizeOf(into.type));
+      view = {scratch[i].data(), into.type, rows[i].count, into.cols};
+    }
+    calls.push_back(ReadDense(RouteOf(home.shared_from_this(), shard.matrix),
+                              ShardBuffers::PartOf(buffer, shard).name(), view, work.options()));
+  }
+  absl::Status all;
+  for (Call<DenseInfo>& call : calls) {
+    const absl::StatusOr<DenseInfo> part = work.Wait(call);
+    all.Update(part.status());
+    if (part.ok() && part->version != info->version) {
+      all.Update(absl::AbortedError(
+          fmt::format("\"{}\" was written while it was read: read it again", buffer.name())));
+    }
+  }
+  if (!all.ok()) return all;
+  for (size_t i = 0; i < count; ++i) {
+    if (rows[i].numbers == nullptr) continue;
+    ForRows(rows[i], whole, [&](int64_t there, size_t here, size_t width) {
+      std::memcpy(static_cast<std::byte*>(into.data) + there, scratch[i].data() + here, width);
+    });
+  }
+  return info;
+}
+
+/// `whole(connection, options)` is the call where the matrix is none in shards, or there is none.
+template <typename T, typename Whole, typename Run>
+Call<T> OfBuffer(const std::shared_ptr<Connection>& connection, const DenseMatrix& buffer,
+                 const CallOptions& options, Whole whole, Run run) {
+  if (buffer.matrix().empty() || !connection->nodes().in_cluster()) {
+    return whole(connection, options);
+  }
+  auto state = std::make_shared<CallState<T>>();
+  InShards<T> in_shards;
+  in_shards.work = std::make_shared<ShardWork>(options, connection->options());
+  in_shards.run = [raw = connection.get(), name = buffer.matrix(), whole, run](
+                      ShardWork& work, const absl::Status& /*why*/) -> Result<T> {
+    const std::shared_ptr<Connection> home = raw->shared_from_this();
+    Call<MatrixInfo> asked = GetMatrix(RouteOf(home, name), name, work.options());
+    absl::StatusOr<MatrixInfo> info = work.Wait(asked);
+    if (!info.ok()) return info.status();
+    if (info->shards.empty()) {
+      Call<T> call = whole(home, work.options());
+      return work.Wait(call);
+    }
+    const auto sharded = Known(raw->nodes(), name, *std::move(info));
+    if (!sharded.ok()) return sharded.status();
+    return run(*raw, work, **sharded);
+  };
+  client::Start(in_shards, state, absl::OkStatus());
+  return Call<T>(std::move(state), [connection, work = in_shards.work] { work->Cancel(); });
+}
+
+}  // namespace
+
+absl::StatusOr<DenseInfo> ShardBuffers::Renew(Connection& home, ShardWork& work,
+                                              ShardedMatrix& sharded, const DenseMatrix& buffer) {
   if (absl::Status own = ShardBuffers::CheckOwn(sharded); !own.ok()) return own;
   std::vector<Call<DenseInfo>> calls;
   for (const ShardInfo& shard : sharded.info().shards) {
@@ -193,78 +273,6 @@ absl::StatusOr<DenseInfo> RenewParts(Connection& home, ShardWork& work, ShardedM
   whole->distribution = Distribution::kRows;
   return *std::move(whole);
 }
-
-absl::StatusOr<DenseInfo> ReadParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
-                                    const DenseMatrix& buffer, const MutableDenseView& into) {
-  if (const auto bytes = BytesOf(into, "the destination"); !bytes.ok()) return bytes.status();
-  absl::StatusOr<DenseInfo> info = RenewParts(home, work, sharded, buffer);
-  if (!info.ok()) return info;
-  if (info->rows != into.rows || info->cols != into.cols || info->type != into.type) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} is {} x {} {}, the destination {} x {} {}", buffer.name(), info->rows,
-                    info->cols, Name(info->type), into.rows, into.cols, Name(into.type)));
-  }
-  const size_t count = sharded.info().shards.size();
-  const DenseView whole{into.data, into.type, into.rows, into.cols, into.leading_dimension};
-  std::vector<PartRows> rows;
-  for (size_t i = 0; i < count; ++i) {
-    auto part = RowsOfPart(home, work, sharded, i, into.rows);
-    if (!part.ok()) return part.status();
-    rows.push_back(*std::move(part));
-  }
-  std::vector<std::vector<std::byte>> scratch(count);
-  std::vector<Call<DenseInfo>> calls;  // destroyed first: they use what is above
-  for (size_t i = 0; i < count; ++i) {
-    const ShardInfo& shard = sharded.info().shards[i];
-    const DenseView part = ConsecutiveRows(whole, rows[i]);
-    MutableDenseView view{const_cast<void*>(part.data), part.type, part.rows, part.cols,
-                          part.leading_dimension};
-    if (rows[i].numbers != nullptr) {
-      scratch[i].resize(static_cast<size_t>(rows[i].count * into.cols) * SizeOf(into.type));
-      view = {scratch[i].data(), into.type, rows[i].count, into.cols};
-    }
-    calls.push_back(ReadDense(RouteOf(home.shared_from_this(), shard.matrix),
-                              ShardBuffers::PartOf(buffer, shard).name(), view, work.options()));
-  }
-  if (absl::Status all = WaitForAll(work, calls); !all.ok()) return all;
-  for (size_t i = 0; i < count; ++i) {
-    if (rows[i].numbers == nullptr) continue;
-    ForRows(rows[i], whole, [&](int64_t there, size_t here, size_t width) {
-      std::memcpy(static_cast<std::byte*>(into.data) + there, scratch[i].data() + here, width);
-    });
-  }
-  return info;
-}
-
-/// `whole(connection, options)` is the call where the matrix is none in shards, or there is none.
-template <typename T, typename Whole, typename Run>
-Call<T> OfBuffer(const std::shared_ptr<Connection>& connection, const DenseMatrix& buffer,
-                 const CallOptions& options, Whole whole, Run run) {
-  if (buffer.matrix().empty() || !connection->nodes().in_cluster()) {
-    return whole(connection, options);
-  }
-  auto state = std::make_shared<CallState<T>>();
-  InShards<T> in_shards;
-  in_shards.work = std::make_shared<ShardWork>(options, connection->options());
-  in_shards.run = [raw = connection.get(), name = buffer.matrix(), whole, run](
-                      ShardWork& work, const absl::Status& /*why*/) -> Result<T> {
-    const std::shared_ptr<Connection> home = raw->shared_from_this();
-    Call<MatrixInfo> asked = GetMatrix(RouteOf(home, name), name, work.options());
-    absl::StatusOr<MatrixInfo> info = work.Wait(asked);
-    if (!info.ok()) return info.status();
-    if (info->shards.empty()) {
-      Call<T> call = whole(home, work.options());
-      return work.Wait(call);
-    }
-    const auto sharded = Known(raw->nodes(), name, *std::move(info));
-    if (!sharded.ok()) return sharded.status();
-    return run(*raw, work, **sharded);
-  };
-  client::Start(in_shards, state, absl::OkStatus());
-  return Call<T>(std::move(state), [connection, work = in_shards.work] { work->Cancel(); });
-}
-
-}  // namespace
 
 absl::Status ShardBuffers::CheckOwn(const ShardedMatrix& sharded) {
   // "TENANT~NAME" of another's.
@@ -318,7 +326,7 @@ Call<DenseInfo> RenewDenseOrSharded(const std::shared_ptr<Connection>& connectio
         return RenewDense(to, name, call_options);
       },
       [buffer](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
-        return RenewParts(home, work, sharded, buffer);
+        return ShardBuffers::Renew(home, work, sharded, buffer);
       });
 }
 

@@ -352,6 +352,13 @@ absl::StatusOr<ComputeResult> SpmmHeld(Connection& home, ShardWork& work, Sharde
     if (!given.ok()) return given.status();
     accumulate = *given;
   }
+  if (const DenseMatrix* const added = spmm.beta == 0 ? nullptr
+                                       : old          ? BufferOf(*old)
+                                                      : BufferOf(c)) {
+    // Each node adds its own part, and sees no other.
+    const auto whole = ShardBuffers::Renew(home, work, sharded, *added);
+    if (!whole.ok()) return whole.status();
+  }
   // Which rows of the caller's memory are a shard's, and no others are asked for.
   std::vector<Part> parts(info.shards.size());
   if (from || (sharded.partitioned() && (to || accumulate))) {

@@ -336,6 +336,8 @@ class Cluster {
   /// Shards that this node owns and that no matrix is made of.
   void DropStrays();
 
+  /// Rows of buffers that were put for a shard.
+  void DropBuffersOf(const engine::NameKey& shard);
   /// If the directory says so, too, when it is asked now.
   void DropHere(const engine::NameKey& key);
   void CopyInBackground(const std::stop_token& stop);

@@ -1047,6 +1047,7 @@ void Cluster::DropHere(const engine::NameKey& key) {
   // What is known here may be old.
   if (!Reload(key).ok() || !IsDropped(key)) return;
   const absl::Status status = engine_.catalog().Delete(key.first, key.second);
+  DropBuffersOf(key);
   Log(LogLevel::kInfo, "dropped a copy that is not current any more",
       {{"matrix", Shown(key)}, {"status", std::string(status.message())}});
   on_changed_(key.first, key.second);

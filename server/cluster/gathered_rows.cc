@@ -18,8 +18,10 @@
 namespace sparsed::server {
 namespace {
 
-/// Of one request to a node: what it takes to say them is far below what a message may have.
-constexpr size_t kMostRowsAsked = size_t{1} << 20;
+/// Of one request to a node: what it takes to say them is below wire::kMaxControlBytes, which every
+/// server takes, and what comes is made at once.
+constexpr size_t kMostRowsAsked = size_t{1} << 17;
+constexpr size_t kMostBytesAsked = size_t{64} << 20;
 
 /// Row r of what shard i has of an operand is number i * kRowsOfShard + r, which an f64 holds.
 constexpr int64_t kRowsOfShard = int64_t{1} << 31;
@@ -80,6 +82,13 @@ absl::StatusOr<std::vector<RowsOf>> RowsByPart(const Gather& gather) {
   return by_part;
 }
 
+/// Rows of an operand that a shard's node has, as clients put it.
+int64_t RowsOfPart(const MatrixRecord& whole, size_t shard) {
+  if (whole.rows == whole.cols) return whole.shards[shard].rows;
+  const auto i = static_cast<int64_t>(shard), count = static_cast<int64_t>(whole.shards.size());
+  return whole.cols * (i + 1) / count - whole.cols * i / count;
+}
+
 absl::StatusOr<Array> LoadRows(const Gather& gather, const std::function<bool()>& stopped) {
   const absl::StatusOr<std::vector<RowsOf>> by_part = RowsByPart(gather);
   if (!by_part.ok()) return by_part.status();
@@ -91,16 +100,17 @@ absl::StatusOr<Array> LoadRows(const Gather& gather, const std::function<bool()>
   if (!whole.ok()) return whole;
   std::byte* const to = whole->buffer.mutable_data();
 
+  const size_t at_once =
+      std::clamp(kMostBytesAsked / std::max(row_bytes, size_t{1}), size_t{1}, kMostRowsAsked);
   WantedRows wanted{gather.tenant, gather.version, gather.shape.cols, gather.shape.type, {}};
   std::vector<std::vector<uint32_t>> places;  // of what is wanted
   for (size_t i = 0; i < gather.parts.size(); ++i) {
     const PartOfBuffer& part = gather.parts[i];
     const RowsOf& of = (*by_part)[i];
     if (part.here != nullptr) continue;
-    for (size_t first = 0; first < of.rows.size(); first += kMostRowsAsked) {
+    for (size_t first = 0; first < of.rows.size(); first += at_once) {
       const auto begin = static_cast<std::ptrdiff_t>(first);
-      const auto end =
-          static_cast<std::ptrdiff_t>(std::min(first + kMostRowsAsked, of.rows.size()));
+      const auto end = static_cast<std::ptrdiff_t>(std::min(first + at_once, of.rows.size()));
       wanted.from.push_back(
           {part.address, part.name, {of.rows.begin() + begin, of.rows.begin() + end}});
       places.emplace_back(of.places.begin() + begin, of.places.begin() + end);
@@ -155,6 +165,14 @@ absl::Status Cluster::RouteBuffer(const std::string& tenant, std::string_view bu
                                             record->owner(), part->name));
 }
 
+void Cluster::DropBuffersOf(const engine::NameKey& shard) {
+  if (!ParseShardName(shard.second).has_value()) return;
+  engine::DenseCatalog& dense = engine_.dense();
+  for (const engine::HeldDenseLease& held : dense.List(shard.first, shard.second + "/")) {
+    dense.Delete(shard.first, held->name).IgnoreError();
+  }
+}
+
 absl::Status Cluster::CheckBuffer(const std::string& tenant, std::string_view buffer) const {
   const std::optional<ShardBuffer> part = ParseShardBuffer(buffer);
   if (!part.has_value() || engine_.dense().Find(tenant, buffer).ok()) return absl::OkStatus();
@@ -203,8 +221,16 @@ absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string
   const engine::HeldDenseLease mine = gather.parts[static_cast<size_t>(own->shard.index)].here;
   if (mine == nullptr) return engine::NoMatrix(matrix);
   gather.version = mine->version;
-  for (const PartOfBuffer& part : gather.parts) {
+  for (size_t i = 0; i < gather.parts.size(); ++i) {
+    const PartOfBuffer& part = gather.parts[i];
     if (part.here == nullptr) continue;
+    const int64_t rows = RowsOfPart(*record, i);
+    if (part.here->shape.rows != rows) {
+      return absl::InvalidArgumentError(
+          fmt::format("\"{}\" is no operand of the matrix, which is {} x {}: shard {} has {} of "
+                      "its rows, not {}",
+                      own->name, record->rows, record->cols, i, part.here->shape.rows, rows));
+    }
     if (part.here->version != mine->version || part.here->shape.cols != mine->shape.cols ||
         part.here->shape.type != mine->shape.type) {
       return PutAgain(own->name, "has parts of different products");
@@ -229,6 +255,9 @@ absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string
                   .cols = mine->shape.cols,
                   .leading_dimension = mine->shape.cols,
                   .type = mine->shape.type};
+  if (absl::Status valid = engine::ValidateSizes("the operand", gather.shape); !valid.ok()) {
+    return valid;
+  }
   absl::StatusOr<Array> rows = LoadRows(gather, stopped);
   if (!rows.ok()) return rows.status();
   engine::HeldDense gathered;

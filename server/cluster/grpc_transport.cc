@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/retry.h"
 #include "proto/wire/chunk_codec.h"
 #include "server/cluster/copies.h"
 #include "server/cluster/transport.h"
@@ -17,6 +18,8 @@ namespace {
 constexpr char kMethod[] = "/sparsed.v1.Cluster/FetchRows";
 /// After which one asks whether to stop.
 constexpr std::chrono::milliseconds kLook(20);
+/// A node that is there, and of which nothing came for so long.
+constexpr std::chrono::seconds kPatience(30);
 
 grpc::ByteBuffer RequestFor(const WantedRows& wanted, const RowsThere& from) {
   v1::FetchRowsRequest request;
@@ -44,6 +47,14 @@ absl::Status EndOf(const grpc::Status& status, const RowsThere& from) {
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kInvalidArgument:
       return absl::FailedPreconditionError(said);
+    case absl::StatusCode::kResourceExhausted:
+      return engine::RetryLater(absl::ResourceExhaustedError(said));
+    // Between nodes; of the tenant they would say something else.
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnimplemented:
+      return absl::UnavailableError(said);
     default:
       return absl::Status(code, said);
   }
@@ -70,6 +81,7 @@ class GrpcFetch final : public Transport::Fetch {
 
   absl::Status Finish(const Transport::Take& take, const std::function<bool()>& stopped) override {
     size_t open = calls_.size();
+    auto heard = std::chrono::steady_clock::now();
     while (open > 0) {
       if (stopped()) {
         return absl::CancelledError("cancelled while rows of other nodes were on their way");
@@ -77,7 +89,12 @@ class GrpcFetch final : public Transport::Fetch {
       void* tag = nullptr;
       bool ok = false;
       const auto next = queue_.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + kLook);
-      if (next == grpc::CompletionQueue::TIMEOUT) continue;
+      if (next == grpc::CompletionQueue::TIMEOUT) {
+        if (std::chrono::steady_clock::now() - heard < kPatience) continue;
+        return absl::UnavailableError(fmt::format(
+            "nothing of the rows that other nodes have came for {} s", kPatience.count()));
+      }
+      heard = std::chrono::steady_clock::now();
       if (next == grpc::CompletionQueue::SHUTDOWN) break;
       const auto code = reinterpret_cast<size_t>(tag);
       One& call = calls_[code / kEvents];
@@ -155,7 +172,7 @@ class GrpcFetch final : public Transport::Fetch {
       return absl::OkStatus();
     }
     const auto& chunk = std::get<wire::ChunkView>(*frame);
-    if (!call.announced || chunk.array != 0 || chunk.offset != call.received ||
+    if (!call.announced || chunk.array != 0 || chunk.size == 0 || chunk.offset != call.received ||
         chunk.size > BytesOf(from) - call.received) {
       return MakesNoSense(from);
     }

@@ -105,7 +105,7 @@ v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view look
 absl::Status Cluster::InShardsError(std::string_view tenant, std::string_view reference,
                                     const MatrixRecord& record) const {
   absl::Status status = absl::FailedPreconditionError(fmt::format(
-      "\"{}\" is in {} shards: such a matrix has SpMM and SDDMM with operands of the client's, "
+      "\"{}\" is in {} shards: such a matrix has SpMM, SDDMM with operands of the client's, "
       "download, rename, share and delete, and clients that know of shards",
       reference, record.shards.size()));
   status.SetPayload(kInShardsUrl, absl::Cord(SizesOf(record, tenant).SerializeAsString()));
@@ -405,6 +405,7 @@ void Cluster::DropStrays() {
     again = true;
     if (!busy.held() || !WithdrawBusy(key).ok()) continue;
     const absl::Status status = engine_.catalog().Delete(key.first, key.second);
+    DropBuffersOf(key);
     Log(LogLevel::kInfo, "dropped a shard of no matrix",
         {{"matrix", key.second}, {"status", std::string(status.message())}});
     on_changed_(key.first, key.second);

@@ -69,9 +69,10 @@ class BuffersService final : public Service {
     return AnswerOnWorker<v1::DeleteBufferRequest, v1::DeleteBufferReply>(
         Op::kDeleteBuffer, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::DeleteBufferReply&) {
-          absl::Status here = RoutedBuffer(service_, caller.tenant, request.name());
-          if (!here.ok()) return here;
-          return service_.engine.dense().Delete(caller.tenant, request.name());
+          // Also one whose shard is gone, or another node's by now.
+          absl::Status gone = service_.engine.dense().Delete(caller.tenant, request.name());
+          const absl::Status here = RoutedBuffer(service_, caller.tenant, request.name());
+          return here.ok() || (absl::IsNotFound(here) && gone.ok()) ? gone : here;
         });
   }
 

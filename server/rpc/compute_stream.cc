@@ -420,6 +420,12 @@ absl::StatusOr<std::shared_ptr<engine::Call>> ComputeStream::BeginCall(
     here = absl::DeadlineExceededError(std::string(here.message()));
   }
   if (!here.ok()) return here;
+  if (until != Patience::Clock::time_point::max()) {
+    // What it waited for other nodes is of its time.
+    const auto left = std::chrono::nanoseconds(until - Patience::Clock::now()).count();
+    std::visit([&](auto& of) { of.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(left, 1)); },
+               spec);
+  }
   if (auto* spgemm = std::get_if<engine::SpgemmSpec>(&spec)) {
     spgemm->requester = {tenant_, request->record().caller, request->record().id, spgemm->keep_as};
   }
@@ -464,7 +470,7 @@ bool ComputeStream::Open(Op op, ComputeStart start) {
   // The stream's next message is read when the call is there.
   auto spec = std::make_shared<ComputeSpec>(*std::move(start.spec));
   const absl::Status queued =
-      service_.changes.Run(tenant_, [self = shared_from_this(), request, spec] {
+      service_.gathers.Run(tenant_, [self = shared_from_this(), request, spec] {
         self->BeginAdmitted(*spec, request, /*here=*/false);
         self->ResumeCarriers();
         self->Handled(absl::OkStatus());
@@ -489,7 +495,14 @@ void ComputeStream::RefuseAdmitted(const std::shared_ptr<ComputeRequest>& reques
 void ComputeStream::BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request,
                                   bool here) {
   absl::StatusOr<std::shared_ptr<engine::Call>> call = BeginCall(spec, request);
-  if (!call.ok()) return RefuseAdmitted(request, call.status());
+  absl::Status failure;
+  {
+    const MutexLock lock(mutex_);
+    StageRecord& record = request->record();
+    if (!here) record[Phase::kReceive] = NanosecondsSince(record.begun);
+    failure = request->failure;
+  }
+  if (!call.ok()) return RefuseAdmitted(request, failure.ok() ? call.status() : failure);
   Todo todo;
   bool complete = (*call)->complete();
   {

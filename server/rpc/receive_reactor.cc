@@ -34,8 +34,12 @@ struct Put {
                                                        const v1::PutBufferHeader& message) {
     auto header = ToPutHeader(tenant, message);
     if (!header.ok()) return header.status();
-    if (header->version != 0 && !ParseShardBuffer(header->name).has_value()) {
+    const bool is_part = ParseShardBuffer(header->name).has_value();
+    if (header->version != 0 && !is_part) {
       return absl::InvalidArgumentError("version is for parts of buffers of matrices in shards");
+    }
+    if (header->durable && is_part && service.cluster != nullptr) {
+      return absl::InvalidArgumentError("parts of buffers of matrices in shards are not durable");
     }
     if (absl::Status here = RoutedBuffer(service, tenant, header->name); !here.ok()) return here;
     if (!message.rows_of().empty()) {

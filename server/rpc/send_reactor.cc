@@ -156,6 +156,8 @@ struct FetchRows {
   };
   using Lease = std::shared_ptr<const Wanted>;
 
+  /// Not the node's: tenants take turns here, too.
+  static const std::string& TenantOf(const Request& request) { return request.tenant(); }
   /// It says many rows; who is not a node was refused before it is read.
   static absl::Status Parse(const grpc::ByteBuffer& bytes, Request& request) {
     return wire::Parse(bytes, request);
@@ -267,7 +269,9 @@ class SendReactor final : public BytesWriteReactor, public LiveStream {
     auto lease = Method::Find(service_, caller, request);
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);
-    return service_.workers.Run(record_.tenant, [this] {
+    std::string for_whom = record_.tenant;
+    if constexpr (requires { Method::TenantOf(request); }) for_whom = Method::TenantOf(request);
+    return service_.workers.Run(for_whom, [this] {
       if (absl::Status status = Load(); !status.ok()) Conclude(std::move(status));
     });
   }

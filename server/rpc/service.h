@@ -52,6 +52,7 @@ struct ServiceContext {
   WorkerPool& changes;
   WorkerPool& arrivals;
   WorkerPool& throttled_arrivals;
+  WorkerPool& gathers;          ///< of products that wait for rows of other nodes
   std::string metrics_address;  ///< empty: off
   std::string local_socket;     ///< a path; empty: off
   std::string server_id;        ///< of this run

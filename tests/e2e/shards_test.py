@@ -135,6 +135,16 @@ def hold(cluster):
     cluster.run("c", "spmm", "wide", "--operand=@x", "--keep-as=y")
     assert close(kept(cluster, "a", "y", "wide"), expected), "the wide product is another"
     cluster.run("a", "delete", "wide", "wide-whole")
+    # More rows of one node than one request asks for.
+    cluster.run("a", "generate", "matrix", "400000x400000", "--row-nonzeros=4", "--seed=6",
+                "--out=many.mtx")
+    cluster.run("a", "generate", "dense", "400000x1", "--out=many.npy")
+    cluster.run("a", "upload", "many.mtx", "--name=many-whole")
+    cluster.run("a", "upload", "many.mtx", "--name=many", "--shards=2")
+    expected = product(cluster, "a", "many-whole", "many.npy")
+    cluster.run("b", "buffers", "put", "x", "many.npy", "--for=many")
+    assert close(product(cluster, "c", "many", "@x"), expected), "the product of many rows is another"
+    cluster.run("a", "delete", "many", "many-whole")
     say("operands and results of three shards stay on the nodes")
 
 

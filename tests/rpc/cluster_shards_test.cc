@@ -83,6 +83,27 @@ TEST_F(ClusterShards, WithTwoReplicasALostNodeIsNotMissed) {
   EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
 }
 
+TEST_F(ClusterShards, BuffersGoWithTheirShards) {
+  Start(3, 1);
+  absl::Status status = UploadInShards(addresses_[0], "g");
+  ASSERT_TRUE(status.ok()) << status;
+  status = PutForShards(addresses_[0], "g");
+  ASSERT_TRUE(status.ok()) << status;
+  const auto held = [this] {
+    int64_t held = 0;
+    for (const auto& node : nodes_) held += node->engine().dense().size();
+    return held;
+  };
+  EXPECT_EQ(held(), 3);
+  grpc::ClientContext context;
+  v1::DeleteMatrixRequest request;
+  request.set_name("g");
+  v1::DeleteMatrixReply reply;
+  const grpc::Status deleted = nodes_[0]->catalog().Delete(&context, request, &reply);
+  EXPECT_TRUE(deleted.ok()) << deleted.error_message();
+  EXPECT_TRUE(Eventually([&] { return held() == 0; })) << held();
+}
+
 TEST_F(ClusterShards, WithoutAReplicaALostNodeIsSaid) {
   Start(3, 1);
   absl::Status status = UploadInShards(addresses_[0], "g");

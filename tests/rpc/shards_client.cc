@@ -416,11 +416,10 @@ absl::Status MisuseBuffers(const Client& client, std::vector<absl::Status>& chec
   const auto info = g.Info();
   if (!info.ok()) return info.status();
   const std::string part = info->shards.back().matrix + "/x";
-  const int64_t rows = kCols / static_cast<int64_t>(info->shards.size());
-  for (const int64_t more : {0, 1}) {
-    const auto alone = client.PutZeros(part, ValueType::kF32, rows + more, kWidth);
-    if (!alone.ok()) return alone.status();
-  }
+  const auto shards = static_cast<int64_t>(info->shards.size());
+  const int64_t rows = kCols - kCols * (shards - 1) / shards;
+  const auto alone = client.PutZeros(part, ValueType::kF32, rows, kWidth);
+  if (!alone.ok()) return alone.status();
   checks.push_back(
       Refused(g.Spmm(*x, out).status(), kFailedPrecondition, "parts are of different products"));
   checks.push_back(Refused(x->Info().status(), kFailedPrecondition, "of different products"));
@@ -432,13 +431,31 @@ absl::Status MisuseBuffers(const Client& client, std::vector<absl::Status>& chec
     const auto small = client.PutZeros(shard.matrix + "/small", ValueType::kF32, 1, kWidth);
     if (!small.ok()) return small.status();
   }
-  checks.push_back(
-      Refused(g.Spmm(client.DenseNamed("small"), out).status(), kFailedPrecondition, "rows"));
+  checks.push_back(Refused(g.Spmm(client.DenseNamed("small"), out).status(), kInvalidArgument,
+                           "no operand of the matrix"));
   for (const ShardInfo& shard : info->shards) {
     if (absl::Status gone = client.DenseNamed(shard.matrix + "/small").Delete(); !gone.ok()) {
       return gone;
     }
   }
+  // A result, which has more rows than an operand; and one of different products, that is added to.
+  const auto y = client.PutZeros("y", ValueType::kF32, kRows, kWidth, put);
+  if (!y.ok()) return y.status();
+  checks.push_back(Refused(g.Spmm(*y, out).status(), kInvalidArgument, "no operand of the matrix"));
+  const auto again = client.PutZeros(info->shards.back().matrix + "/y", ValueType::kF32,
+                                     info->shards.back().rows, kWidth);
+  if (!again.ok()) return again.status();
+  SpmmOptions added{.beta = 1};
+  checks.push_back(
+      Refused(g.Spmm(in, *y, added).status(), kFailedPrecondition, "of different products"));
+  added.accumulate = *y;
+  checks.push_back(
+      Refused(g.Spmm(in, out, added).status(), kFailedPrecondition, "of different products"));
+  PutOptions durable;
+  durable.durable = true;
+  checks.push_back(Refused(client.PutZeros(part, ValueType::kF32, rows, kWidth, durable).status(),
+                           kInvalidArgument, "not durable"));
+  if (absl::Status gone = y->Delete(); !gone.ok()) return gone;
   // Not the rows of the matrix that is multiplied.
   const ShardInfo& first = info->shards.front();
   std::vector<float> other_rows(static_cast<size_t>(first.cols * kWidth));
@@ -585,6 +602,12 @@ absl::Status MultiplyInShards(const std::string& address, const std::string& nam
   if (!back.ok()) return back.status();
   if (back->column_indices != s.columns) return Wrong("another matrix was downloaded");
   return Multiply(matrix, s);
+}
+
+absl::Status PutForShards(const std::string& address, const std::string& name) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  return client->PutZeros("x", ValueType::kF32, kCols, kWidth, {.rows_of = name}).status();
 }
 
 absl::Status HoldInShards(const std::string& address, const std::string& name) {

@@ -30,6 +30,8 @@ absl::Status UploadShardsTo(const std::string& address);
 /// knows nothing of it.
 absl::Status UploadInShards(const std::string& address, const std::string& name, int shards = 3);
 absl::Status MultiplyInShards(const std::string& address, const std::string& name);
+/// A buffer that stays.
+absl::Status PutForShards(const std::string& address, const std::string& name);
 /// With operands and results that stay on the nodes.
 absl::Status HoldInShards(const std::string& address, const std::string& name);
 

@@ -202,7 +202,8 @@ def last_result() -> Result | None:
     fields = RESULT.unpack_from(*found)
     transport = library().sparsed_transport_name(fields[1]).decode()
     plan, request_id = (text.split(b"\0", 1)[0].decode("utf-8", "replace") for text in fields[11:])
-    return Result(transport, plan, fields[0], fields[2], *fields[3:11], request_id)
+    result = Result(transport, plan, fields[0], fields[2], *fields[3:11])
+    return result._replace(request_id=request_id)
 
 
 # One block of memory for all that a product's function is given: what an SpMM always has, packed at
