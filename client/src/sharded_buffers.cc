@@ -45,6 +45,18 @@ absl::StatusOr<PartRows> RowsOfPart(Connection& home, ShardWork& work, ShardedMa
   return PartRows{first, end - first};
 }
 
+/// Of all shards.
+absl::StatusOr<std::vector<PartRows>> RowsOfParts(Connection& home, ShardWork& work,
+                                                  ShardedMatrix& sharded, int64_t rows) {
+  std::vector<PartRows> parts;
+  for (size_t i = 0; i < sharded.info().shards.size(); ++i) {
+    auto part = RowsOfPart(home, work, sharded, i, rows);
+    if (!part.ok()) return part.status();
+    parts.push_back(*std::move(part));
+  }
+  return parts;
+}
+
 /// Row by row, between the whole and a part of it without gaps.
 template <typename Move>
 void ForRows(const PartRows& rows, const DenseView& whole, const Move& move) {
@@ -116,26 +128,22 @@ absl::StatusOr<DenseMatrix> PutParts(Connection& home, ShardWork& work, ShardedM
   how.rows_of.clear();
   how.distribution = Distribution::kWhole;
   const size_t count = sharded.info().shards.size();
-  std::vector<PartRows> rows;
-  for (size_t i = 0; i < count; ++i) {
-    auto part = RowsOfPart(home, work, sharded, i, whole.rows);
-    if (!part.ok()) return part.status();
-    rows.push_back(*std::move(part));
-  }
+  const absl::StatusOr<std::vector<PartRows>> rows = RowsOfParts(home, work, sharded, whole.rows);
+  if (!rows.ok()) return rows.status();
   // The same for all of them, and for no others: so parts of different contents are told apart.
   const uint64_t version = NewVersion();
   std::vector<std::vector<std::byte>> scratch(count);
   std::vector<Call<DenseMatrix>> calls;  // destroyed first: they use what is above
   for (size_t i = 0; i < count; ++i) {
     const ShardInfo& shard = sharded.info().shards[i];
-    DenseView view = ConsecutiveRows(whole, rows[i]);
-    if (rows[i].numbers != nullptr && !zeros) {
-      scratch[i].resize(static_cast<size_t>(rows[i].count * whole.cols) * SizeOf(whole.type));
-      ForRows(rows[i], whole, [&](int64_t there, size_t here, size_t width) {
+    DenseView view = ConsecutiveRows(whole, (*rows)[i]);
+    if ((*rows)[i].numbers != nullptr && !zeros) {
+      scratch[i].resize(static_cast<size_t>((*rows)[i].count * whole.cols) * SizeOf(whole.type));
+      ForRows((*rows)[i], whole, [&](int64_t there, size_t here, size_t width) {
         std::memcpy(scratch[i].data() + here, static_cast<const std::byte*>(whole.data) + there,
                     width);
       });
-      view = {scratch[i].data(), whole.type, rows[i].count, whole.cols};
+      view = {scratch[i].data(), whole.type, (*rows)[i].count, whole.cols};
     }
     calls.push_back(PutDense(RouteOf(home.shared_from_this(), shard.matrix),
                              ShardBuffers::PartOf(handle, shard), view, zeros, how, work.options(),
@@ -157,22 +165,18 @@ absl::StatusOr<DenseInfo> ReadParts(Connection& home, ShardWork& work, ShardedMa
   }
   const size_t count = sharded.info().shards.size();
   const DenseView whole{into.data, into.type, into.rows, into.cols, into.leading_dimension};
-  std::vector<PartRows> rows;
-  for (size_t i = 0; i < count; ++i) {
-    auto part = RowsOfPart(home, work, sharded, i, into.rows);
-    if (!part.ok()) return part.status();
-    rows.push_back(*std::move(part));
-  }
+  const absl::StatusOr<std::vector<PartRows>> rows = RowsOfParts(home, work, sharded, into.rows);
+  if (!rows.ok()) return rows.status();
   std::vector<std::vector<std::byte>> scratch(count);
   std::vector<Call<DenseInfo>> calls;  // destroyed first: they use what is above
   for (size_t i = 0; i < count; ++i) {
     const ShardInfo& shard = sharded.info().shards[i];
-    const DenseView part = ConsecutiveRows(whole, rows[i]);
+    const DenseView part = ConsecutiveRows(whole, (*rows)[i]);
     MutableDenseView view{const_cast<void*>(part.data), part.type, part.rows, part.cols,
                           part.leading_dimension};
-    if (rows[i].numbers != nullptr) {
-      scratch[i].resize(static_cast<size_t>(rows[i].count * into.cols) * SizeOf(into.type));
-      view = {scratch[i].data(), into.type, rows[i].count, into.cols};
+    if ((*rows)[i].numbers != nullptr) {
+      scratch[i].resize(static_cast<size_t>((*rows)[i].count * into.cols) * SizeOf(into.type));
+      view = {scratch[i].data(), into.type, (*rows)[i].count, into.cols};
     }
     calls.push_back(ReadDense(RouteOf(home.shared_from_this(), shard.matrix),
                               ShardBuffers::PartOf(buffer, shard).name(), view, work.options()));
@@ -188,8 +192,8 @@ absl::StatusOr<DenseInfo> ReadParts(Connection& home, ShardWork& work, ShardedMa
   }
   if (!all.ok()) return all;
   for (size_t i = 0; i < count; ++i) {
-    if (rows[i].numbers == nullptr) continue;
-    ForRows(rows[i], whole, [&](int64_t there, size_t here, size_t width) {
+    if ((*rows)[i].numbers == nullptr) continue;
+    ForRows((*rows)[i], whole, [&](int64_t there, size_t here, size_t width) {
       std::memcpy(static_cast<std::byte*>(into.data) + there, scratch[i].data() + here, width);
     });
   }

@@ -22,6 +22,15 @@ class ClusterShards : public TestNodes {
     for (const auto& node : nodes_) kept += node->engine().catalog().All().size();
     return kept;
   }
+  /// The matrix "g", by the first node.
+  void DeleteG() {
+    grpc::ClientContext context;
+    v1::DeleteMatrixRequest request;
+    request.set_name("g");
+    v1::DeleteMatrixReply reply;
+    const grpc::Status deleted = nodes_[0]->catalog().Delete(&context, request, &reply);
+    EXPECT_TRUE(deleted.ok()) << deleted.error_message();
+  }
 };
 
 TEST_F(ClusterShards, MultiplyAsTheWholeDoesAndLeaveNothing) {
@@ -74,12 +83,7 @@ TEST_F(ClusterShards, WithTwoReplicasALostNodeIsNotMissed) {
   }));
   EXPECT_TRUE(status.ok()) << status;
   // Deleted while a node that has copies is away: the others drop theirs.
-  grpc::ClientContext context;
-  v1::DeleteMatrixRequest request;
-  request.set_name("g");
-  v1::DeleteMatrixReply reply;
-  const grpc::Status deleted = nodes_[0]->catalog().Delete(&context, request, &reply);
-  EXPECT_TRUE(deleted.ok()) << deleted.error_message();
+  DeleteG();
   EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
 }
 
@@ -95,12 +99,7 @@ TEST_F(ClusterShards, BuffersGoWithTheirShards) {
     return held;
   };
   EXPECT_EQ(held(), 3);
-  grpc::ClientContext context;
-  v1::DeleteMatrixRequest request;
-  request.set_name("g");
-  v1::DeleteMatrixReply reply;
-  const grpc::Status deleted = nodes_[0]->catalog().Delete(&context, request, &reply);
-  EXPECT_TRUE(deleted.ok()) << deleted.error_message();
+  DeleteG();
   EXPECT_TRUE(Eventually([&] { return held() == 0; })) << held();
 }
 
