@@ -1,12 +1,17 @@
 #include "server/check_start.h"
 
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "kernels/cuda/device.h"
 #include "kernels/device_id.h"
@@ -22,8 +27,14 @@ constexpr std::string_view kUnixPrefix = "unix:";
 /// Empty, or why no file can be made in `folder`.
 std::string WhyNotWritable(const std::string& folder) {
   struct stat facts = {};
+  struct statfs system = {};
   if (stat(folder.c_str(), &facts) != 0) return std::generic_category().message(errno);
   if (!S_ISDIR(facts.st_mode)) return std::generic_category().message(ENOTDIR);
+  // Root may write there, and nothing can be made even so.
+  if (statfs(folder.c_str(), &system) == 0 &&
+      (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC)) {
+    return "the kernel's own files are there";
+  }
   return access(folder.c_str(), W_OK | X_OK) == 0 ? std::string()
                                                   : std::generic_category().message(errno);
 }
@@ -85,53 +96,76 @@ std::optional<UnsafeAddress> FindUnsafeAddress(const Config& config) {
   return std::nullopt;
 }
 
-void CheckStart(const Config& config, Problems& problems) {
-  const auto check_folder = [&](const char* flag, const std::string& folder) {
-    if (const std::string why = WhyNotWritable(folder); !why.empty()) {
-      problems.Add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
-    }
-  };
-  // One below /run that is not there may be made for each start, as systemd does with /run/sparsed;
-  // /var/run is a link there.
-  const auto check_socket = [&](const char* flag, const std::string& address) {
-    if (!address.starts_with(kUnixPrefix)) return;
-    const std::string folder = FolderOf(address.substr(kUnixPrefix.size()));
-    std::error_code ignored;
-    const std::string real = std::filesystem::weakly_canonical(folder, ignored).string();
-    if (real.starts_with("/run/") && !std::filesystem::exists(folder, ignored)) return;
-    check_folder(flag, folder);
-  };
+void CheckFiles(const Config& config, Problems& problems) {
   if (!config.access_file.empty()) {
     const auto access = Access::Open(config.access_file);
     if (!access.ok()) problems.Add("access-file", std::string(access.status().message()));
   }
   // One without the other is told already.
   if (!config.tls_certificate.empty() && !config.tls_key.empty()) {
-    const auto certificates =
-        Certificates::Open({config.tls_certificate, config.tls_key, config.tls_client_ca});
-    if (!certificates.ok()) {
-      const std::string why(certificates.status().message());
-      const auto names = [&](const std::string& file) {
-        return !file.empty() && why.starts_with(file);
-      };
-      const char* const flag = names(config.tls_key)         ? "tls-key"
-                               : names(config.tls_client_ca) ? "tls-client-ca"
-                                                             : "tls-certificate";
-      problems.Add(flag, why);
+    const std::array<std::pair<const char*, const std::string*>, 3> files = {
+        {{"tls-certificate", &config.tls_certificate},
+         {"tls-key", &config.tls_key},
+         {"tls-client-ca", &config.tls_client_ca}}};
+    bool all_there = true;
+    for (const auto& [flag, file] : files) {
+      if (file->empty() || access(file->c_str(), R_OK) == 0) continue;
+      problems.Add(flag, fmt::format("{}: {}", *file, std::generic_category().message(errno)));
+      all_there = false;
     }
-  }
-  if (!config.in_memory()) {
-    const std::filesystem::path folder = std::filesystem::absolute(config.data_dir);
-    check_folder("data-dir", FirstThatIsThere(folder.string()));
+    absl::Status status;
+    if (all_there) {
+      status = Certificates::Open({config.tls_certificate, config.tls_key, config.tls_client_ca})
+                   .status();
+    }
+    if (!status.ok()) {
+      const std::string why(status.message());
+      const auto* const named = std::ranges::find_if(files, [&](const auto& file) {
+        return !file.second->empty() && why.starts_with(*file.second);
+      });
+      problems.Add(named == files.end() ? "tls-certificate" : named->first, why);
+    }
   }
   if (const absl::StatusOr<std::string> models = InstalledModels(config); !models.ok()) {
     problems.Add("models", std::string(models.status().message()));
   }
-  if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
   if (const std::optional<UnsafeAddress> unsafe = FindUnsafeAddress(config)) {
     problems.Add(unsafe->flag, unsafe->why);
   }
-  for (const std::string& address : config.listen) check_socket("listen", address);
+}
+
+void CheckStart(const Config& config, Problems& problems) {
+  CheckFiles(config, problems);
+  const auto check_folder = [&](const char* flag, const std::string& folder) {
+    if (const std::string why = WhyNotWritable(folder); !why.empty()) {
+      problems.Add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
+    }
+  };
+  const auto check_address = [&](const char* flag, const std::string& address) {
+    if (absl::Status status = CheckAddress(address); !status.ok()) {
+      problems.Add(flag, std::string(status.message()));
+      return;
+    }
+    if (!address.starts_with(kUnixPrefix)) return;
+    // A folder below /run that is not there may be made for each start, as systemd does with
+    // /run/sparsed; /var/run is a link there.
+    const std::string folder = FolderOf(address.substr(kUnixPrefix.size()));
+    std::error_code ignored;
+    const std::string real = std::filesystem::weakly_canonical(folder, ignored).string();
+    if (real.starts_with("/run/") && !std::filesystem::exists(folder, ignored)) return;
+    check_folder(flag, folder);
+  };
+  if (!config.in_memory()) {
+    const std::filesystem::path folder = std::filesystem::absolute(config.data_dir);
+    check_folder("data-dir", FirstThatIsThere(folder.string()));
+  }
+  if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
+  for (const std::string& address : config.listen) check_address("listen", address);
+  const auto check_if_any = [&](const char* flag, const std::string& address) {
+    if (!address.empty() && address != "auto") check_address(flag, address);
+  };
+  check_if_any("metrics-listen", config.metrics_listen);
+  check_if_any("local-listen", config.local_listen);
   for (const std::string& name : config.devices) {
     const std::optional<DeviceId> device = ParseDeviceId(name);
     if (!device || device->kind != DeviceKind::kCuda) continue;
@@ -141,7 +175,6 @@ void CheckStart(const Config& config, Problems& problems) {
                    fmt::format("{} cannot serve: {}", name, std::string(found.status().message())));
     }
   }
-  check_socket("local-listen", config.local_listen);
 }
 
 }  // namespace sparsed::server

@@ -129,11 +129,13 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
                    "Run this transform pipeline and time its layout beside plain CSR for that, "
                    "whatever the model or the rules say; the fastest serves, as usual. Written as "
                    "`show` writes it; parameters may be left out (default: what they propose)")
+      ->type_name("PIPELINE")
       ->excludes(explore);
   prepare
       ->add_option("--kernel", prepared->kernel,
                    "Time this kernel alone on the pipeline's layout, or on plain CSR; also a "
                    "kernel of SpGEMM (default: all)")
+      ->type_name("KERNEL")
       ->excludes(explore);
   prepare->add_flag("--wait", prepared->wait, "Wait until it is prepared");
   prepare->callback([&invocation, prepared] {

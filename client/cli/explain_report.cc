@@ -19,6 +19,10 @@ constexpr double kTinyMilliseconds = 1e-3;
 constexpr double kShortRow = 16;
 /// Columns above which more of them at once help little.
 constexpr int64_t kWide = 64;
+/// Times by which a kernel is slower or faster in requests than in its trial that are worth a word.
+constexpr double kOtherwise = 1.5;
+/// What moves fewer bytes, whichever type the values have.
+constexpr const char* kNarrower = "values of a narrower type (f32, f16 or bf16)";
 
 std::string NameOf(const ExplainedOperation& operation) {
   if (operation.operation == Operation::kSpgemm) return "S * S";
@@ -97,6 +101,27 @@ std::string MeasuredText(const std::string& name, const Explanation& e, const Ex
                     ", which took {:.4f} ms for K={}; K={} itself was not timed (sparsectl prepare "
                     "{} --tune-for=spmm:{})",
                     o.trial_ms, o.trial_k, o.k, name, o.k);
+}
+
+/// Where the kernel takes another time in requests than it took in the plan's trial.
+std::string RecentText(const std::string& name, const ExplainedOperation& o) {
+  if (o.measured_ms <= 0 || o.recent_kernel_ms <= 0) return "";
+  if (o.recent_kernel_ms > kOtherwise * o.measured_ms) {
+    return fmt::format(
+        "in the last requests its kernel took {:.4f} ms, {:.1f} times that: a processor that "
+        "rested "
+        "finds its caches and clocks cold, and threads asleep, where trials follow each other "
+        "without a pause (sparsectl bench {} measures requests that do), or others compute beside "
+        "it",
+        o.recent_kernel_ms, o.recent_kernel_ms / o.measured_ms, name);
+  }
+  if (kOtherwise * o.recent_kernel_ms < o.measured_ms) {
+    return fmt::format(
+        "in the last requests its kernel took {:.4f} ms: the machine was busy when it was tuned; "
+        "have it tuned again (sparsectl prepare {} --retune)",
+        o.recent_kernel_ms, name);
+  }
+  return "";
 }
 
 std::string TablesText(const Explanation& e) {
@@ -208,13 +233,13 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
     return fmt::format(
         "{}; {}arithmetic{}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: {}{}", held,
         perhaps, verb, m.flops, milliseconds, 1e-9 * e.flops_per_second,
-        OnCpu(e) ? "more processors (--threads) or a GPU" : "f16 or bf16 values", rest);
+        OnCpu(e) ? "more processors (--threads) or a GPU" : kNarrower, rest);
   }
   return fmt::format(
       "{}; {}the cache's own rate{}: {} MiB go from it to the caches before it, of {} each, "
-      "{:.4f} ms at {:.1f} GB/s: f16 or bf16 values{}{}",
+      "{:.4f} ms at {:.1f} GB/s: {}{}{}",
       held, perhaps, verb, MiB(m.moved_bytes), Bytes(e.inner_cache_bytes), milliseconds,
-      1e-9 * e.cache_bytes_per_second,
+      1e-9 * e.cache_bytes_per_second, kNarrower,
       OnCpu(e) ? ", or more processors (--threads), whose caches add up" : "", rest);
 }
 
@@ -341,8 +366,15 @@ std::string RequestsText(const std::string& name, const RequestTimes& times) {
           ? fmt::format("the last {:.0f} products with {} took on average{}", times.requests, name,
                         times.requests < 4 ? "" : " (without the fastest and the slowest quarter)")
           : fmt::format("the last product with {} took", name);
-  return Wrapped(fmt::format("{} {}{}", whose, Text(times.mean), transport), "  ") +
-         Wrapped("  " + times.finding, "  ") + "\n";
+  std::string text = Wrapped(fmt::format("{} {}{}", whose, Text(times.mean), transport), "  ") +
+                     Wrapped("  " + times.finding, "  ");
+  if (times.transposed > 0) {
+    text += Wrapped(fmt::format("  {:.0f} of them multiplied with the transpose, of which what "
+                                "follows does not speak; their plan: sparsectl show {}",
+                                times.transposed, name),
+                    "  ");
+  }
+  return text + "\n";
 }
 
 /// "columns over 2 GPUs".
@@ -399,8 +431,8 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
   text += fmt::format("\n{}\n", TablesText(e));
   for (const ExplainedOperation& o : e.operations) {
     text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(name, e, o, assumed_cache)), "  ");
-    for (const std::string& more :
-         {OrderText(o), GainText(name, e, o), MeasuredText(name, e, o, assumed_cache)}) {
+    for (const std::string& more : {OrderText(o), GainText(name, e, o),
+                                    MeasuredText(name, e, o, assumed_cache), RecentText(name, o)}) {
       if (!more.empty()) text += Wrapped("  " + more, "    ");
     }
     for (const std::string& more : DistributionTexts(o)) text += Wrapped("  " + more, "      ");

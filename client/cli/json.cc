@@ -57,7 +57,6 @@ Json CommonOf(const Measurement& m) {
           {"device", m.device},
           {"k", m.k},
           {"median_ms", m.median_ms},
-          {"csr_ms", m.baseline_ms},
           {"preparation_ms", m.preparation_ms},
           {"gflops", m.gflops},
           {"roof", m.roof},
@@ -74,6 +73,7 @@ Json RowOf(const Measurement& m) {
   Json row = CommonOf(m);
   row["class"] = ToJson(m.problem_class);
   row["recipe"] = m.recipe;
+  row["csr_ms"] = m.baseline_ms;
   row["floor_ms"] = m.floor_ms;
   row["floor_share"] = m.floor_share;
   return row;
@@ -85,6 +85,7 @@ Json ToJson(const Measurement& m) {
   Json json = CommonOf(m);
   json["signature"] = ToJson(m.problem_class);
   json["pipeline"] = m.recipe;
+  json["baseline_ms"] = m.baseline_ms;
   json["roofline_ms"] = m.floor_ms;
   json["roofline_share"] = m.floor_share;
   return json;
@@ -298,7 +299,8 @@ Json ToJson(const std::string& name, const Explanation& e) {
                 {{"requests", e.requests.requests},
                  {"mean_ns", ToJson(e.requests.mean)},
                  {"transport", e.requests.transport},
-                 {"finding", e.requests.finding}}},
+                 {"finding", e.requests.finding},
+                 {"transposed", e.requests.transposed}}},
                {"operations", Json::array()}};
   for (const ExplainedOperation& o : e.operations) {
     Json distributions = Json::array();
@@ -337,7 +339,8 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"served", ToJson(o.served)},
          {"inner_served", ToJson(o.inner_served)},
          {"baseline_ms", o.baseline_ms},
-         {"reordered_ms", o.reordered_ms}});
+         {"reordered_ms", o.reordered_ms},
+         {"recent_kernel_ms", o.recent_kernel_ms}});
   }
   return json;
 }

@@ -148,7 +148,7 @@ void AddServerOptions(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   app.add_option("--gateway", invocation.options.gateway,
                  "host:port of an HTTP proxy that connects to servers which cannot be reached from "
-                 "here, also to the nodes of a cluster")
+                 "here, also to the nodes of a cluster; off: none")
       ->envname("SPARSED_GATEWAY")
       ->type_name("HOST:PORT");
   const auto file = [&app](const char* flag, std::string& path, const char* environment,

@@ -350,9 +350,8 @@ absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArgu
   if (absl::Status s = file->Commit(); !s.ok()) return s;
   return Report{
       {{"out", arguments.out}, {"patterns", patterns->size()}, {"measurements", measurements}},
-      fmt::format("wrote {}: {} measurements on {} patterns\n", arguments.out,
-                  Count(static_cast<int64_t>(measurements)),
-                  Count(static_cast<int64_t>(patterns->size())))};
+      fmt::format("wrote {}: {} on {}\n", arguments.out, Counted(measurements, "measurement"),
+                  Counted(patterns->size(), "pattern"))};
 }
 
 absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments) {

@@ -338,8 +338,10 @@ std::string NpyTypeText(ValueType type) {
 
 std::string Text(const Timings& t) {
   std::string phases;
-  const auto add = [&phases](const char* name, std::chrono::nanoseconds time) {
+  std::chrono::nanoseconds sum{};
+  const auto add = [&phases, &sum](const char* name, std::chrono::nanoseconds time) {
     if (time.count() == 0) return;
+    sum += time;
     phases += fmt::format("{}{} {:.3f}", phases.empty() ? ": " : ", ", name,
                           static_cast<double>(time.count()) / 1e6);
   };
@@ -350,6 +352,10 @@ std::string Text(const Timings& t) {
   add("kernel", t.kernel);
   add("from device", t.from_device);
   add("send", t.send);
+  // Else the parts contradict the whole.
+  if (t.total.count() > 0 && 10 * sum > 11 * t.total)
+    return Milliseconds(t.total) + phases + " (they overlap)";
+  if (!phases.empty() && 10 * sum < 9 * t.total) add("other", t.total - sum);
   return Milliseconds(t.total) + phases;
 }
 

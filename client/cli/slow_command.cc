@@ -83,9 +83,10 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<SlowArguments>();
   slow->add_flag("--all", arguments->all, "Of all tenants; for operators");
   slow->add_option(
-      "--op", arguments->operation,
-      "Of one operation: spmm, upload, explain, ...; without it explain and those that "
-      "only ask what the server knows (list, show, ...) are left out");
+          "--op", arguments->operation,
+          "Of one operation: spmm, upload, explain, ...; without it explain and those that "
+          "only ask what the server knows (list, show, ...) are left out")
+      ->type_name("OPERATION");
   slow->add_option("--limit", arguments->limit, "How many at most, 1 to 100")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

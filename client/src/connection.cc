@@ -4,8 +4,11 @@
 #include <grpcpp/create_channel.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include "base/status.h"
@@ -68,20 +71,22 @@ std::string CauseOf(const absl::Status& unavailable) {
   return colon == std::string::npos ? message : message.substr(colon + 2);
 }
 
-/// What `options` say, and where they say nothing the environment.
+/// What `options` say, and where they say nothing the environment; empty: none, also of "off".
 absl::StatusOr<std::string> GatewayOf(const ClientOptions& options) {
   std::string gateway = options.gateway;
   if (const char* const said = std::getenv("SPARSED_GATEWAY"); gateway.empty() && said != nullptr) {
     gateway = said;
   }
-  if (gateway.empty()) return gateway;
+  if (gateway.empty() || gateway == "off") return "";
   constexpr std::string_view kOfHosts =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._[]:";
   const size_t colon = gateway.rfind(':');
-  if (colon != std::string::npos && colon > 0 && colon + 1 < gateway.size() &&
-      gateway.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
+  uint16_t port = 0;
+  if (colon != std::string::npos && colon > 0 &&
       gateway.find_first_not_of(kOfHosts) == std::string::npos) {
-    return gateway;
+    const char* const end = gateway.data() + gateway.size();
+    const auto [rest, error] = std::from_chars(gateway.data() + colon + 1, end, port);
+    if (error == std::errc() && rest == end && port > 0) return gateway;
   }
   // It may have a password in it.
   const std::string named = gateway.find('@') == std::string::npos ? " \"" + gateway + "\"" : "";

@@ -38,7 +38,8 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                              .requests = {.requests = reply.requests().requests(),
                                           .mean = sparsed::FromProto(reply.requests().mean()),
                                           .transport = reply.requests().transport(),
-                                          .finding = reply.requests().finding()}};
+                                          .finding = reply.requests().finding(),
+                                          .transposed = reply.requests().transposed()}};
   if (reply.calibrated_unix_ns() > 0) {
     explanation.calibrated = sparsed::FromUnixNs(reply.calibrated_unix_ns());
   }
@@ -79,7 +80,8 @@ Explanation FromProto(const v1::ExplainReply& reply) {
          .inner_served =
              FromProto(operation.has_inner_served() ? operation.inner_served() : operation.inner()),
          .baseline_ms = operation.baseline_ms(),
-         .reordered_ms = operation.reordered_ms()});
+         .reordered_ms = operation.reordered_ms(),
+         .recent_kernel_ms = operation.recent_kernel_ms()});
   }
   return explanation;
 }

@@ -69,6 +69,7 @@ struct ExplainedOperation {
   RooflinePosition roofline;
   /// Kernel and recipe of the plan that serves it, which may be that of a neighbouring K.
   std::string plan;
+  std::string request_plan;  ///< likewise, as requests name the plan that they ran by
   int64_t plan_k = 0;       ///< of the plan's class; 0: SpGEMM, or plain CSR serves without a trial
   int64_t trial_k = 0;      ///< width that the plan's trial multiplied with
   double trial_ms = 0;      ///< what it took; 0: there was none

@@ -138,6 +138,16 @@ absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
   return absl::OkStatus();
 }
 
+std::string_view PatternJob::WhyNothingIsTried(const ProblemClass& c) const {
+  if (c.operation == Operation::kSpgemm) return "; kernels are tried for each pair of matrices";
+  if (pattern_->nnz() == 0) return ", there is nothing else to try";
+  // And operands of all rows and columns would fill the memory for the trial.
+  const bool almost_empty = pattern_->nnz() < std::max(pattern_->rows(), pattern_->cols()) / 16;
+  return almost_empty && AskedFor(c).empty()
+             ? ": with less than a nonzero in 16 rows or columns no layout gains anything"
+             : "";
+}
+
 absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   ClassSearch search;
   search.matrix = MatrixOf(c.type);
@@ -152,10 +162,8 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   search.plain.problem_class = c;
   search.plain.kernel = kernels.front();
   search.only_asked = OnlyAsked(c, pattern_->plans().Find(c));
-  if (c.operation == Operation::kSpgemm || pattern_->nnz() == 0) {
-    search.plain.reason = c.operation == Operation::kSpgemm
-                              ? "plain CSR; kernels are tried for each pair of matrices"
-                              : "plain CSR, there is nothing else to try";
+  if (const std::string_view why = WhyNothingIsTried(c); !why.empty()) {
+    search.plain.reason = fmt::format("plain CSR{}", why);
     Activate(search.plain);
     return absl::OkStatus();
   }
@@ -444,7 +452,13 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     // Another kernel costs nothing, another layout memory.
     const double best = search.best ? search.best->times.speedup() : 1;
     const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
-    if (times->speedup() > best * (more_memory ? kLeastSpeedup : 1)) {
+    const bool faster = times->speedup() > best * (more_memory ? kLeastSpeedup : 1);
+    if (faster && !times->WonForCertain()) {
+      search.uncertain = fmt::format(
+          "{}, {:.2f}x faster in the median, was slower in {} of {} turns: the machine was busy",
+          plain ? kernel : layout->recipe, times->speedup(), times->runs - times->won, times->runs);
+      progress_.Say(fmt::format("{}: {}", SignatureText(c), search.uncertain));
+    } else if (faster) {
       search.best = {layout, kernel, *times};
       if (estimate != nullptr) {
         search.best->model = promise->model;
@@ -730,6 +744,7 @@ void PatternJob::JudgeModels(const ProblemClass& c, const Features* features,
 }
 
 std::string PatternJob::WhyPlain(const ClassSearch& search) const {
+  if (!search.uncertain.empty()) return search.uncertain;
   const Measurement* best = nullptr;
   const auto speedup = [](const Measurement& m) { return m.baseline_ms / m.median_ms; };
   const std::vector<Measurement> measurements = pattern_->trials().measurements();

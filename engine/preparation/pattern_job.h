@@ -169,6 +169,7 @@ class PatternJob {
     double requests = 0;           ///< that a promised candidate is to pay over (ExpectedRequests)
     std::optional<SharedError> shared_error;  ///< of the model's estimates
     std::optional<Tried> best;                ///< none: plain CSR
+    std::string uncertain;  ///< of a contender that may have won by accident: what happened
     std::vector<Decision> decisions;
   };
 
@@ -186,6 +187,8 @@ class PatternJob {
   /// Unless the pattern has them; want of memory is a note.
   absl::Status FindFeatures();
 
+  /// Of a class for which plain CSR serves without a trial: why, as its plan says; else empty.
+  std::string_view WhyNothingIsTried(const ProblemClass& problem_class) const;
   /// `last`: no later class will want the layouts that lose.
   absl::Status TryClass(const ProblemClass& problem_class, bool last);
   absl::Status TryCandidates(ClassSearch& search, bool last);

@@ -68,9 +68,13 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
     contender_ms.push_back(*ms);
   }
   all_baseline_ms.insert(all_baseline_ms.end(), baseline_ms.begin(), baseline_ms.end());
+  int won = 0;
+  for (size_t turn = 0; turn < contender_ms.size(); ++turn) {
+    won += contender_ms[turn] < baseline_ms[turn] ? 1 : 0;
+  }
   const double median = Median(baseline_ms);
   return TrialTimes{median, contender ? Median(contender_ms) : median,
-                    static_cast<int>(baseline_ms.size()), hopeless};
+                    static_cast<int>(baseline_ms.size()), hopeless, won};
 }
 
 absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_class, int64_t rows,

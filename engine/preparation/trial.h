@@ -34,8 +34,12 @@ struct TrialTimes {
   double median = 0;
   int runs = 0;           ///< of each
   bool censored = false;  ///< the contender was hopeless: there was one turn
+  int won = 0;            ///< turns in which the contender was the faster one
 
   double speedup() const { return median > 0 ? baseline_median / median : 0; }
+  /// Faster in three turns of four: on a machine that others use, medians of few turns may differ
+  /// by accident.
+  bool WonForCertain() const { return 4 * won >= 3 * runs; }
 };
 
 double Median(std::vector<double> times);

@@ -19,6 +19,7 @@ namespace sparsed::server {
 namespace {
 
 constexpr std::string_view kUnix = "unix:";
+constexpr const char* kNoSocket = "there is a file of that name";
 /// A peer that acknowledges nothing for so long is gone.
 constexpr int kUserTimeoutMs = 20000;
 /// How often a free port is looked for that is free in both families.
@@ -138,6 +139,15 @@ bool IsLoopback(const sockaddr& address) {
 
 }  // namespace
 
+absl::Status CheckAddress(const std::string& address) {
+  if (!address.starts_with(kUnix)) {
+    return Resolve(address, IsWildcard(address.substr(0, address.rfind(':')))).status();
+  }
+  struct stat facts = {};
+  const bool there = stat(address.c_str() + kUnix.size(), &facts) == 0;
+  return there && !S_ISSOCK(facts.st_mode) ? Refuse(address, kNoSocket) : absl::OkStatus();
+}
+
 bool StaysOnThisMachine(const std::string& address) {
   if (address.starts_with(kUnix)) return true;
   if (IsWildcard(address.substr(0, address.rfind(':')))) return false;
@@ -195,7 +205,7 @@ absl::Status ListenSocket::OpenUnix(const std::string& path, const SocketFile& f
   std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
   struct stat facts = {};
   if (stat(path.c_str(), &facts) == 0) {
-    if (!S_ISSOCK(facts.st_mode)) return Refuse(address_, "there is a file of that name");
+    if (!S_ISSOCK(facts.st_mode)) return Refuse(address_, kNoSocket);
     if (Serves(name, type)) return Refuse(address_, "another process serves there");
     unlink(path.c_str());  // left behind by a server that is gone
   } else if (errno != ENOENT) {

@@ -53,6 +53,10 @@ class ListenSocket {
   uint64_t inode_ = 0;
 };
 
+/// FAILED_PRECONDITION, as of ListenSocket::Open, where an address can never be listened at,
+/// whoever is there: nothing knows the host, or the path is no socket's. Takes nothing.
+absl::Status CheckAddress(const std::string& address);
+
 /// Whether only this machine reaches "host:port" (a loopback address) or "unix:/path".
 bool StaysOnThisMachine(const std::string& address);
 

@@ -126,7 +126,7 @@ json TimeJson(const MatrixUse& use, std::string_view matrix) {
       phases[std::string(Name(static_cast<Phase>(phase)))] = seconds / time.requests;
     }
   }
-  return {{"products", use.products},
+  return {{"products", use.products.size()},
           {"seconds", time.seconds / time.requests},
           {"phases", std::move(phases)},
           {"transport", TransportOf(time)},

@@ -113,6 +113,7 @@ void Describe(engine::Engine& engine, const ComputeSpec& spec, StageRecord& reco
   };
   if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
     record.k = ColumnsOf(engine, record.tenant, spmm->b);
+    record.transposed = spmm->transpose;
     add(spmm->transpose, "transpose");
     if (spmm->alpha != 1) add(true, fmt::format("alpha={}", spmm->alpha));
     if (spmm->beta != 0) add(true, fmt::format("beta={}", spmm->beta));

@@ -79,7 +79,9 @@ void Fill(const MatrixUse& use, std::string_view matrix, v1::RequestTimes& messa
   const auto mean_ns = [&time](double seconds) {
     return static_cast<uint64_t>(1e9 * seconds / time.requests);
   };
-  message.set_requests(static_cast<double>(use.products));
+  message.set_requests(static_cast<double>(use.products.size()));
+  message.set_transposed(
+      static_cast<double>(std::ranges::count(use.products, true, &MatrixUse::Product::transposed)));
   v1::Timings& mean = *message.mutable_mean();
   mean.set_queue_ns(mean_ns(time[Phase::kQueue]));
   mean.set_receive_ns(mean_ns(time[Phase::kReceive]));
@@ -187,7 +189,14 @@ class ExplainReactor final : public UnaryReactor {
     if (draining_) return absl::UnavailableError("the server is shutting down");
     if (!explanation.ok()) return explanation.status();
     Fill(*explanation, reply_);
-    if (use_.products > 0) Fill(use_, matrix.name(), *reply_.mutable_requests());
+    if (use_.products.empty()) return absl::OkStatus();
+    Fill(use_, matrix.name(), *reply_.mutable_requests());
+    for (size_t i = 0; i < explanation->operations.size(); ++i) {
+      const engine::ExplainedOperation& operation = explanation->operations[i];
+      if (operation.operation != Operation::kSpmm) continue;
+      reply_.mutable_operations(static_cast<int>(i))
+          ->set_recent_kernel_ms(1e3 * use_.SpmmKernelSeconds(operation.k, operation.request_plan));
+    }
     return absl::OkStatus();
   }
 

@@ -218,7 +218,7 @@ class SaveSnapshotReactor final : public BytesWriteReactor, public LiveStream {
     if (!charge.ok()) return charge.status();
     contents.charge = *std::move(charge);
     bytes_.emplace(*std::move(snapshot), std::move(contents), service_);
-    record_.parameters = fmt::format("{} matrices, {} buffers, {} arrays", bytes_->facts().matrices,
+    record_.parameters = fmt::format("matrices={} buffers={} arrays={}", bytes_->facts().matrices,
                                      bytes_->facts().buffers, bytes_->facts().arrays);
     bytes_left_ = bytes_->expected_bytes();
     return absl::OkStatus();

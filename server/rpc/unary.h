@@ -38,6 +38,8 @@ class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
   absl::Status Join();
   /// What the call turned out to be about, where its request does not say.
   void set_subject(std::string subject) { record_.subject = std::move(subject); }
+  /// What comes of it is called so.
+  void set_result(std::string name) { record_.keeps = std::move(name); }
   /// Ends the call; `this` may be gone afterwards.
   void End(absl::Status status, const google::protobuf::MessageLite& reply);
 
@@ -84,6 +86,13 @@ std::string SubjectOf(const Request& request) {
   }
 }
 
+/// What it is to make, as a copy's name; empty: nothing.
+template <typename Request>
+std::string ResultOf(const Request& request) {
+  if constexpr (requires { request.new_name(); }) return request.new_name();
+  return {};
+}
+
 /// Whether what a request asks for is to take its time.
 template <typename Request>
 bool IsThrottled(const Request& request) {
@@ -118,6 +127,7 @@ grpc::ServerUnaryReactor* Answer(Op op, const ServiceContext& service,
   absl::Status status = wire::ParseRequest(*bytes, request);
   auto* const call =
       new UnaryReactor(op, service, *context, *std::move(caller), SubjectOf(request), *response);
+  call->set_result(ResultOf(request));
   call->Join().IgnoreError();
   if (status.ok()) status = work(request, *call->caller(), reply);
   call->End(std::move(status), reply);
@@ -136,6 +146,7 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
   absl::Status status = wire::ParseRequest(*bytes, request);
   auto* const call =
       new UnaryReactor(op, service, *context, *std::move(caller), SubjectOf(request), *response);
+  call->set_result(ResultOf(request));
   if (status.ok()) status = call->Join();
   if (status.ok()) {
     const std::string tenant = call->tenant();

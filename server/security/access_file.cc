@@ -7,6 +7,8 @@
 #include <array>
 #include <cstring>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/time/time.h"
@@ -40,25 +42,47 @@ class AccessFile::Reader {
       const std::string& key = list.first.Scalar();
       if (list.second.IsNull()) continue;
       if (key == "tenants") {
-        file.tenants_ = ReadTenants(list.second);
+        Try([&] { file.tenants_ = ReadTenants(list.second); });
         continue;
       }
-      if (!list.second.IsSequence()) Refuse(list.second, fmt::format("{} is no list", key));
+      Try([&] {
+        if (!list.second.IsSequence()) Refuse(list.second, fmt::format("{} is no list", key));
+      });
+      if (!list.second.IsSequence()) continue;
       for (const auto& entry : list.second) {
-        if (!entry.IsMap()) Refuse(entry, fmt::format("an entry of {} is no map", key));
-        if (key == "tokens") {
-          ReadToken(entry, file);
-        } else if (key == "certificates") {
-          ReadCertificate(entry, file);
-        } else {
-          ReadPeer(entry, file);
-        }
+        Try([&] { ReadEntry(key, entry, file); });
+        if (wrong_.size() == kMostWrong) break;
       }
     }
+    if (!wrong_.empty()) throw Refusal{fmt::format("{}", fmt::join(wrong_, "; "))};
     return file;
   }
 
  private:
+  /// Entries that are wrong, of which a reader is told at once.
+  static constexpr size_t kMostWrong = 20;
+
+  /// So that who mends the file hears of all entries that are wrong, of each what is wrong first.
+  template <typename Read>
+  void Try(const Read& read) {
+    try {
+      read();
+    } catch (const Refusal& refusal) {
+      wrong_.push_back(refusal.sentence);
+    }
+  }
+
+  void ReadEntry(const std::string& key, const YAML::Node& entry, AccessFile& file) {
+    if (!entry.IsMap()) Refuse(entry, fmt::format("an entry of {} is no map", key));
+    if (key == "tokens") {
+      ReadToken(entry, file);
+    } else if (key == "certificates") {
+      ReadCertificate(entry, file);
+    } else {
+      ReadPeer(entry, file);
+    }
+  }
+
   static std::string Required(const YAML::Node& entry, const char* key) {
     const YAML::Node value = entry[key];
     if (!value) Refuse(entry, fmt::format("{} is missing", key));
@@ -160,6 +184,7 @@ class AccessFile::Reader {
   }
 
   std::set<std::string> names_;
+  std::vector<std::string> wrong_;
 };
 
 absl::StatusOr<AccessFile> AccessFile::Parse(const std::string& yaml) {

@@ -24,6 +24,7 @@ std::string LineOf(const AuditEntry& entry) {
       {"caller", entry.caller},
       {"operation", entry.operation}};
   if (!entry.name.empty()) line["name"] = entry.name;
+  if (!entry.result.empty()) line["result"] = entry.result;
   line["status"] = absl::StatusCodeToString(entry.status.code());
   if (!entry.status.ok()) line["message"] = std::string(entry.status.message());
   if (entry.request_id.has_value()) line["request_id"] = *entry.request_id;

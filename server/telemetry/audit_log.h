@@ -21,6 +21,7 @@ struct AuditEntry {
   std::string tenant, caller;  ///< empty: nothing says who it was
   std::string operation;       ///< as metrics have it
   std::string name;            ///< of the matrix; empty: it was refused before it said so
+  std::string result{};        ///< what came of it: a copy, a product that stays; empty: nothing
   absl::Status status;
   std::optional<uint64_t> request_id = std::nullopt;  ///< of a compute stream
   std::string id{};                                   ///< what the caller knows it by

@@ -48,6 +48,20 @@ std::string_view LiveOpName(int live_op) {
   return live_op == kLiveOps - 1 ? "other" : Name(static_cast<Op>(live_op));
 }
 
+double MatrixUse::SpmmKernelSeconds(int64_t columns, std::string_view plan) const {
+  std::vector<double> seconds;
+  for (const Product& product : products) {
+    if (product.op == Op::kSpmm && !product.transposed && product.k == columns &&
+        product.plan == plan) {
+      seconds.push_back(product.time[Phase::kKernel]);
+    }
+  }
+  if (seconds.empty()) return 0;
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::ranges::nth_element(seconds, middle);
+  return *middle;
+}
+
 void LiveRequests::OfMatrix::Pass(Clock::time_point now) {
   const std::chrono::duration<double> idle = now - used;
   if (idle.count() > 0) {
@@ -77,6 +91,10 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
   if (!record.status.ok()) return;
   const auto [owner, name] = OwnerAndName(record);
   if (Replaces(record.op)) ForgetLocked(owner, name);
+  // What became a matrix may have replaced another one.
+  const bool makes_matrix =
+      record.op == Op::kSpgemm || record.op == Op::kCopy || record.op == Op::kRename;
+  if (makes_matrix && !record.keeps.empty()) ForgetLocked(record.tenant, record.keeps);
   if (!Computes(record.op)) return;
   auto of_owner = owners_.find(owner);
   if (of_owner == owners_.end()) of_owner = owners_.emplace(owner, OfOwner()).first;
@@ -96,7 +114,11 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
   use.per_second += std::log(2) / kRateHalfLife;
   use.latencies.Add(Seconds(record.total_ns));
   if (use.last.size() == kLast) use.last.erase(use.last.begin());
-  use.last.emplace_back().k = record.k;
+  use.last.push_back({.op = record.op,
+                      .transposed = record.transposed,
+                      .k = record.k,
+                      .plan = record.plan,
+                      .time = {}});
   use.last.back().time.Add(record);
   if (matrices_ > kMatrices) ForgetMatrixLocked();
 }
@@ -190,12 +212,12 @@ MatrixUse LiveRequests::UseOf(std::string_view tenant, std::string_view matrix,
   MatrixUse of;
   std::vector<TimeSpent> times;
   std::map<int64_t, int> widths;
-  for (const OfMatrix::Product& product : use->last) {
+  for (const MatrixUse::Product& product : use->last) {
     times.push_back(product.time);
     // Of as many the wider one, which takes the time.
     if (product.k > 0 && ++widths[product.k] >= widths[of.k]) of.k = product.k;
   }
-  of.products = times.size();
+  of.products = std::move(use->last);
   of.time = MiddleOf(std::move(times));
   if (now - use->used > kForgotten) return of;
   use->Pass(now);

@@ -36,12 +36,24 @@ struct LivePoint {
 
 /// Of one matrix, in the last minutes; of one that is uploaded anew or renamed, since then.
 struct MatrixUse {
+  struct Product {
+    Op op = Op::kSpmm;
+    bool transposed = false;  ///< SpMM with the transposed matrix
+    int64_t k = 0;            ///< columns of the dense operand; 0: it had none
+    std::string plan;         ///< "<recipe> / <kernel>"
+    TimeSpent time;
+  };
+
   double per_second = 0;
   double p50 = 0, p99 = 0;  ///< seconds; 0: not used lately
-  /// Of the last products, however long ago, those in the middle by their duration (MiddleOf).
-  TimeSpent time{};
-  size_t products = 0;  ///< those last ones, LiveRequests::kLast at most
-  int64_t k = 0;        ///< columns of the dense operand of most of them; 0: none had one
+  /// The last ones, however long ago: LiveRequests::kLast at most, the oldest first.
+  std::vector<Product> products{};
+  TimeSpent time{};  ///< of those of them in the middle by their duration (MiddleOf)
+  int64_t k = 0;     ///< columns of the dense operand of most of them; 0: none had one
+
+  /// Of those that are SpMM with the matrix as it is, K columns and this plan, the median of their
+  /// kernels' seconds; 0: there is none.
+  double SpmmKernelSeconds(int64_t columns, std::string_view plan) const;
 };
 
 /// Each tenant's apart, so that nobody's requests push another's out. Of more tenants than there
@@ -83,14 +95,10 @@ class LiveRequests {
   struct OfMatrix {
     double per_second = 0;
     Latencies<float> latencies;
-    struct Product {
-      TimeSpent time;
-      int64_t k = 0;
-    };
-    std::vector<Product> last;         ///< the oldest first, kLast at most
-    Clock::time_point used;            ///< the last time, and when per_second was true
-    Clock::time_point halved;          ///< when latencies lost weight
-    void Pass(Clock::time_point now);  ///< what time does to them
+    std::vector<MatrixUse::Product> last;  ///< as MatrixUse::products
+    Clock::time_point used;                ///< the last time, and when per_second was true
+    Clock::time_point halved;              ///< when latencies lost weight
+    void Pass(Clock::time_point now);      ///< what time does to them
   };
   struct OfTenant {
     Slots slots;

@@ -83,10 +83,11 @@ struct StageRecord {
   /// What its caller knows it by: CallOrigin's, of a compute stream's with "/" and its own id.
   std::string id;
   TraceContext trace;
-  std::string keeps;    ///< what its result is called, if that stays on the server
-  std::string subject;  ///< the matrix or buffer that it is about; for log and status page only
-  std::string plan;     ///< of a product: "<recipe> / <kernel>"
-  int64_t k = 0;        ///< columns of the dense operand; 0: it has none
+  std::string keeps;        ///< what its result is called, if that stays on the server
+  std::string subject;      ///< the matrix or buffer that it is about; for log and status page only
+  std::string plan;         ///< of a product: "<recipe> / <kernel>"
+  int64_t k = 0;            ///< columns of the dense operand; 0: it has none
+  bool transposed = false;  ///< SpMM with the transposed matrix
   /// What else tells it from others of its operation: "transpose beta=1", "right=T", "7 steps".
   std::string parameters;
   Clock::time_point begun = Clock::now();

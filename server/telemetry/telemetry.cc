@@ -170,7 +170,8 @@ void Telemetry::Audit(const StageRecord& record) {
   audit_->Write({.tenant = record.tenant,
                  .caller = record.caller,
                  .operation = std::string(Name(record.op)),
-                 .name = record.keeps.empty() ? record.subject : record.keeps,
+                 .name = record.subject,
+                 .result = record.keeps,
                  .status = record.status,
                  .request_id = record.request_id,
                  .id = record.id});

@@ -116,13 +116,16 @@ def through_it(sparsectl, folder, known):
     call(f"--gateway={gateway.address}", "info", through="127.0.0.1:1")
     expect(len(gateway.asked) > asked, "the flag is not taken")
 
+    # Here these servers have names that the gateway alone knows.
+    said = call("--gateway=off", "info", status=5)
+    expect("gateway" not in said, said)
     said = call("info", through="127.0.0.1:1", status=5)
     expect("through the gateway 127.0.0.1:1" in said, said)
     gateway.refuses = True
     said = call("info", status=5)
     expect(f"through the gateway {gateway.address}" in said and "403" in said, said)
     gateway.refuses = False
-    for wrong in ("gateway", "http://gateway:1", "gateway:", ":1", "g\u00e4teway:1", "a?b:1"):
+    for wrong in ("gateway", "http://gateway:1", "gateway:", ":1", "gateway:65536", "gateway:0", "g\u00e4teway:1", "a?b:1"):
         said = call("info", through=wrong, status=3)
         expect(f'the gateway "{wrong}" is not HOST:PORT' in said, said)
     said = call("info", through="me:secret@gateway:1", status=3)

@@ -44,7 +44,8 @@ WITHOUT_DATA = {
     "Share of hard limits": "limits are an access file's",
     "Refusals for quotas": "nobody has a quota",
 }
-WITHOUT_GPU = {"Copies between host and GPU": "there is no GPU"}
+WITHOUT_GPU = {title: "there is no GPU" for title in
+               ("Copies between host and GPU", "Phase: to_device", "Phase: from_device")}
 
 
 def get(url):

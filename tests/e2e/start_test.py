@@ -97,7 +97,7 @@ def check_addresses(sparsed):
     expect(not quiet.events("open to other machines"), quiet.log)
     refused = subprocess.run([sparsed, "--in-memory", "--devices=cpu", "--listen=0.0.0.0:0"],
                              capture_output=True, text=True, timeout=60)
-    expect(refused.returncode == 1 and "--insecure" in refused.stderr, refused.stderr)
+    expect(refused.returncode == 2 and "--insecure" in refused.stderr, refused.stderr)
     server = Started(sparsed, "--devices=cpu", "--listen=0.0.0.0:0", "--insecure")
     [warning] = server.events("open to other machines") or [{}]
     expect(warning.get("level") == "warning", server.log)
@@ -217,13 +217,28 @@ def check_config(sparsed):
         expect(all_wrong.returncode == 2 and len(lines) == len(begins) + 1, all_wrong.stderr)
         for line, begin in zip(lines, begins):
             expect(line.startswith(f"sparsed: {path}:{begin}"), line)
+        # What a start would find, root's too.
+        with open(f"{folder}/a-file", "w") as file:
+            file.write("kept")
+        not_to_be = check("data_dir: /proc/nope\n"
+                          f"listen: [unix:{folder}/a-file, nohost.invalid:7470]\n"
+                          "metrics_listen: nohost.invalid:7471\ninsecure: true\n"
+                          "tls_certificate: /no/certificate\ntls_key: /no/key\n")
+        for sentence in (f"{path}:1:11: data_dir: nothing can be made in /proc: ",
+                         f"{path}:2:9: listen: cannot listen on unix:{folder}/a-file: there is a file",
+                         "cannot listen on nohost.invalid:7470: ",
+                         f"{path}:3:17: metrics_listen: cannot listen on nohost.invalid:7471: ",
+                         f"{path}:5:18: tls_certificate: /no/certificate: No such file",
+                         f"{path}:6:10: tls_key: /no/key: No such file"):
+            expect(sentence in not_to_be.stderr, sentence, "is not in", not_to_be.stderr)
+        expect(not_to_be.returncode == 2 and os.path.exists(f"{folder}/a-file"), not_to_be)
         # A start that fails for a file says which line names it.
         with open(path, "w") as file:
             file.write("in_memory: true\naccess_file: /no/such/access.yaml\n")
         started = subprocess.run([sparsed, f"--config={path}", "--listen=127.0.0.1:0",
                                   "--metrics-listen=off", "--devices=cpu"],
                                  capture_output=True, text=True, timeout=60)
-        expect(started.returncode == 1, started)
+        expect(started.returncode == 2, "what stays wrong is no reason to restart it", started)
         expect(started.stderr.startswith(f"sparsed: {path}:2:14: access_file: /no/such/access.yaml"),
                started.stderr)
 

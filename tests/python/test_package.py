@@ -92,7 +92,7 @@ def test_what_is_public():
     assert {"connect", "Client", "Matrix", "last_transport"} <= set(sparsed.__all__)
     assert (FOLDER / "py.typed").exists()
     # Every public method says what it does.
-    for kind in (sparsed.Client, sparsed.Matrix, sparsed.HeldDense, sparsed.Transposed):
+    for kind in (sparsed.Client, sparsed.Matrix, sparsed.DenseMatrix, sparsed.Transposed):
         for name, member in vars(kind).items():
             if not name.startswith("_") and (callable(member) or isinstance(member, property)):
                 assert member.__doc__, f"{kind.__name__}.{name}"

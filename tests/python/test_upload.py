@@ -357,3 +357,29 @@ def test_temporary(client):
         check(client.matrix(g.name), example())
     with pytest.raises(sparsed.NotFound):
         client.matrix(g.name)
+
+
+@pytest.mark.parametrize(
+    "values, dtype, told",
+    [
+        ([1.0, np.nan, np.inf], "f32", "2 values of the matrix are NaN or infinite"),
+        ([1.0, 2.0, -np.inf], "bf16", "1 value of the matrix is NaN or infinite"),
+        ([1.0, 2.0, 1e6], "f16", "1 value of the matrix is NaN or infinite"),
+        ([1, 2, 2**24 + 1], None, "integers beyond 16777216 are rounded.*f64"),
+        ([1, 2, -(2**53) - 1], "f64", "integers beyond 9007199254740992 are rounded"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_what_no_product_gets_rid_of_is_told(client, name, values, dtype, told):
+    entries = (np.array([0, 1, 2]), np.array([2, 0, 1]), np.array(values))
+    with pytest.warns(UserWarning, match=told) as caught:
+        client.upload(name, entries, shape=3, dtype=dtype)
+    assert caught[-1].filename == __file__, "the caller's line, not one of the package"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", [[1.0, -2.0, 1e30], [1, 2, 2**24], [True, False, True], None])
+def test_nothing_is_told_of_values_that_stay_what_they_are(client, name, values):
+    values = None if values is None else np.array(values)
+    entries = (np.array([0, 1, 2]), np.array([2, 0, 1]), values)
+    client.upload(name, entries, shape=3)

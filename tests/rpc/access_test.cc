@@ -388,6 +388,12 @@ TEST_F(AccessTest, WhatIsWrongIsSaidAtTheStart) {
   EXPECT_THAT(with_file("peers:\n  - {group: no-such-group, tenant: t}"), HasSubstr("no group"));
   EXPECT_THAT(with_file("peers:\n  - {user: \"{tenant}\", tenant: t}"), HasSubstr("already"));
   EXPECT_THAT(with_file("certificates:\n  - {tenant: t}"), HasSubstr("uri or common_name"));
+  EXPECT_THAT(with_file("tokens:\n  - {name: a, tenant: t}\n  - {name: b, sha256: x, tenant: t}\n"
+                        "peers:\n  - {group: no-such-group, tenant: t}\ntenants:\n  a/b: {}"),
+              testing::AllOf(HasSubstr("line 2: sha256 is missing; line 3: sha256 is not 64"),
+                             HasSubstr("; line 5: this machine has no group 'no-such-group'; "),
+                             HasSubstr("; line 7: 'a/b' is no tenant's name")))
+      << "all entries at once";
   EXPECT_THAT(with_file("tenants: [a]"), HasSubstr("line 1: tenants is no map"));
   EXPECT_THAT(with_file("tenants:\n  a/b: {}"), HasSubstr("line 2: 'a/b' is no tenant's name"));
   EXPECT_THAT(with_file("tenants:\n  a: {}\n  a: {}"), HasSubstr("line 3: tenant 'a' again"));

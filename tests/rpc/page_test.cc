@@ -510,10 +510,10 @@ TEST(LiveRequests, LastProductsSayWhereTheTimeGoes) {
       live.End(record);
     }
   };
-  EXPECT_EQ(live.UseOf("t", "web").products, 0u);
+  EXPECT_EQ(live.UseOf("t", "web").products.size(), 0u);
   end(0.5, 64, 20);
   server::MatrixUse use = live.UseOf("t", "web");
-  EXPECT_EQ(use.products, server::LiveRequests::kLast);
+  EXPECT_EQ(use.products.size(), server::LiveRequests::kLast);
   EXPECT_EQ(use.k, 64);
   EXPECT_NEAR(use.time.seconds / use.time.requests, 0.5, 1e-6);
   // What was mended shows at once, also beside one that met a cold cache.
@@ -524,6 +524,38 @@ TEST(LiveRequests, LastProductsSayWhereTheTimeGoes) {
   EXPECT_NEAR(use.time.seconds / use.time.requests, 0.01, 1e-6);
   end(0.01, 0, 8);
   EXPECT_EQ(live.UseOf("t", "web").k, 0) << "SpGEMM has no width";
+}
+
+TEST(LiveRequests, KernelsOfOneProblemAndPlanAreToldApart) {
+  server::LiveRequests live;
+  const auto end = [&live](double kernel_ms, int64_t k, const std::string& plan, bool transposed) {
+    server::StageRecord record = RecordOf("t", "web", 1);
+    record.k = k;
+    record.plan = plan;
+    record.transposed = transposed;
+    record[server::Phase::kKernel] = static_cast<uint64_t>(1e6 * kernel_ms);
+    live.End(record);
+  };
+  for (const double ms : {2.0, 90.0, 3.0}) end(ms, 32, "csr / a", false);
+  end(50, 64, "csr / a", false);
+  end(60, 32, "csr / b", false);
+  end(70, 32, "csr / a", true);
+  const server::MatrixUse use = live.UseOf("t", "web");
+  EXPECT_NEAR(use.SpmmKernelSeconds(32, "csr / a"), 3e-3, 1e-9) << "the median";
+  EXPECT_NEAR(use.SpmmKernelSeconds(64, "csr / a"), 50e-3, 1e-9);
+  EXPECT_NEAR(use.SpmmKernelSeconds(32, "csr / b"), 60e-3, 1e-9);
+  EXPECT_EQ(use.SpmmKernelSeconds(128, "csr / a"), 0);
+}
+
+TEST(LiveRequests, WhatAProductIsKeptAsReplacesWhatWasThere) {
+  server::LiveRequests live;
+  live.End(RecordOf("t", "square", 1));
+  server::StageRecord product = RecordOf("t", "web", 1);
+  product.op = server::Op::kSpgemm;
+  product.keeps = "square";
+  live.End(product);
+  EXPECT_TRUE(live.UseOf("t", "square").products.empty());
+  EXPECT_EQ(live.UseOf("t", "web").products.size(), 1u);
 }
 
 TEST(LiveRequests, SharedMatricesCountAsTheirOwners) {

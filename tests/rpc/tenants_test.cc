@@ -795,8 +795,21 @@ TEST_F(TenantsTest, TheAuditLogHasWhoChangedWhatAndWhoWasRefused) {
   std::map<uint64_t, Answer> answers;
   ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
   ASSERT_TRUE(Eventually([&] { return lines(file).size() == 2; }));
-  EXPECT_THAT(lines(file)[1], AllOf(HasSubstr("\"operation\":\"spgemm\",\"name\":\"kept\""),
-                                    HasSubstr("\"request_id\":7")));
+  EXPECT_THAT(lines(file)[1],
+              AllOf(HasSubstr("\"operation\":\"spgemm\",\"name\":\"a\",\"result\":\"kept\""),
+                    HasSubstr("\"request_id\":7")));
+
+  // Where a matrix of another name comes from.
+  grpc::ClientContext copy_context;
+  Show(copy_context, "one");
+  v1::CopyMatrixRequest copy;
+  copy.set_name("a");
+  copy.set_new_name("again");
+  v1::MatrixInfo info;
+  ASSERT_TRUE(server().catalog().Copy(&copy_context, copy, &info).ok());
+  ASSERT_TRUE(Eventually([&] { return lines(file).size() == 3; }));
+  EXPECT_THAT(lines(file)[2],
+              HasSubstr("\"operation\":\"copy\",\"name\":\"a\",\"result\":\"again\""));
 
   // A file that cannot be written is no reason to refuse anything.
   std::filesystem::remove(file);

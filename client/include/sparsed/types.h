@@ -378,6 +378,8 @@ struct ExplainedOperation {
   double baseline_ms = 0;  ///< plain CSR's default kernel beside measured_ms; 0: not known
   /// The fastest trial with rows in Explanation::reordered_by's order; 0: there was none.
   double reordered_ms = 0;
+  /// Of the kernel in the last products of just this problem, the median; 0: there was none.
+  double recent_kernel_ms = 0;
 };
 
 /// Where a request's time went, on the server. Phases that did not happen are 0.
@@ -398,6 +400,7 @@ struct RequestTimes {
   Timings mean;           ///< of those in the middle by their duration, half of them
   std::string transport;  ///< how most of their bytes came and went, as SlowRequest's
   std::string finding;    ///< what most of it is, and what helps: sentences
+  double transposed = 0;  ///< of them, with the transposed matrix: Explanation is not of these
 };
 
 struct Explanation {

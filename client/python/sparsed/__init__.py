@@ -37,7 +37,7 @@ from sparsed._errors import (
     Unknown,
 )
 from sparsed._files import read
-from sparsed._held import HeldDense
+from sparsed._held import DenseMatrix
 from sparsed._matrix import Matrix
 from sparsed._native import Result, last_result
 from sparsed._progress import Progress
@@ -56,9 +56,9 @@ __all__ = [
     "Csr",
     "DataLoss",
     "DeadlineExceeded",
+    "DenseMatrix",
     "Error",
     "FailedPrecondition",
-    "HeldDense",
     "Internal",
     "InvalidArgument",
     "InvalidType",

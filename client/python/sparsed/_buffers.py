@@ -9,7 +9,7 @@ from sparsed import _native, _numbers, _operands, _types
 from sparsed._calls import Operation
 from sparsed._connection import Connection
 from sparsed._errors import InvalidArgument, NotFound
-from sparsed._held import HeldDense
+from sparsed._held import DenseMatrix
 from sparsed._names import c_name, host_array, unused_name
 from sparsed._report import Report
 
@@ -32,7 +32,7 @@ class Buffers(Connection):
         distribution: str = "whole",
         rows_of: str | None = None,
         timeout: float | None = None,
-    ) -> HeldDense:
+    ) -> DenseMatrix:
         """Has the server hold a copy of a dense matrix, in the place of one of this name. Products
         take it as operand or `out` without its travelling.
 
@@ -68,7 +68,7 @@ class Buffers(Connection):
         distribution: str = "whole",
         rows_of: str | None = None,
         timeout: float | None = None,
-    ) -> HeldDense:
+    ) -> DenseMatrix:
         """Makes a buffer of zeros on the server: a place for results. See `put`."""
         rows, cols = _shape(shape)
         dense = (0, rows, cols, cols, _types.parse(dtype), _native.HOST, 0)
@@ -81,7 +81,7 @@ class Buffers(Connection):
         self, name: str | None, x: Any, dtype: Any, durable: bool, owner: str | None,
         time_to_live: float | None, distribution: str, rows_of: str | None,
         timeout: float | None,
-    ) -> Operation[HeldDense]:  # fmt: skip
+    ) -> Operation[DenseMatrix]:  # fmt: skip
         x = host_array(x)
         if dtype is None:
             dtype = getattr(x, "dtype", "f32")
@@ -95,7 +95,7 @@ class Buffers(Connection):
         self, name: str | None, dense: Any, keep: Any, durable: bool, owner: str | None,
         time_to_live: float | None, distribution: str, rows_of: str | None,
         timeout: float | None,
-    ) -> Operation[HeldDense]:  # fmt: skip
+    ) -> Operation[DenseMatrix]:  # fmt: skip
         name = unused_name() if name is None else name
         encoded = c_name(name)
         if dense[2] < 1:
@@ -127,12 +127,12 @@ class Buffers(Connection):
             )
             return error
 
-        def finish() -> HeldDense:
-            return HeldDense(cast("Client", self), name, dense[1], dense[2], dense[4])
+        def finish() -> DenseMatrix:
+            return DenseMatrix(cast("Client", self), name, dense[1], dense[2], dense[4])
 
         return Operation(start, finish, (handle, keep, c_owner, of, put, packed, options))
 
-    def held(self, name: str) -> HeldDense:
+    def held(self, name: str) -> DenseMatrix:
         """The buffer of that name, which the server has already.
 
         Raises:
@@ -140,7 +140,7 @@ class Buffers(Connection):
         """
         for one in self.buffers(name):
             if one["name"] == name:
-                return HeldDense(
+                return DenseMatrix(
                     cast("Client", self), name, one["rows"], one["cols"], _types.parse(one["type"])
                 )
         raise NotFound(f"the server has no buffer {name!r}")
@@ -152,7 +152,7 @@ class Buffers(Connection):
             listed = listed["buffers"]
         return [Report(one, f"buffer {one['name']}") for one in listed]
 
-    def _read_held(self, held: HeldDense, out: Any, timeout: float | None) -> Operation[Any]:
+    def _read_held(self, held: DenseMatrix, out: Any, timeout: float | None) -> Operation[Any]:
         rows, cols = held.shape
         if out is None:
             into = _operands.empty_numpy(rows, cols, held._type, 2)

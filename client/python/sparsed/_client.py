@@ -57,7 +57,8 @@ def connect(
         token_file: a file whose first line is the token; refused if others can read it, read again
             when it changes (SPARSED_TOKEN_FILE).
         gateway: "host:port" of an HTTP proxy that connects to servers which cannot be reached from
-            here, also to the nodes of a cluster; None: straight there (SPARSED_GATEWAY).
+            here, also to the nodes of a cluster; None: the environment's SPARSED_GATEWAY; "off":
+            straight there, whatever that says.
         timeout: seconds that the server may take to answer here. Calls have a limit of their own,
             `timeout=`; None, as it is without, is none.
         ring: products that run on a server of this machine go through memory that both share, from
@@ -149,7 +150,8 @@ class Client(Buffers):
 
         The matrix is brought to canonical CSR here: ascending columns in each row, duplicates
         summed up. Values everywhere (`values=`, `update_values`, SDDMM) are in that order;
-        `sparsed.positions` says where the entries of `m` went.
+        `sparsed.positions` says where the entries of `m` went. NaN, infinite values and integers
+        that are rounded are told by `warnings.warn`.
 
         Args:
             name: what the server calls it.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sparsed._client import Client
 
 
-class HeldDense:
+class DenseMatrix:
     """A buffer, a dense matrix that the server keeps under a name: an operand or a result of
     products that does not travel. Made by `Client.put`, `Client.zeros` and `Client.held`.
 
@@ -43,15 +43,15 @@ class HeldDense:
         """Deletes it on the server; calls under way keep it. NotFound if it is gone already."""
         self._client._delete_held(self.name)
 
-    def __enter__(self) -> HeldDense:
+    def __enter__(self) -> DenseMatrix:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client._release_held(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HeldDense, (self._client, self.name, *self.shape, self._type)
+        return DenseMatrix, (self._client, self.name, *self.shape, self._type)
 
     def __repr__(self) -> str:
         rows, cols = self.shape
-        return f"<sparsed.HeldDense {self.name!r}: {rows} x {cols}, {self.type}>"
+        return f"<sparsed.DenseMatrix {self.name!r}: {rows} x {cols}, {self.type}>"

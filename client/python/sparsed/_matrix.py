@@ -27,7 +27,7 @@ class Matrix(Nonzeros, SparseProducts):
     `Client.matrix`.
 
     Dense operands are NumPy arrays, PyTorch's tensors on the CPU or a GPU, anything with DLPack or
-    `__cuda_array_interface__`, or `HeldDense`, of the matrix's type. They are used where they are
+    `__cuda_array_interface__`, or `DenseMatrix`, of the matrix's type. They are used where they are
     if they are row-major (rows may lie apart: a leading dimension); others are copied. Results are
     arrays of the same kind, where the operands are. A vector is one column, and so is its result.
     Operands and results of one product are all in host memory (or held), or all on one GPU. On a

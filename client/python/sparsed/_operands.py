@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsed import _dlpack, _types
 from sparsed._errors import FailedPrecondition, InvalidArgument, InvalidType
-from sparsed._held import HeldDense
+from sparsed._held import DenseMatrix
 from sparsed._native import ELEMENT_BYTES, HOST, I64, Dense
 
 NUMPY, TORCH, OTHER, HELD = range(4)
@@ -77,7 +77,7 @@ def operand(x: Any, what: str, type_: int) -> Operand:
     torch = _modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _torch(x, what, type_, torch)
-    if isinstance(x, HeldDense):
+    if isinstance(x, DenseMatrix):
         return _held(x, what, type_)
     if isinstance(x, np.ndarray):
         if isinstance(x, np.ma.MaskedArray):
@@ -105,7 +105,7 @@ def destination(
         found = _numpy(out, what, type_, copy=False)
     elif (torch := _types.torch()) is not None and isinstance(out, torch.Tensor):
         found = _torch(out, what, type_, torch, copy=False)
-    elif isinstance(out, HeldDense):
+    elif isinstance(out, DenseMatrix):
         found = _held(out, what, type_)
     elif hasattr(out, "__cuda_array_interface__"):
         found = _cuda_array(out, what, type_, copy=False)
@@ -317,7 +317,7 @@ def _torch(x: Any, what: str, type_: int, torch: Any, copy: bool = True) -> Oper
 # ---- Others --------------------------------------------------------------------------------------
 
 
-def _held(x: HeldDense, what: str, type_: int) -> Operand:
+def _held(x: DenseMatrix, what: str, type_: int) -> Operand:
     if x._type != type_:
         raise _wrong_type(what, x.type, type_)
     dense = Dense(0, *x.shape, 0, type_, HOST, ctypes.addressof(x._c_name))

@@ -5,11 +5,13 @@ server, too."""
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from sparsed import _files, _types
+from sparsed._caller import callers_level
 from sparsed._csr import Array, Csr, widened_bf16
 from sparsed._errors import InvalidArgument, InvalidType
 from sparsed._native import BF16, F16, F32, F64
@@ -44,9 +46,9 @@ def canonical(
         return _check_shape(_of_file(os.fspath(m), type_, extent), extent)
     edges = _edges(m, extent)
     if edges is not None:
-        return _of_edges(*edges, values, type_)
+        return _told(_of_edges(*edges, values, type_))
     _no_values(values, f"a {type(m).__name__}")
-    return _check_shape(_of_entries(*_entries(m, extent), type_), extent)
+    return _told(_check_shape(_of_entries(*_entries(m, extent), type_), extent))
 
 
 def positions(m: Any, shape: Any = None, num_nodes: int | None = None) -> Array:
@@ -72,6 +74,19 @@ def positions(m: Any, shape: Any = None, num_nodes: int | None = None) -> Array:
     result = np.empty(len(order), np.int64)
     result[order] = np.cumsum(first) - 1
     return result
+
+
+def _told(csr: Canonical) -> Canonical:
+    """Warns of values that no product with the matrix gets rid of."""
+    if csr.values is None:
+        return csr
+    bits = csr.type == BF16 and csr.values.dtype == np.uint16
+    finite = (csr.values & 0x7F80) != 0x7F80 if bits else np.isfinite(csr.values)
+    count = len(finite) - int(np.count_nonzero(finite))
+    if count > 0:
+        verb = "value of the matrix is" if count == 1 else "values of the matrix are"
+        warnings.warn(f"{count} {verb} NaN or infinite", stacklevel=callers_level())
+    return csr
 
 
 def _of_file(path: str, type_: int | None, extent: tuple[int, int] | None) -> Canonical:
@@ -406,6 +421,13 @@ def _values(values: Array | None, type_: int | None) -> tuple[Array | None, int]
         values = values.view(np.uint16)
     elif values.dtype.kind in "iub":
         found = None
+        exact = 2**53 if type_ == F64 else 2**24
+        if len(values) > 0 and (values.max() > exact or values.min() < -exact):
+            wider = "" if type_ == F64 else '; dtype="f64" holds them up to 2^53'
+            warnings.warn(
+                f"integers beyond {exact} are rounded to the values' type{wider}",
+                stacklevel=callers_level(),
+            )
         values = values.astype(np.float64 if type_ == F64 else np.float32)
     else:
         found = _types.of_dtype(values.dtype)

@@ -9,7 +9,7 @@ Names, parameters, results and exceptions are those of `sparsed.Client` and `spa
 Cancelling a task cancels its call, on the server, too; the task ends when its memory is free.
 Functions for progress run in the event loop's thread.
 
-Buffers are `sparsed.HeldDense`, whose short calls (`renew`, `delete`,
+Buffers are `sparsed.DenseMatrix`, whose short calls (`renew`, `delete`,
 the end of a `with`) block.
 
 Products with operands in host memory run on the server, so that nothing here is busy; those on a
@@ -27,7 +27,7 @@ from sparsed import _matrix, _progress, _transposed
 from sparsed._calls import Operation, in_thread
 from sparsed._names import unused_name
 from sparsed._errors import Error
-from sparsed._held import HeldDense
+from sparsed._held import DenseMatrix
 from sparsed._progress import Listener
 from sparsed._report import Report
 from sparsed._transposed import TransposedView
@@ -130,7 +130,7 @@ class Client:
         distribution: str = "whole",
         rows_of: str | None = None,
         timeout: float | None = None,
-    ) -> HeldDense:
+    ) -> DenseMatrix:
         """See `sparsed.Client.put`."""
         operation = self.sync._put(
             name, x, dtype, durable, owner, time_to_live, distribution, rows_of, timeout
@@ -139,16 +139,18 @@ class Client:
 
     async def zeros(
         self, name: str | None, shape: tuple[int, int], dtype: Any = "f32", **options: Any
-    ) -> HeldDense:
+    ) -> DenseMatrix:
         """See `sparsed.Client.zeros`."""
         return await in_thread(self.sync.zeros, name, shape, dtype, **options)
 
-    async def held(self, name: str) -> HeldDense:
+    async def held(self, name: str) -> DenseMatrix:
         """See `sparsed.Client.held`."""
         return await in_thread(self.sync.held, name)
 
-    async def read(self, held: HeldDense, out: Any = None, *, timeout: float | None = None) -> Any:
-        """See `sparsed.HeldDense.read`."""
+    async def read(
+        self, held: DenseMatrix, out: Any = None, *, timeout: float | None = None
+    ) -> Any:
+        """See `sparsed.DenseMatrix.read`."""
         return await self.sync._read_held(held, out, timeout).awaited()
 
     async def buffers(self, prefix: str = "") -> list[Report]:

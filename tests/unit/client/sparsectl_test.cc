@@ -194,7 +194,7 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   const Said csv = Run("measurements s --csv");
   EXPECT_THAT(csv.text, testing::StartsWith("pattern_hash,rows,cols,density,"));
   EXPECT_THAT(csv.text, HasSubstr(",csr_ms,runs,model,censored,right_pattern_hash,"));
-  ExpectSays("measurements s --out=m.jsonl.gz", 0, " measurements on 1 patterns");
+  ExpectSays("measurements s --out=m.jsonl.gz", 0, " on 1 pattern\n");
   ExpectSays("measurements --all --out=m.jsonl.gz", 0, "wrote m.jsonl.gz: ");
   ExpectSays("measurements s --out=/no/such/m.jsonl", 3, "/no/such/m.jsonl");
   ExpectSays("measurements s --all", 2, "NAME does not go with --all");

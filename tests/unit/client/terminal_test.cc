@@ -399,6 +399,28 @@ TEST(Explanation, SaysWhatWasMeasuredAndOfWhichK) {
       << ExplanationText("m", Explained(), false);
 }
 
+TEST(Explanation, SaysWhereRequestsTakeAnotherTimeThanTheTrial) {
+  Explanation e = Explained();
+  ExplainedOperation& o = e.operations[0];
+  o.measured_ms = 5.5;
+  const Width wide(1000);
+  for (const double alike : {0.0, 4.0, 8.0}) {
+    o.recent_kernel_ms = alike;
+    EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("in the last requests")));
+  }
+  o.recent_kernel_ms = 16.5;
+  EXPECT_THAT(ExplanationText("m", e, false),
+              HasSubstr("  in the last requests its kernel took 16.5000 ms, 3.0 times that: "));
+  o.recent_kernel_ms = 2;
+  EXPECT_THAT(ExplanationText("m", e, false),
+              HasSubstr("took 2.0000 ms: the machine was busy when it was tuned; have it tuned "
+                        "again (sparsectl prepare m --retune)"));
+  e.requests.requests = 8;
+  EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("transpose")));
+  e.requests.transposed = 3;
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("3 of them multiplied with the transpose"));
+}
+
 TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   Explanation e = Explained();
   ExplainedOperation& o = e.operations[0];
@@ -450,9 +472,9 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
     Explanation on_gpu = e;
     on_gpu.device = "cuda:0";
     on_gpu.operations[0].cache_limit = limit;
-    EXPECT_THAT(
-        ExplanationText("m", on_gpu, false),
-        testing::AllOf(HasSubstr("/s: f16 or bf16 values\n"), testing::Not(HasSubstr("--threads"))))
+    EXPECT_THAT(ExplanationText("m", on_gpu, false),
+                testing::AllOf(HasSubstr("/s: values of a narrower type (f32, f16 or bf16)\n"),
+                               testing::Not(HasSubstr("--threads"))))
         << limit;
   }
   o.cache_limit = "overhead";
@@ -602,12 +624,16 @@ TEST(Explanation, BeginsWithWhereTheTimeOfRequestsWent) {
   EXPECT_THAT(
       ExplanationText("m", e, false),
       testing::StartsWith("the last 8 products with m took on average (without the fastest and "
-                          "the slowest quarter) 300.000 ms: send 210.000 (transport: "
+                          "the slowest quarter) 300.000 ms: send 210.000, other 90.000 (transport: "
                           "stream)\n  Most of it, 70 %, is operands.\n\nm on cpu: "));
   e.requests.requests = 1;
   EXPECT_THAT(ExplanationText("m", e, false),
               testing::StartsWith("the last product with m took 300.000 ms: "));
   EXPECT_EQ(ToJson("m", e)["requests"]["mean_ns"]["send"], 210000000);
+  e.requests.mean.kernel = std::chrono::milliseconds(90);
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("kernel 90.000, send 210.000 (transport"));
+  e.requests.mean.receive = std::chrono::milliseconds(150);
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("send 210.000 (they overlap)"));
 }
 
 TEST(Explanation, AnotherProductsTimeIsNotSpMVs) {

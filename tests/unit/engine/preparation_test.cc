@@ -351,6 +351,25 @@ TEST(Preparation, KeepsPlainCsrWhereNothingIsGained) {
   CheckConsistent(site, pattern);
 }
 
+TEST(Preparation, AlmostEmptyMatricesAreTriedWhenAskedForAlone) {
+  Site site;
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{40000, 30}, {30, 40000}}) {
+    auto matrix = SendMatrix(site.catalog, fmt::format("{}", rows),
+                             test::FromCoordinates(rows, cols, {{0, 0}, {29, 29}}));
+    ASSERT_TRUE(matrix.ok() && site.Idle());
+    Pattern& pattern = *(*matrix)->pattern();
+    EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
+    const auto plans = pattern.plans().List();
+    ASSERT_EQ(plans.size(), 1u);
+    EXPECT_THAT(plans[0]->plan.reason, HasSubstr("plain CSR: with less than a nonzero in 16 rows"));
+    EXPECT_THAT(Tried(pattern), testing::IsEmpty());
+    ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSpmm)}, false, Asked()).ok());
+    ASSERT_TRUE(site.Idle());
+    EXPECT_THAT(Tried(pattern), testing::Not(testing::IsEmpty()));
+    CheckConsistent(site, pattern);
+  }
+}
+
 TEST(Preparation, OddMatrices) {
   Site site;
   const std::vector<test::Pattern> patterns = {
@@ -1419,6 +1438,23 @@ TEST(Trials, AHopelessContenderHasOneTurnAndSaysSo) {
   ASSERT_TRUE(times.ok());
   EXPECT_FALSE(times->censored);
   EXPECT_GT(times->runs, 3);
+}
+
+TEST(Trials, WhoWinsByAccidentDidNotWinForCertain) {
+  // The machine does something else in some turns of the baseline's, and in others of both.
+  std::vector<double> all;
+  const auto taking = [](std::vector<double> of_turns) {
+    return [of_turns, turn = size_t{0}]() mutable -> absl::StatusOr<double> {
+      return of_turns[turn++ % of_turns.size()];
+    };
+  };
+  auto times = TakeTurns(taking({3, 3, 9, 9, 9}), taking({4, 4, 8, 4, 8}), 1e9, all);
+  ASSERT_TRUE(times.ok());
+  EXPECT_GT(times->speedup(), 1.05) << "by the medians";
+  EXPECT_FALSE(times->WonForCertain()) << times->won << " of " << times->runs;
+  times = TakeTurns(taking({3, 3, 9, 3, 4}), taking({2, 2, 8, 2, 8}), 1e9, all);
+  ASSERT_TRUE(times.ok());
+  EXPECT_TRUE(times->WonForCertain()) << times->won << " of " << times->runs;
 }
 
 TEST(Preparation, WhatWinsWhenItIsAskedForIsThePlan) {
