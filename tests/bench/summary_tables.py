@@ -38,6 +38,12 @@ def spgemm_ratios():
             and "right_matrix" not in line and "ratio" in line}
 
 
+def torch_ratios(operation, way="torch"):
+    """The time of PyTorch's call, in one of its ways, over that of ours from Python."""
+    return {line["matrix"]: line["ms"][way] / line["ms"]["sparsed"] for line in read_lines(RESULTS / "h100/operations.jsonl")
+            if line["operation"] == operation and way in line["ms"] and "sparsed" in line["ms"]}
+
+
 def epoch_ratios(model, ours, least=LARGE):
     """The time of an epoch with PyG's fastest form of the graph over ours, for graphs of so many nonzeros."""
     epochs = {}
@@ -57,10 +63,20 @@ def training_note():
             "is captured as a CUDA graph.")
 
 
+def python_note():
+    """What a small product from Python is made of."""
+    return ("From Python, graphs of 100,000 nonzeros to three million, as tensors on the card: where a product takes less than about 50 "
+            "microseconds, the Python around it is what is compared.")
+
+
 def gpu_rows(classes):
     rows = [row(f"{name}, K = 128", "cuSPARSE", classes[op, "f32", 128].ratios(classes[op, "f32", 128].served))
             for op, name in OPERATIONS.items()]
     rows.append(row("SpGEMM, S * S", "cuSPARSE", spgemm_ratios()))
+    rows.append(row("SpMM, K = 128, from Python", "PyTorch, `S @ x`", torch_ratios("spmm")))
+    rows.append(row("transposed SpMM, likewise", "PyTorch, `S.t() @ y`", torch_ratios("spmm^T", "torch, S.t()")))
+    rows.append(row("transposed SpMM, likewise", "PyTorch, transposed copy", torch_ratios("spmm^T")))
+    rows.append(row("SDDMM, likewise", "PyTorch, `sampled_addmm`", torch_ratios("sddmm")))
     for model, name in MODELS.items():
         rows.append(row(f"training epoch, {name}", "PyTorch with PyG", epoch_ratios(model, "sparsed")))
     return rows
@@ -94,7 +110,7 @@ def readme():
     spmm, product = cpu["SpMM, K = 128"], cpu["SpGEMM, S * S"]
     return table(HEADERS, gpu_rows(gpu_classes())) + [
         "f32 on an NVIDIA H100; a speed-up is the baseline's time over that of the plan that the server chose by itself. "
-        "\"Least\" is the matrix with the least speed-up. " + training_note() + " "
+        "\"Least\" is the matrix with the least speed-up. " + python_note() + " " + training_note() + " "
         f"On two CPU cores SpMM is {spmm} times as fast as Eigen, SpGEMM {product} times as fast as SuiteSparse:GraphBLAS.",
         "[All results](docs/results-h100.md), [on the CPU](docs/results-cpu.md), [training](docs/results/h100/epochs.md)."]
 
