@@ -28,6 +28,7 @@
 #include "server/cluster/cluster.h"
 #include "server/cluster/cluster_metrics.h"
 #include "server/cluster/etcd.h"
+#include "server/cluster/shards.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/engine_options.h"
 #include "server/listener/descriptor.h"
@@ -494,6 +495,16 @@ class Server::Impl {
     }
   }
 
+  /// As the page calls it (ShardOf).
+  std::optional<std::string> OfShard(const engine::NameKey& key) const {
+    const std::optional<ShardName> name = ParseShardName(key.second);
+    if (!name.has_value()) return std::nullopt;
+    if (name->part != ShardName::Part::kRows) return "";
+    const Cluster* const cluster = joined_;
+    const std::string whole = cluster == nullptr ? "" : cluster->WholeOf(key);
+    return fmt::format("shard {} of {}", name->index,
+                       whole.empty() ? "what is not complete" : whole);
+  }
   /// Empty if requests are served, else why not.
   std::string NotReady() const {
     const MutexLock lock(health_mutex_);
@@ -619,6 +630,9 @@ class Server::Impl {
                                        return cluster == nullptr ? nlohmann::json::object()
                                                                  : ClusterTable(*cluster);
                                      },
+                    .shard_of = config_.etcd.empty()
+                                    ? ShardOf()
+                                    : [this](const engine::NameKey& key) { return OfShard(key); },
                     .addresses = addresses_,
                     .started = started_,
                     .started_steady = started_steady_})));

@@ -129,7 +129,10 @@ std::string UnsteadyRemark(const BenchArguments& arguments, const LoadResult& re
   std::string text = arguments.load.seconds > 0 ? "note    it ran too short a time"
                                                 : "note    it did not become steady";
   if (std::isfinite(within)) {
-    text += fmt::format(": the rate is known to {:.1f}% only, not to {:.0f}%", 100 * within,
+    const char* const what = result.kernel.interval > result.interval ? "the kernel's time"
+                             : OpenLoop(arguments)                    ? "the median latency"
+                                                                      : "the rate";
+    text += fmt::format(": {} is known to {:.1f}% only, not to {:.0f}%", what, 100 * within,
                         100 * arguments.load.precision);
   }
   if (result.machine > kQuiet) {
@@ -148,6 +151,12 @@ std::string UnsteadyRemark(const BenchArguments& arguments, const LoadResult& re
 /// What the numbers do not say.
 std::string Remarks(const BenchArguments& arguments, const LoadResult& result) {
   std::string text = UnsteadyRemark(arguments, result);
+  if (text.empty() && result.machine > kQuiet && !interrupted) {
+    text = fmt::format(
+        "note    this machine's own speed varied by {:.0f}% meanwhile, so that something else runs "
+        "on it, or beside it: another run may differ by as much\n",
+        100 * result.machine);
+  }
   if (result.not_begun > 0) {
     text += fmt::format(
         "note    {} that {} due had not begun in the end: {:.1f} a second are more than {} at once "

@@ -102,9 +102,17 @@ absl::Status CheckPresent(const Client& client, const std::string& name, const s
       name, present->rows, present->cols, Name(present->type), rows, cols, Name(type)));
 }
 
+/// `whole`: the matrix that it is for, where that is not in shards.
 absl::StatusOr<DenseMatrix> Put(const Client& client, const PutArguments& arguments,
-                                const PutOptions& options) {
-  const auto check = [&](ValueType type, int64_t rows, int64_t cols) {
+                                const PutOptions& options, const std::optional<MatrixInfo>& whole) {
+  const auto check = [&](ValueType type, int64_t rows, int64_t cols) -> absl::Status {
+    if (whole && rows != whole->rows && rows != whole->cols) {
+      return absl::InvalidArgumentError(
+          fmt::format("the buffer has {} rows, and \"{}\" is {} x {}: buffers for it have as many "
+                      "rows as it has "
+                      "rows or columns",
+                      rows, whole->name, whole->rows, whole->cols));
+    }
     return arguments.replace
                ? absl::OkStatus()
                : CheckPresent(client, arguments.name, options.rows_of, type, rows, cols);
@@ -143,6 +151,15 @@ void CheckOverGpus(const PutArguments& arguments) {
   }
 }
 
+/// What to say besides where a cluster has no buffer of the name: of matrices in shards there are
+/// parts alone.
+absl::Status WithHint(const Client& client, absl::Status status, const std::string& matrix) {
+  if (!absl::IsNotFound(status) || !matrix.empty()) return status;
+  if (!client.ListNodes().ok()) return status;
+  return absl::NotFoundError(fmt::format(
+      "{} (one that was put for a matrix in shards: --for=MATRIX)", std::string(status.message())));
+}
+
 absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& arguments) {
   PutOptions options = {.durable = arguments.durable,
                         .owner = arguments.owner,
@@ -154,12 +171,14 @@ absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& argum
     if (!time_to_live.ok()) return time_to_live.status();
     options.time_to_live = *time_to_live;
   }
+  std::optional<MatrixInfo> whole;
   if (!arguments.matrix.empty() && options.distribution == Distribution::kWhole) {
     // Of a matrix that is not in shards nobody else would look.
     const absl::StatusOr<MatrixInfo> matrix = client.MatrixNamed(arguments.matrix).Info();
     if (!matrix.ok()) return matrix.status();
+    whole = matrix->shards.empty() ? *matrix : std::optional<MatrixInfo>();
   }
-  const absl::StatusOr<DenseMatrix> held = Put(client, arguments, options);
+  const absl::StatusOr<DenseMatrix> held = Put(client, arguments, options, whole);
   if (!held.ok()) return held.status();
   return Describe(held->Info(), "put");
 }
@@ -168,7 +187,7 @@ absl::StatusOr<Report> GetBuffer(const Client& client, const std::string& name,
                                  const std::string& matrix, const std::string& out) {
   const DenseMatrix held = client.DenseNamed(name, matrix);
   const absl::StatusOr<DenseInfo> info = held.Info();
-  if (!info.ok()) return info.status();
+  if (!info.ok()) return WithHint(client, info.status(), matrix);
   if (info->type == ValueType::kI64) {
     return absl::InvalidArgumentError(
         fmt::format("{} holds positions of nonzeros (i64), which is not written to files", name));
@@ -321,12 +340,16 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
   AddForMatrix(renew, *matrix);
   renew->callback([&invocation, name, matrix] {
     invocation.run = [name, matrix](const Client& client) {
-      return Describe(client.DenseNamed(*name, *matrix).Renew(), "renewed");
+      const absl::StatusOr<DenseInfo> renewed = client.DenseNamed(*name, *matrix).Renew();
+      if (!renewed.ok()) {
+        return absl::StatusOr<Report>(WithHint(client, renewed.status(), *matrix));
+      }
+      return Describe(renewed, "renewed");
     };
   });
   AddDeleteOf(*buffers, invocation, "Delete one, or several", "The buffers", "BUFFER",
               [matrix](const Client& client, const std::string& which) {
-                return client.DenseNamed(which, *matrix).Delete();
+                return WithHint(client, client.DenseNamed(which, *matrix).Delete(), *matrix);
               });
   AddForMatrix(buffers->get_subcommand("delete"), *matrix);
 }

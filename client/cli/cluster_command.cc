@@ -77,7 +77,7 @@ void AddCluster(CLI::App& app, Invocation& invocation) {
   CLI::App* drain = cluster->add_subcommand(
       "drain",
       "Have a node give its matrices to others, in the background while it serves them, and get no "
-      "more");
+      "more; buffers do not move");
   auto node = std::make_shared<std::string>();
   auto undo = std::make_shared<bool>(false);
   auto wait = std::make_shared<double>(0);

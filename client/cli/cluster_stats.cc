@@ -13,6 +13,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/output.h"
 #include "client/cli/pages.h"
+#include "client/cli/report.h"
 
 namespace sparsed::cli {
 namespace {
@@ -65,7 +66,7 @@ class NodeClients {
     for (const RequestCount& count : look.stats.requests) {
       if (count.status_call && count.code == "OK") continue;  // this look, for one
       look.requests += count.count;
-      if (count.code != "OK") look.failed += count.count;
+      if (IsFailure(count)) look.failed += count.count;
     }
     look.memory = HostBytes(look.stats);
     return look;

@@ -108,7 +108,8 @@ absl::StatusOr<Report> Spmm(const Client& client, const SpmmArguments& arguments
   OwnValues values;
   if (absl::Status s = values.Open(client, arguments.values, *info); !s.ok()) return s;
   auto result = DenseResult::Open(client, arguments.result, info->type, rows, cols,
-                                  operand->one_dimensional(), arguments.name);
+                                  operand->one_dimensional(), arguments.name,
+                                  /*adds=*/arguments.beta != 0 && arguments.accumulate.empty());
   if (!result.ok()) return result.status();
 
   SpmmOptions options = {.transpose = arguments.transpose,

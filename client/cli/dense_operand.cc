@@ -31,7 +31,8 @@ absl::StatusOr<DenseOperand> DenseOperand::Open(const Client& client, const std:
 
 absl::StatusOr<DenseResult> DenseResult::Open(const Client& client, const ResultArguments& where,
                                               ValueType type, int64_t rows, int64_t cols,
-                                              bool one_dimensional, const std::string& matrix) {
+                                              bool one_dimensional, const std::string& matrix,
+                                              bool adds) {
   DenseResult result;
   result.where_ = where;
   result.type_ = type;
@@ -43,7 +44,12 @@ absl::StatusOr<DenseResult> DenseResult::Open(const Client& client, const Result
   }
   result.held_ = client.DenseNamed(where.keep_as, matrix);
   const absl::StatusOr<DenseInfo> there = result.held_->Info();
-  if (absl::IsNotFound(there.status())) {
+  // Of a matrix in shards parts are gone with their nodes, or of different products.
+  const bool in_parts = absl::IsFailedPrecondition(there.status()) && !matrix.empty() && !adds;
+  if (in_parts) {
+    if (absl::Status deleted = result.held_->Delete(); !deleted.ok()) return deleted;
+  }
+  if (in_parts || absl::IsNotFound(there.status())) {
     const auto made = client.PutZeros(where.keep_as, type, rows, cols, {.rows_of = matrix});
     if (!made.ok()) return made.status();
     result.made_ = true;

@@ -47,11 +47,13 @@ struct ResultArguments {
 /// The destination of one result.
 class DenseResult {
  public:
-  /// Of a product with `matrix`. Makes the buffer, of zeros, if there is none; INVALID_ARGUMENT if
-  /// there is one of another shape or type.
+  /// Of a product with `matrix`. Makes the buffer, of zeros, if there is none, or if parts of it
+  /// are gone and the product does not add to them (`adds`); INVALID_ARGUMENT if there is one of
+  /// another shape or type.
   static absl::StatusOr<DenseResult> Open(const Client& client, const ResultArguments& where,
                                           ValueType type, int64_t rows, int64_t cols,
-                                          bool one_dimensional, const std::string& matrix);
+                                          bool one_dimensional, const std::string& matrix,
+                                          bool adds = false);
 
   /// For the call; valid as long as this is.
   Destination destination();

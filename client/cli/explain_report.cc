@@ -178,23 +178,20 @@ std::string TablesText(const Explanation& e) {
 }
 
 /// What takes the time that no roof accounts for, and what to try.
-std::string OverheadText(const std::string& name, const ExplainedOperation& o) {
+std::string OverheadText(const ExplainedOperation& o) {
   const bool dense = o.operation != Operation::kSpgemm;
   const double longest_row =
       dense && o.k > 0 ? o.served.largest_row * o.served.flops / (2 * static_cast<double>(o.k))
                        : kShortRow;
-  return fmt::format(
-      "reads that wait for each other,{} and threads that start and wait: {}have it tuned again if "
-      "the machine was busy (sparsectl prepare {} --retune)",
-      longest_row > 0 && longest_row < kShortRow ? " short rows," : "",
-      dense && o.k < kWide ? "try wider products (more columns at once), or " : "", name);
+  return fmt::format("reads that wait for each other,{} and threads that start and wait{}",
+                     longest_row > 0 && longest_row < kShortRow ? " short rows," : "",
+                     dense && o.k < kWide ? ": try wider products (more columns at once)" : "");
 }
 
 bool OnCpu(const Explanation& e) { return e.device == "cpu"; }
 
 /// Of what the last level cache holds. `assumed`: it is not that with which the plan was timed.
-std::string CacheLimitText(const std::string& name, const Explanation& e,
-                           const ExplainedOperation& o, bool assumed) {
+std::string CacheLimitText(const Explanation& e, const ExplainedOperation& o, bool assumed) {
   const std::string held =
       fmt::format("in cache: all {} MiB fit the last level cache, so that memory does not bound it",
                   MiB(o.served.footprint_bytes));
@@ -209,15 +206,19 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
   if (o.cache_limit == "uncertain") {
     return fmt::format(
         "{}; what does is not known: by the rates of arithmetic and of the cache it needs {:.4f} "
-        "ms, but its plan took {:.4f} ms when it was tuned, so that these rates are not known well "
-        "enough: sparsectl calibrate, on a quiet machine",
-        held, milliseconds, o.measured_ms);
+        "ms, but its plan took {:.4f} ms when it was tuned, so that {}",
+        held, milliseconds, o.measured_ms,
+        e.calibrated
+            ? "the nearer caches keep more than this model of them does, which counts bytes "
+              "as at least so many"
+            : "these rates are not known well enough: sparsectl calibrate, on a quiet "
+              "machine");
   }
   if (o.cache_limit == "overhead") {
     return fmt::format(
         "{}, and neither do arithmetic and the cache, which need {:.4f} ms of the {:.4f} ms that "
         "its plan took when it was tuned; the rest is {}",
-        held, milliseconds, o.measured_ms, OverheadText(name, o));
+        held, milliseconds, o.measured_ms, OverheadText(o));
   }
   // Of rates that nobody calibrated nothing is certain.
   const char* const perhaps = e.calibrated ? "" : "perhaps ";
@@ -228,7 +229,7 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
            : fmt::format(
                  "; of the {:.4f} ms that its plan took when it was tuned, the rest "
                  "is {}",
-                 o.measured_ms, OverheadText(name, o));
+                 o.measured_ms, OverheadText(o));
   if (o.cache_limit == "arithmetic") {
     return fmt::format(
         "{}; {}arithmetic{}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: {}{}", held,
@@ -243,12 +244,11 @@ std::string CacheLimitText(const std::string& name, const Explanation& e,
       OnCpu(e) ? ", or more processors (--threads), whose caches add up" : "", rest);
 }
 
-std::string LimitText(const std::string& name, const Explanation& e, const ExplainedOperation& o,
-                      bool assumed_cache) {
+std::string LimitText(const Explanation& e, const ExplainedOperation& o, bool assumed_cache) {
   const Movement& m = o.served;
   if (o.limit == "nothing") return "there is nothing to multiply";
   if (IsTiny(e, o)) return "too small: starting and ending a product is all that takes time";
-  if (o.limit == "cache") return CacheLimitText(name, e, o, assumed_cache);
+  if (o.limit == "cache") return CacheLimitText(e, o, assumed_cache);
   if (o.limit == "arithmetic") {
     return fmt::format("arithmetic: {:.1f} operations a byte, the device has {:.1f}",
                        Intensity(m.flops, m.moved_bytes), e.flops_per_second / e.bytes_per_second);
@@ -290,7 +290,9 @@ std::string TriedText(const Explanation& e, const ExplainedOperation& o) {
 std::string GainText(const std::string& name, const Explanation& e, const ExplainedOperation& o) {
   if (o.limit == "nothing" || IsTiny(e, o)) return "";
   // No schedule helps what the cache's bytes do not bound.
-  if (o.limit == "cache" && o.cache_limit != "cache_bandwidth") return "";
+  if (o.limit == "cache" && o.cache_limit != "cache_bandwidth" && o.cache_limit != "uncertain") {
+    return "";
+  }
   const bool serves = o.order == e.reordered_by;
   if (o.greatest_gain < kWorth) {
     return serves ? "another reordering has nothing to gain" : "a reordering has nothing to gain";
@@ -430,9 +432,10 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
   text += Wrapped("  " + RatesText(e), "  ");
   text += fmt::format("\n{}\n", TablesText(e));
   for (const ExplainedOperation& o : e.operations) {
-    text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(name, e, o, assumed_cache)), "  ");
-    for (const std::string& more : {OrderText(o), GainText(name, e, o),
-                                    MeasuredText(name, e, o, assumed_cache), RecentText(name, o)}) {
+    text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(e, o, assumed_cache)), "  ");
+    for (const std::string& more :
+         {OrderText(o), GainText(name, e, o), MeasuredText(name, e, o, assumed_cache),
+          o.busy_trials ? UnsureText(*o.busy_trials, name) : "", RecentText(name, o)}) {
       if (!more.empty()) text += Wrapped("  " + more, "    ");
     }
     for (const std::string& more : DistributionTexts(o)) text += Wrapped("  " + more, "      ");

@@ -68,6 +68,12 @@ Json CommonOf(const Measurement& m) {
           {"transpose_right", m.transpose_right}};
 }
 
+Json ToJson(const std::optional<BusyTrials>& trials) {
+  if (!trials) return nullptr;
+  return {{"least_baseline_ms", trials->least_baseline_ms},
+          {"most_baseline_ms", trials->most_baseline_ms}};
+}
+
 /// By the names of columns that data sets of measurements have (docs/preparation.md).
 Json RowOf(const Measurement& m) {
   Json row = CommonOf(m);
@@ -136,7 +142,8 @@ Json ToJson(const MatrixInfo& info) {
                              {"reason", plan.reason},
                              {"since_unix_ns", UnixNs(plan.since)},
                              {"requests_per_second", plan.requests_per_second},
-                             {"in_use", plan.in_use}});
+                             {"in_use", plan.in_use},
+                             {"busy_trials", ToJson(plan.busy_trials)}});
   }
   for (const LayoutInfo& layout : info.layouts) {
     json["layouts"].push_back({{"kind", layout.kind},
@@ -340,7 +347,8 @@ Json ToJson(const std::string& name, const Explanation& e) {
          {"inner_served", ToJson(o.inner_served)},
          {"baseline_ms", o.baseline_ms},
          {"reordered_ms", o.reordered_ms},
-         {"recent_kernel_ms", o.recent_kernel_ms}});
+         {"recent_kernel_ms", o.recent_kernel_ms},
+         {"busy_trials", ToJson(o.busy_trials)}});
   }
   return json;
 }

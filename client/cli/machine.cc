@@ -96,9 +96,9 @@ int64_t AvailableMemory() {
 absl::Status CheckFitsMemory(std::string_view what, double bytes, std::string_view instead) {
   const auto room = static_cast<double>(AvailableMemory());
   if (room <= 0 || bytes <= 0.75 * room) return absl::OkStatus();
-  return absl::ResourceExhaustedError(fmt::format("{} need {}, of {} that are available here: {}",
-                                                  what, Bytes(static_cast<int64_t>(bytes)),
-                                                  Bytes(static_cast<int64_t>(room)), instead));
+  return absl::ResourceExhaustedError(
+      fmt::format("{} need {}, which leaves too little of the {} that are available here: {}", what,
+                  Bytes(static_cast<int64_t>(bytes)), Bytes(static_cast<int64_t>(room)), instead));
 }
 
 }  // namespace sparsed::cli

@@ -52,9 +52,9 @@ std::string PlansText(const MatrixInfo& info) {
                KnownMilliseconds(plan.plan_ms), Since(plan), plan.reason});
   }
   const bool used = std::ranges::any_of(info.plans, &PlanInfo::in_use);
-  return plans.empty()
-             ? ""
-             : fmt::format("\nPlans{}\n{}", used ? " (* the one in use)" : "", plans.Text());
+  return plans.empty() ? ""
+                       : fmt::format("\nPlans{}\n{}{}", used ? " (* the one in use)" : "",
+                                     plans.Text(), UnsureText(info));
 }
 
 /// What became of a transform pipeline that was tried: by its fastest kernel, or by the one that it
@@ -129,7 +129,7 @@ std::string DetailsText(const MatrixInfo& info) {
     text += fmt::format("shared with  {}{}\n", share.with == "*" ? "all" : share.with,
                         share.write ? ", who may write" : "");
   }
-  text += PlansText(info) + UnsureText(info);
+  text += PlansText(info);
   Table layouts({"KIND", "BYTES", "BUILD s", "PIPELINE"});
   for (const LayoutInfo& layout : info.layouts) {
     layouts.Add({layout.kind, Bytes(layout.bytes), fmt::format("{:.3f}", layout.build_seconds),
@@ -297,7 +297,9 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
     listing.Add(
         std::move(json),
         {info.name, Count(info.rows), Count(info.cols), Count(info.nnz), Name(info.type),
-         Name(info.state), std::to_string(info.plans.size()), Bytes(info.csr_bytes), plan,
+         info.shards.empty() ? std::string(Name(info.state))
+                             : Counted(static_cast<int64_t>(info.shards.size()), "shard"),
+         info.shards.empty() ? std::to_string(info.plans.size()) : "", Bytes(info.csr_bytes), plan,
          info.owner, std::to_string(info.version), info.durable ? "yes" : "no", Time(info.created),
          fmt::format("{}", fmt::join(info.nodes, ",")), info.pattern_hash});
   }

@@ -89,32 +89,21 @@ Table MeasurementsTable(const std::vector<Measurement>& measurements) {
   return table;
 }
 
+std::string UnsureText(const BusyTrials& trials, std::string_view name) {
+  return fmt::format(
+      "timed on a busy machine: plain CSR took {} to {} ms from turn to turn, which differs by "
+      "more "
+      "than the plan gains (sparsectl prepare {} --retune)",
+      KnownMilliseconds(trials.least_baseline_ms), KnownMilliseconds(trials.most_baseline_ms),
+      name);
+}
+
 std::string UnsureText(const MatrixInfo& info) {
-  // A quiet machine's trials of different minutes differ by less.
-  constexpr double kMoved = 1.5;
   std::string text;
   for (const PlanInfo& plan : info.plans) {
-    if (plan.problem_class.operation == Operation::kSpgemm || plan.plan_ms <= 0) continue;
-    const std::string signature = Text(plan.problem_class);
-    const auto of_the_plan = [&](const Measurement& m) {
-      return m.type == info.type && m.device == plan.device && m.baseline_ms > 0 &&
-             Text(m.problem_class) == signature;
-    };
-    const auto own = std::ranges::find_if(info.measurements, [&](const Measurement& m) {
-      return of_the_plan(m) && m.recipe == plan.recipe && m.kernel == plan.kernel;
-    });
-    if (own == info.measurements.end()) continue;
-    double least = own->baseline_ms, most = own->baseline_ms;
-    for (const Measurement& m : info.measurements) {
-      if (!of_the_plan(m) || m.k != own->k || m.model != own->model) continue;
-      least = std::min(least, m.baseline_ms);
-      most = std::max(most, m.baseline_ms);
-    }
-    if (most <= std::max(kMoved, own->baseline_ms / plan.plan_ms) * least) continue;
+    if (!plan.busy_trials) continue;
     text += Wrapped(
-        fmt::format("  {}: timed on a busy machine: plain CSR took {} to {} ms from turn to turn, "
-                    "which differs by more than the plan gains (sparsectl prepare {} --retune)",
-                    signature, KnownMilliseconds(least), KnownMilliseconds(most), info.name),
+        fmt::format("  {}: {}", Text(plan.problem_class), UnsureText(*plan.busy_trials, info.name)),
         "    ");
   }
   return text;

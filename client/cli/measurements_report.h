@@ -27,8 +27,9 @@ std::string RooflineShare(double share, std::string_view roof);
 std::string KnownMilliseconds(double milliseconds);
 /// Of a pattern's measurements, in the order given.
 Table MeasurementsTable(const std::vector<Measurement>& measurements);
-/// Lines on the plans of products with a dense operand whose baseline differed from turn to turn of
-/// the trials by more than they gain: what the machine did besides may have chosen them.
+/// Of a plan of the matrix `name`: what the machine did besides may have chosen it.
+std::string UnsureText(const BusyTrials& trials, std::string_view name);
+/// Lines on those of the matrix' plans of which that is so.
 std::string UnsureText(const MatrixInfo& info);
 
 }  // namespace sparsed::cli

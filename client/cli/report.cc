@@ -359,6 +359,10 @@ std::string Text(const Timings& t) {
   return Milliseconds(t.total) + phases;
 }
 
+bool IsFailure(const RequestCount& count) {
+  return count.code != "OK" && count.code != "REDIRECTED";
+}
+
 Json ErrorJson(std::string_view code, std::string_view message) {
   return {{"error", {{"code", code}, {"message", message}}}};
 }

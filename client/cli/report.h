@@ -129,6 +129,9 @@ std::string ShortTime(std::chrono::nanoseconds time);
 /// What a .npy file of the type holds: "f32"; "float32, which holds bf16 exactly".
 std::string NpyTypeText(ValueType type);
 
+/// Whether it counts requests that failed; whoever was told which node to ask did not.
+bool IsFailure(const RequestCount& count);
+
 /// {"error": {"code": "NOT_FOUND", "message": "..."}}
 Json ErrorJson(std::string_view code, std::string_view message);
 

@@ -26,7 +26,7 @@ std::map<std::string, Requests> ByOperation(const sparsed::Stats& stats) {
     if (count.status_call && count.code == "OK") continue;
     Requests& of = by_operation[count.operation];
     of.total += count.count;
-    if (count.code != "OK") of.failed += count.count;
+    if (IsFailure(count)) of.failed += count.count;
   }
   return by_operation;
 }

@@ -276,7 +276,7 @@ Call<void> Client::RemoveModelAsync(const std::string& name, const CallOptions& 
 
 absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {
   // Of parts there is no list: to look at them uses them.
-  if (!matrix_.empty()) return Renew(options);
+  if (!matrix_.empty() && connection_->nodes().in_cluster()) return Renew(options);
   auto matrices = client::ListDense(connection_, name_, options).Wait();
   if (!matrices.ok()) return matrices.status();
   for (DenseInfo& info : *matrices) {

@@ -113,7 +113,7 @@ std::string_view HintFor(std::string_view cause, bool encrypted) {
   };
   if (says("Hostname Verification Check failed")) {
     return "its certificate is for other names than that address: say one of them by "
-           "--tls-server-name, SPARSED_TLS_SERVER_NAME, tls_server_name=";
+           "--tls-server-name, SPARSED_TLS_SERVER_NAME, server_name=";
   }
   if (says("certificate verify failed")) {
     return "its certificate is of no authority in --tls-ca, SPARSED_TLS_CA, tls=, or has expired";

@@ -117,6 +117,10 @@ Timings FromProto(const v1::Timings& t) {
           .setup = ns(t.setup_ns())};
 }
 
+BusyTrials FromProto(const v1::BusyTrials& trials) {
+  return {trials.least_baseline_ms(), trials.most_baseline_ms()};
+}
+
 Measurement FromProto(const v1::Measurement& m) {
   return {.problem_class = FromProto(m.problem_class()),
           .recipe = m.recipe(),
@@ -231,6 +235,7 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                           plan.device(), plan.baseline_ms(), plan.plan_ms(), plan.reason(),
                           FromUnixNs(plan.since_unix_ns()), plan.requests_per_second(),
                           plan.in_use()});
+    if (plan.has_busy_trials()) info.plans.back().busy_trials = FromProto(plan.busy_trials());
   }
   for (const v1::Measurement& m : proto.measurements()) {
     info.measurements.push_back(FromProto(m));

@@ -45,6 +45,7 @@ absl::Status WithRequestId(absl::Status status, std::string_view id);
 std::chrono::system_clock::time_point FromUnixNs(int64_t ns);
 Timings FromProto(const v1::Timings& timings);
 Measurement FromProto(const v1::Measurement& measurement);
+BusyTrials FromProto(const v1::BusyTrials& trials);
 PatternMeasurements FromProto(const v1::PatternMeasurements& pattern);
 MatrixInfo FromProto(const v1::MatrixInfo& info);
 MatrixFeatures FromProto(const v1::Features& features);

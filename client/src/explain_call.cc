@@ -82,6 +82,9 @@ Explanation FromProto(const v1::ExplainReply& reply) {
          .baseline_ms = operation.baseline_ms(),
          .reordered_ms = operation.reordered_ms(),
          .recent_kernel_ms = operation.recent_kernel_ms()});
+    if (operation.has_busy_trials()) {
+      explanation.operations.back().busy_trials = sparsed::FromProto(operation.busy_trials());
+    }
   }
   return explanation;
 }

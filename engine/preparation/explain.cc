@@ -265,6 +265,7 @@ RowOrder FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& e
   if (!found.exact || trial->k != o.k) return order;
   o.measured_ms = plan.plan_ms;
   o.baseline_ms = trial->baseline_ms;
+  o.busy_trials = FindBusyTrials(plan, measurements);
   if (judge) o.roofline = RooflineOf(plan, measurements, executor);
   return order;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/catalog/busy_trials.h"
 #include "engine/catalog/matrix.h"
 #include "engine/execution/distributions.h"
 #include "engine/execution/executor.h"
@@ -70,10 +71,11 @@ struct ExplainedOperation {
   /// Kernel and recipe of the plan that serves it, which may be that of a neighbouring K.
   std::string plan;
   std::string request_plan;  ///< likewise, as requests name the plan that they ran by
-  int64_t plan_k = 0;       ///< of the plan's class; 0: SpGEMM, or plain CSR serves without a trial
-  int64_t trial_k = 0;      ///< width that the plan's trial multiplied with
-  double trial_ms = 0;      ///< what it took; 0: there was none
-  double baseline_ms = 0;   ///< plain CSR's default kernel beside measured_ms; 0: not known
+  int64_t plan_k = 0;      ///< of the plan's class; 0: SpGEMM, or plain CSR serves without a trial
+  int64_t trial_k = 0;     ///< width that the plan's trial multiplied with
+  double trial_ms = 0;     ///< what it took; 0: there was none
+  double baseline_ms = 0;  ///< plain CSR's default kernel beside measured_ms; 0: not known
+  std::optional<BusyTrials> busy_trials;  ///< of the plan whose trial measured_ms is
   double reordered_ms = 0;  ///< the fastest trial of its class with rows breadth first; 0: none
   /// SpMM on a GPU of several: how operand and result could lie on them.
   std::optional<DistributionChoice> distributions = std::nullopt;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/catalog/busy_trials.h"
 #include "engine/catalog/signature.h"
 #include "engine/execution/distributions.h"
 #include "engine/planning/candidates.h"
@@ -197,6 +198,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
     AddNote(search, fmt::format("timed at K = {} for want of memory", search.k));
   }
   if (absl::Status s = TryCandidates(search, last); !s.ok()) return s;
+  if (absl::Status s = ConfirmBest(search); !s.ok()) return s;
   if (search.only_asked) KeepEarlierDecisions(search);
   pattern_->trials().SetDecisions(c, search.decisions);
   search.trial.reset();  // Its operands make room for what follows.
@@ -459,7 +461,7 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
           plain ? kernel : layout->recipe, times->speedup(), times->runs - times->won, times->runs);
       progress_.Say(fmt::format("{}: {}", SignatureText(c), search.uncertain));
     } else if (faster) {
-      search.best = {layout, kernel, *times};
+      search.best = {layout, kernel, *times, build_seconds};
       if (estimate != nullptr) {
         search.best->model = promise->model;
         search.best->expected_speedup = std::exp2(-estimate->log2_ratio);
@@ -584,6 +586,38 @@ void PatternJob::KeepEarlierDecisions(ClassSearch& search) const {
                   [&](const Decision& decision) { return decision.recipe == earlier.recipe; });
     search.decisions.push_back(std::move(earlier));
   }
+}
+
+absl::Status PatternJob::ConfirmBest(ClassSearch& search) {
+  if (!search.best) return absl::OkStatus();
+  Tried& best = *search.best;
+  Plan plan = search.plain;
+  plan.recipe = best.layout->recipe;
+  plan.kernel = best.kernel;
+  plan.plan_ms = best.times.median;
+  if (!FindBusyTrials(plan, pattern_->trials().measurements())) return absl::OkStatus();
+  const absl::StatusOr<Array> values =
+      BackendOf(plan.problem_class)
+          .ValuesFor(*search.matrix, *best.layout, modules_.budget.Source(MemoryUse::kPreparation),
+                     modules_.options.threads_per_worker);
+  const absl::StatusOr<TrialTimes> times =
+      values.ok() ? search.trial->Against({best.layout, *values, best.kernel}, search.share_ms)
+                  : absl::StatusOr<TrialTimes>(values.status());
+  if (EndsJob(times.status())) return times.status();
+  if (!times.ok()) return absl::OkStatus();  // what is known of it stays
+  best.times = *times;
+  RecordMeasurement(search, plan.recipe, plan.kernel, *times, best.build_seconds);
+  const bool plain = plan.recipe == kCsr;
+  if (times->speedup() > (plain ? 1 : kLeastSpeedup) && times->WonForCertain()) {
+    return absl::OkStatus();
+  }
+  search.uncertain = fmt::format(
+      "{}, which won at first, was {} when it was timed once more: the "
+      "machine was busy",
+      plain ? plan.kernel : plan.recipe, Compared(times->speedup()));
+  progress_.Say(fmt::format("{}: {}", SignatureText(plan.problem_class), search.uncertain));
+  search.best.reset();
+  return absl::OkStatus();
 }
 
 void PatternJob::Decide(ClassSearch& search) {

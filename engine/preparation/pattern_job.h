@@ -152,7 +152,8 @@ class PatternJob {
     std::shared_ptr<const Layout> layout;
     std::string kernel;
     TrialTimes times;
-    std::string model = {};  ///< that had it tried; empty: none
+    double build_seconds = 0;  ///< of the layout
+    std::string model = {};    ///< that had it tried; empty: none
     double expected_speedup = 0;
   };
   /// The search for the plan of one class: its trials, and what became of the candidates.
@@ -285,6 +286,8 @@ class PatternJob {
   /// Adds the earlier decisions that still stand where only what was asked for was tried.
   void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
+  /// Where the baseline's times show that the machine did other work: runs the winner once more.
+  absl::Status ConfirmBest(ClassSearch& search);
   void Decide(ClassSearch& search);
   /// Of SpMM, where there are several GPUs: how operands had best lie on them. Makes it part of the
   /// plan. Errors: what ends the job.

@@ -515,10 +515,14 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
                     options_.self.name, reference));
   }
   if (nodes.empty()) {
-    return absl::UnavailableError(need == Need::kChange || record->copies.size() == 1
-                                      ? fmt::format("the node {}, which owns \"{}\", is not there",
-                                                    record->owner(), reference)
-                                      : fmt::format("no node that has \"{}\" is there", reference));
+    // People know no shard by its name.
+    const std::string whole = is_shard ? WholeOf(key) : "";
+    const std::string what = fmt::format("{}\"{}\"", whole.empty() ? "" : "a shard of ",
+                                         whole.empty() ? reference : whole);
+    return absl::UnavailableError(
+        need == Need::kChange || record->copies.size() == 1
+            ? fmt::format("the node {}, which owns {}, is not there", record->owner(), what)
+            : fmt::format("no node that has {} is there", what));
   }
   std::rotate(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(turn_++ % nodes.size()),
               nodes.end());

@@ -70,9 +70,13 @@ v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view look
   info.set_copies_missing(CopiesMissing(record.key));
   if (!record.in_shards()) return info;
   info.set_durable(true);
-  int64_t first_row = 0;
+  int64_t first_row = 0, csr_bytes = 0;
+  const int64_t nonzero_bytes = 4 + (info.type() == v1::ELEMENT_TYPE_F64   ? 8
+                                     : info.type() == v1::ELEMENT_TYPE_F32 ? 4
+                                                                           : 2);
   std::set<std::string> nodes;
   for (const ShardRecord& sizes : record.shards) {
+    csr_bytes += 8 * (sizes.rows + 1) + nonzero_bytes * sizes.nnz;
     ShardName name{record.upload, info.shards_size()};
     const auto reference = [&](ShardName::Part part) {
       name.part = part;
@@ -99,15 +103,18 @@ v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view look
     }
     info.set_copies_missing(std::max(info.copies_missing(), CopiesMissing(key)));
   }
+  info.set_csr_bytes(csr_bytes);
   return info;
 }
 
 absl::Status Cluster::InShardsError(std::string_view tenant, std::string_view reference,
                                     const MatrixRecord& record) const {
   absl::Status status = absl::FailedPreconditionError(fmt::format(
-      "\"{}\" is in {} shards: such a matrix has SpMM, SDDMM with operands of the client's, "
-      "download, rename, share and delete, and clients that know of shards",
-      reference, record.shards.size()));
+      "\"{}\" is in {} shards, and this is not for such a matrix: SpMM, SDDMM with operands that "
+      "the "
+      "request brings, download, rename, share and delete are, by clients that know of shards; "
+      "prepare and explain are for each of its shards by name, such as \"{}\"",
+      reference, record.shards.size(), ToString(ShardName{record.upload, 0})));
   status.SetPayload(kInShardsUrl, absl::Cord(SizesOf(record, tenant).SerializeAsString()));
   return status;
 }

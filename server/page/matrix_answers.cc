@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/escaping.h"
+#include "engine/catalog/busy_trials.h"
 #include "engine/catalog/shares.h"
 #include "engine/catalog/signature.h"
 #include "server/page/matrix_table.h"
@@ -81,6 +82,8 @@ json RowJson(const MatrixRow& row) {
                  {"plan", row.plan},
                  {"in_use", row.in_use},
                  {"gain", KnownOr(row.gain)},
+                 {"busy", row.busy},
+                 {"shard", row.shard},
                  {"rate", row.use.per_second},
                  {"p50", KnownOr(row.use.p50)},
                  {"p99", KnownOr(row.use.p99)}};
@@ -161,6 +164,7 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
                     {"in_use", in_use},
                     {"since", tells_since ? UnixTime(active->since) : json(nullptr)},
                     {"provisional", plan.provisional},
+                    {"busy", engine::FindBusyTrials(plan, measurements).has_value()},
                     {"reason", ForClients(plan.reason)}});
     AddRoofline(engine::RooflineOf(plan, measurements, executor), list.back());
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/catalog/busy_trials.h"
 #include "engine/catalog/signature.h"
 
 namespace sparsed::server {
@@ -43,7 +44,9 @@ void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, Mat
   row.problem_class = engine::SignatureText(shown->problem_class);
   row.plan = shown->ToString();
   row.gain = GainOf(*shown);
-  row.roofline = engine::RooflineOf(*shown, pattern.trials().measurements(), executor);
+  const std::vector<engine::Measurement> measurements = pattern.trials().measurements();
+  row.busy = engine::FindBusyTrials(*shown, measurements).has_value();
+  row.roofline = engine::RooflineOf(*shown, measurements, executor);
 }
 
 }  // namespace
@@ -70,12 +73,17 @@ MatrixRow MakeMatrixRow(const engine::Matrix& matrix, engine::Engine& engine,
   return row;
 }
 
-std::vector<MatrixRow> MakeMatrixTable(engine::Engine& engine, const LiveRequests& live) {
+std::vector<MatrixRow> MakeMatrixTable(engine::Engine& engine, const LiveRequests& live,
+                                       const ShardOf& shard_of) {
   std::vector<MatrixRow> table;
   const std::vector<engine::MatrixLease> matrices = engine.catalog().All();
   table.reserve(matrices.size());
   for (const engine::MatrixLease& matrix : matrices) {
+    std::optional<std::string> shard;
+    if (shard_of != nullptr) shard = shard_of({matrix->tenant(), matrix->name()});
+    if (shard.has_value() && shard->empty()) continue;
     table.push_back(MakeMatrixRow(*matrix, engine, live));
+    table.back().shard = std::move(shard).value_or("");
   }
   std::ranges::sort(table, {}, [](const MatrixRow& row) {
     return std::pair<std::string_view, std::string_view>(row.tenant, row.name);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +16,13 @@
 namespace sparsed::server {
 
 /// Holds nothing in memory that the matrix is made of.
+/// Of a part of a matrix in shards, by its tenant and name: "shard 2 of web", empty of what is no
+/// shard's rows. None: it is a matrix by itself.
+using ShardOf = std::function<std::optional<std::string>(const engine::NameKey&)>;
+
 struct MatrixRow {
   std::string tenant, name;
+  std::string shard;  ///< "shard 2 of web"; empty: it is a matrix by itself
   std::weak_ptr<engine::Pattern> pattern;
   const void* identity = nullptr;  ///< of the pattern: to tell those that are shared
   int64_t rows = 0, cols = 0, nnz = 0;
@@ -31,6 +38,7 @@ struct MatrixRow {
   std::string problem_class, plan;
   bool in_use = false;
   double gain = 0;
+  bool busy = false;  ///< the machine was, when that was timed (FindBusyTrials)
   engine::RooflinePosition roofline;
   MatrixUse use;
 };
@@ -43,6 +51,8 @@ MatrixRow MakeMatrixRow(const engine::Matrix& matrix, engine::Engine& engine,
                         const LiveRequests& live);
 /// All of them, by tenant and name. Takes some microseconds a matrix, and less memory than it has
 /// in the catalog; no lock is held longer than for one of them, but for the list of all.
-std::vector<MatrixRow> MakeMatrixTable(engine::Engine& engine, const LiveRequests& live);
+/// Without what is of shards but their rows; `shard_of` may be null.
+std::vector<MatrixRow> MakeMatrixTable(engine::Engine& engine, const LiveRequests& live,
+                                       const ShardOf& shard_of);
 
 }  // namespace sparsed::server

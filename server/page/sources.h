@@ -29,6 +29,7 @@ struct PageSources {
   std::function<std::string()> not_ready;  ///< empty: requests are served
   /// The nodes of the cluster, as this server knows them; null of a server by itself.
   std::function<nlohmann::json()> cluster;
+  ShardOf shard_of;  ///< likewise
   std::vector<std::string> addresses;
   std::chrono::system_clock::time_point started;
   std::chrono::steady_clock::time_point started_steady;

@@ -287,7 +287,9 @@ std::vector<BufferRow> MakeBufferTable(engine::DenseCatalog& dense) {
 
 PageTables::PageTables(PageSources of)
     : sources(std::move(of)),
-      matrices([this] { return MakeMatrixTable(sources.engine, sources.telemetry.live()); }),
+      matrices([this] {
+        return MakeMatrixTable(sources.engine, sources.telemetry.live(), sources.shard_of);
+      }),
       buffers([this] { return MakeBufferTable(sources.engine.dense()); }) {}
 
 Answer StatusAnswer(PageTables& tables, const HttpRequest& request) {

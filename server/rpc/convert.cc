@@ -137,6 +137,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool own, const engine::Ex
   }
   // Matrices of other types may share the pattern; their plans are not this one's.
   const bool alone = own && pattern.IsOnlyOf(matrix.tenant());
+  const std::vector<engine::Measurement> measurements = pattern.trials().measurements();
   for (const auto& [active, per_second, in_use] : matrix.UsedPlans()) {
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.problem_class, *plan.mutable_problem_class());
@@ -146,13 +147,16 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool own, const engine::Ex
     plan.set_baseline_ms(active->plan.baseline_ms);
     plan.set_plan_ms(active->plan.plan_ms);
     plan.set_reason(active->plan.reason);
+    if (const auto busy = engine::FindBusyTrials(active->plan, measurements)) {
+      server::ToProto(*busy, *plan.mutable_busy_trials());
+    }
     if (!own) continue;
     // Others' preparations and requests are nobody's business.
     if (alone) plan.set_since_unix_ns(UnixNs(active->since));
     plan.set_requests_per_second(per_second);
     plan.set_in_use(in_use);
   }
-  for (const engine::Measurement& measured : pattern.trials().measurements()) {
+  for (const engine::Measurement& measured : measurements) {
     if (measured.problem_class.type == matrix.type()) {
       ToProto(measured, pattern.hash(), executor, *info.add_measurements());
     }
@@ -187,6 +191,11 @@ void ToProto(const Features& features, v1::Features& message) {
 }
 
 }  // namespace
+
+void ToProto(const engine::BusyTrials& trials, v1::BusyTrials& message) {
+  message.set_least_baseline_ms(trials.least_baseline_ms);
+  message.set_most_baseline_ms(trials.most_baseline_ms);
+}
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/catalog/busy_trials.h"
 #include "engine/catalog/catalog.h"
 #include "engine/catalog/dense_catalog.h"
 #include "engine/execution/call.h"
@@ -32,6 +33,7 @@ v1::SlowRequest ToSlowRequest(const EndedRequest& request);
 
 /// `what` is the field's name, for the sentence.
 absl::StatusOr<ElementType> ToElementType(std::string_view what, v1::ElementType type);
+void ToProto(const engine::BusyTrials& trials, v1::BusyTrials& message);
 v1::ElementType ToProto(ElementType type);
 
 absl::StatusOr<engine::DenseShape> ToShape(std::string_view what, const v1::DenseShape& shape);

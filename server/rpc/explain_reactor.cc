@@ -129,6 +129,7 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
     Fill(operation.served, *message.mutable_served());
     message.set_baseline_ms(operation.baseline_ms);
     message.set_reordered_ms(operation.reordered_ms);
+    if (operation.busy_trials) ToProto(*operation.busy_trials, *message.mutable_busy_trials());
     message.set_cache_limit(std::string(engine::Name(operation.cache_limit)));
     if (operation.limit == engine::Limit::kCache) {
       Fill(operation.inner, *message.mutable_inner());

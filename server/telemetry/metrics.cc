@@ -170,9 +170,9 @@ void Metrics::End(const StageRecord& record) {
       .Add({{"op", std::string(Name(record.op))},
             {"kind", std::string(KindOf(record.op))},
             {"tenant", tenant_labels_.Of(record.tenant)},
-            {"code", absl::StatusCodeToString(record.status.code())}})
+            {"code", CodeOf(record.status)}})
       .Increment();
-  if (const ErrorCause cause = CauseOf(record.status.code()); cause != ErrorCause::kNone) {
+  if (const ErrorCause cause = CauseOf(record.status); cause != ErrorCause::kNone) {
     errors_
         .Add({{"op", std::string(Name(record.op))},
               {"kind", std::string(KindOf(record.op))},

@@ -76,7 +76,7 @@ void AddSpans(const StageRecord& record, nanoseconds end, Json& spans) {
   Json whole = SpanOf(record, fmt::format("sparsed.{}", Name(record.op)), kServerSpan, id,
                       record.trace.parent_id, begin, end);
   whole["attributes"] = AttributesOf(record);
-  if (CauseOf(record.status.code()) == ErrorCause::kServer) {
+  if (CauseOf(record.status) == ErrorCause::kServer) {
     whole["status"] = {{"code", kErrorStatus}, {"message", std::string(record.status.message())}};
   }
   spans.push_back(std::move(whole));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "proto/wire/status_details.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -87,8 +89,13 @@ std::string_view Name(Phase phase) {
   return kPhaseNames[static_cast<size_t>(phase)];
 }
 
-ErrorCause CauseOf(absl::StatusCode code) {
-  switch (code) {
+std::string CodeOf(const absl::Status& status) {
+  return wire::IsElsewhere(status) ? "REDIRECTED" : absl::StatusCodeToString(status.code());
+}
+
+ErrorCause CauseOf(const absl::Status& status) {
+  if (wire::IsElsewhere(status)) return ErrorCause::kNone;
+  switch (status.code()) {
     case absl::StatusCode::kOk:
       return ErrorCause::kNone;
     case absl::StatusCode::kResourceExhausted:

@@ -113,7 +113,10 @@ enum class ErrorCause : uint8_t {
   kCapacity,  ///< there was no room, or not enough time
   kServer,
 };
-ErrorCause CauseOf(absl::StatusCode code);
+/// Who is only told whom to ask instead met no error.
+ErrorCause CauseOf(const absl::Status& status);
+/// The metrics' label `code`: google.rpc's name, or "REDIRECTED" of those.
+std::string CodeOf(const absl::Status& status);
 /// "caller", "capacity", "server": the metrics' label `cause`; "" of none.
 std::string_view Name(ErrorCause cause);
 

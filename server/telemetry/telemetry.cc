@@ -159,9 +159,11 @@ void Telemetry::End(StageRecord record) {
   // One line a request; but whoever asked for debugging gets the same line of each.
   if (!LogSlow(record) || LogEnabled(LogLevel::kDebug)) LogEnd(record);
   Audit(record);
+  if (exporter_ != nullptr) exporter_->Add(record);
+  // The node that does it shows it.
+  if (wire::IsElsewhere(record.status)) return;
   slow_.Add(record);
   feed_.Tell(record);
-  if (exporter_ != nullptr) exporter_->Add(record);
   live_.End(std::move(record));
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/cluster/shards.h"
+
 namespace sparsed::server {
 namespace {
 
@@ -29,6 +31,11 @@ std::string_view NameOf(Part part) {
 std::string Remedy(Part part, std::string_view transport, std::string_view matrix) {
   switch (part) {
     case Part::kWire:
+      if (transport == "held" && ParseShardName(matrix).has_value()) {
+        return "The server keeps them already: it receives the rows that other nodes have of the "
+               "operand and this shard's columns name; an upload with --partition=metis has shards "
+               "that name fewer of them";
+      }
       if (transport == "held") {
         return "The server keeps them already: what is left is the message itself, and a caller "
                "that takes its answer late. Several products in one request (a chain) share it";

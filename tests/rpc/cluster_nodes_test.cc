@@ -1,5 +1,6 @@
 // Nodes of a cluster in one process, by their wire: what a redirect says, and what a copy is.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -135,6 +136,13 @@ TEST_F(ClusterNodes, AClientIsRedirectedOnceAMatrix) {
   // Those of other nodes; which these are, placement says.
   EXPECT_GT(redirected, 0);
   EXPECT_LT(redirected, kMatrices);
+  // Nothing went wrong: they are counted by a code of their own, and not among errors.
+  const std::string metrics = nodes_[0]->Page("/metrics");
+  EXPECT_THAT(metrics, testing::HasSubstr("code=\"REDIRECTED\",kind=\"work\",op=\"upload\""));
+  EXPECT_THAT(metrics, testing::Not(testing::HasSubstr("code=\"FAILED_PRECONDITION\"")));
+  EXPECT_THAT(
+      metrics,
+      testing::Not(testing::ContainsRegex("sparsed_request_errors_total[{][^}]*[}] [1-9]")));
 }
 
 TEST_F(ClusterNodes, AClientWithReplicasSeesItsOwnChanges) {

@@ -176,6 +176,12 @@ struct LayoutInfo {
   double build_seconds = 0;
 };
 
+/// Trials of one problem signature while the machine did other work: plain CSR, which is timed
+/// beside each candidate, took so many milliseconds in one and so many in another.
+struct BusyTrials {
+  double least_baseline_ms = 0, most_baseline_ms = 0;
+};
+
 struct PlanInfo {
   ProblemClass problem_class;
   std::string recipe;  ///< the transform pipeline of its layout
@@ -187,6 +193,7 @@ struct PlanInfo {
   std::chrono::system_clock::time_point since{};  ///< when requests began to use it; 0: not known
   double requests_per_second = 0;                 ///< that it served in the last minutes
   bool in_use = false;  ///< of the matrix's plans, it serves most requests of late, or the last one
+  std::optional<BusyTrials> busy_trials{};  ///< they differ by more than the plan gains
 };
 
 struct Measurement {
@@ -380,6 +387,7 @@ struct ExplainedOperation {
   double reordered_ms = 0;
   /// Of the kernel in the last products of just this problem, the median; 0: there was none.
   double recent_kernel_ms = 0;
+  std::optional<BusyTrials> busy_trials{};  ///< as PlanInfo's, of what measured_ms is of
 };
 
 /// Where a request's time went, on the server. Phases that did not happen are 0.

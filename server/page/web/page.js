@@ -575,7 +575,8 @@ async function refreshTop(table) {
 
 function matrixColumns() {
   return [
-    {title: 'Matrix', sort: 'name', brief: true, cell: (row) => matrixLink(row)},
+    {title: 'Matrix', sort: 'name', brief: true, cell: (row) => row.shard ?
+      [matrixLink(row), h('div', {class: 'dim'}, row.shard)] : matrixLink(row)},
     {title: 'Owner', sort: 'tenant', class: 'wide', cell: (row) => row.tenant},
     {title: 'State', sort: 'state', class: 'middle', cell: (row) => state(row.state)},
     {title: 'Size', class: 'wide keep', cell: (row) => `${count(row.rows)} × ${count(row.cols)}`},
@@ -588,7 +589,8 @@ function matrixColumns() {
      cell: (row) => seconds(row.p50)},
     {title: '99 %', sort: 'p99', right: true, brief: true, class: 'wide',
      cell: (row) => seconds(row.p99)},
-    {title: 'Speed-up', sort: 'gain', right: true, brief: true, cell: (row) => gain(row.gain)},
+    {title: 'Speed-up', sort: 'gain', right: true, brief: true,
+     cell: (row) => gain(row.gain, row.busy)},
     {title: 'Roofline', sort: 'roofline', right: true, brief: true, class: 'wide',
      cell: roofline},
     {title: 'Plan', class: 'wide plan', brief: true, cell: (row) => row.plan ?
@@ -603,8 +605,10 @@ function roofline(row) {
     title: 'the last level cache holds what is multiplied: memory does not bound it'}, 'in cache') :
     percent(row.roofline);
 }
-function gain(value) {
-  return h('span', {class: value > 1.05 ? 'gain' : ''}, times(value));
+/** In green, unless the machine was too busy for it to be believed. */
+function gain(value, wasBusy = false) {
+  return h('span', {class: value > 1.05 && !wasBusy ? 'gain' : '',
+    title: wasBusy ? 'timed on a busy machine' : ''}, times(value));
 }
 
 function matrices() {
@@ -684,6 +688,10 @@ const broken = (name) =>
 /** The problem signature, and of SpGEMM which product and by which layouts. */
 const signature = (row) =>
   [row.class, row.product ? h('div', {class: 'dim'}, row.product) : null].filter(Boolean);
+/** Of a gain that the machine's other work may have made. */
+const busy = () => h('span', {title: 'plain CSR, timed beside each candidate, took times that ' +
+  'differ by more than the plan gains: sparsectl prepare NAME --retune'},
+  pill('timed on a busy machine', 'warn'));
 const PLAN_COLUMNS = [
   {title: 'Signature', class: 'signature', cell: (row) => [...signature(row), row.in_use ?
     [' ', pill('in use', 'good')] : null].flat().filter(Boolean)},
@@ -693,7 +701,8 @@ const PLAN_COLUMNS = [
   {title: 'Kernel', class: 'plan middle', cell: (row) => kernel(row.kernel)},
   {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
-  {title: 'Speed-up', right: true, cell: (row) => gain(row.gain)},
+  {title: 'Speed-up', right: true, cell: (row) => row.busy ?
+    [gain(row.gain, true), ' ', busy()] : gain(row.gain)},
   {title: 'Roofline', right: true, class: 'wide', cell: roofline},
   {title: 'Serves since', right: true, class: 'wide keep',
    cell: (row) => row.since === null ? NONE : moment(row.since)},
@@ -791,7 +800,7 @@ function matrix(parameters) {
       await candidates.refresh();
       replace(head.lastChild, state(row.state));
       time.hidden = !row.time;
-      if (row.time) replace(time, timeCard(row.time));
+      if (row.time) replace(time, timeCard(row.time, row.name));
       const features = row.features;
       replace(known.lastChild, facts([
         ['Owner', row.tenant], ['Rows × columns',
@@ -805,7 +814,7 @@ function matrix(parameters) {
         ['Latency', row.p50 === null || row.rate < 0.005 ? NONE :
             `${seconds(row.p50)} median, ${seconds(row.p99)} at 99 %`],
         ['Speed-up over plain CSR', row.gain === null && row.plan.startsWith('csr / ') ?
-            'plain CSR serves' : gain(row.gain)],
+            'plain CSR serves' : gain(row.gain, row.busy)],
         ['Share of the memory roofline', roofline(row)],
         features ? ['Density', percent(features.density)] : null,
         features ? ['Nonzeros a row', `${digits(features.row_nonzeros_mean)} (${whole.format(
@@ -856,13 +865,14 @@ function orderNote(row, layout, plans) {
 }
 
 /** Where the time of a matrix's products goes. */
-function timeCard(time) {
+function timeCard(time, name) {
   return card('Where the time goes', h('p', {}, `${
     time.products < 2 ? 'The last product took' : time.products < 4 ?
       `The last ${time.products} products took on average` :
       `Of the last ${time.products} products those in the middle took`} ${
     seconds(time.seconds)}${time.transport ? ` (transport: ${time.transport})` : ''}. `,
-    time.finding), phases(time, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
+    time.finding, ' What limits the kernel: ', h('code', {}, `sparsectl explain ${name}`)),
+    phases(time, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
       time.phases[phase] ? seconds(time.phases[phase]) : NONE])));
 }
 

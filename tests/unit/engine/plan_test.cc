@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "engine/catalog/busy_trials.h"
 #include "engine/catalog/pattern_product.h"
 #include "engine/planning/asked.h"
 #include "engine/planning/candidates.h"
@@ -255,6 +256,40 @@ TEST(Watch, SeesEveryChangeInOrder) {
   ASSERT_EQ(seen.size(), 401u);
   for (int64_t i = 0; i <= 400; ++i) EXPECT_EQ(seen[i], i);
   EXPECT_EQ(pattern.progress().status().done, -1);
+}
+
+TEST(Measurements, ABusyMachinesDifferByMoreThanThePlanGains) {
+  Plan plan;
+  plan.problem_class = Spmm(128);
+  plan.recipe = "aspt";
+  plan.kernel = "cpu.aspt";
+  plan.plan_ms = 44;
+  std::vector<Measurement> measurements;
+  EXPECT_FALSE(FindBusyTrials(plan, measurements)) << "nothing was timed";
+  const auto measured = [&](const char* recipe, const char* kernel, double baseline_ms) {
+    Measurement& m = measurements.emplace_back();
+    m.problem_class = plan.problem_class;
+    m.recipe = recipe;
+    m.kernel = kernel;
+    m.k = 128;
+    m.baseline_ms = baseline_ms;
+  };
+  measured("aspt", "cpu.aspt", 48);
+  measured("csr", "cpu.csr.rows", 47);
+  EXPECT_FALSE(FindBusyTrials(plan, measurements));
+  measured("csr", "cpu.csr.slab", 3.2);
+  const std::optional<BusyTrials> found = FindBusyTrials(plan, measurements);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->least_baseline_ms, 3.2);
+  EXPECT_EQ(found->most_baseline_ms, 48);
+  plan.plan_ms = 1;
+  EXPECT_FALSE(FindBusyTrials(plan, measurements)) << "it gains more than that";
+  plan.plan_ms = 44;
+  measurements.back().problem_class.type = ElementType::kF64;
+  EXPECT_FALSE(FindBusyTrials(plan, measurements)) << "of another matrix's values";
+  measurements.back().problem_class = plan.problem_class;
+  measurements.back().model = "another processor";
+  EXPECT_FALSE(FindBusyTrials(plan, measurements));
 }
 
 TEST(Measurements, OnePerClassAndContender) {
