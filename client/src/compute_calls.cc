@@ -227,7 +227,7 @@ Operand AccumulateOf(const SpmmOptions& spmm, const Destination& c) {
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
                          const CallOptions& options, const std::string& queue,
-                         InShards<ComputeResult> in_shards) {
+                         InShards<ComputeResult> in_shards, uint64_t version) {
   const auto build = [&](RequestBuilder builder) {
     v1::SpmmStart start;
     start.set_matrix(matrix);
@@ -242,6 +242,7 @@ Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const st
     }
     if (spmm.values) *start.mutable_values() = builder.Add(*spmm.values, "SpmmOptions::values");
     *start.mutable_result() = builder.Into(c, "c");
+    start.mutable_result()->set_version(version);
     if (const auto* view = std::get_if<MutableDenseView>(&c)) {
       builder.request().result_rows = view->rows;
       builder.request().result_cols = view->cols;

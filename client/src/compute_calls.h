@@ -13,11 +13,11 @@ namespace sparsed {
 inline namespace client {
 
 /// `queue`: the request's place in one (SpmmStart.queue); empty: it runs when it comes. One in a
-/// queue is sent once.
+/// queue is sent once. `version`: that a buffer gets with the result (Destination.version).
 Call<ComputeResult> Spmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                          const Operand& b, const Destination& c, const SpmmOptions& spmm,
                          const CallOptions& options, const std::string& queue = "",
-                         InShards<ComputeResult> in_shards = {});
+                         InShards<ComputeResult> in_shards = {}, uint64_t version = 0);
 Call<ComputeResult> Sddmm(const std::shared_ptr<Connection>& connection, const std::string& matrix,
                           const Operand& a, const Operand& b, const Destination& values,
                           const SddmmOptions& sddmm, const CallOptions& options,

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <variant>
 
 #include "client/src/arrays.h"
@@ -54,6 +56,10 @@ absl::Status CheckCut(const CsrView& matrix) {
   return absl::OkStatus();
 }
 
+std::pair<int64_t, int64_t> NonzerosOf(const CsrView& matrix, int64_t row) {
+  return {Offset(matrix, row), Offset(matrix, row + 1)};
+}
+
 std::vector<int64_t> CutByNonzeros(const CsrView& matrix, int shards) {
   const auto nnz = static_cast<int64_t>(matrix.column_indices.size());
   std::vector<int64_t> firsts = {0};
@@ -99,7 +105,27 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> CutByPartition(std::span<const
   return parts;
 }
 
-CutRows Cut(const CsrView& matrix, std::span<const int32_t> rows, std::vector<int32_t>& seen) {
+namespace {
+
+/// Adds to `named`, which are marked in `seen`, what else the operand has, in its order: see Cut.
+void OrderColumns(const OperandRows& operand, const std::vector<int32_t>& seen,
+                  std::vector<int32_t>& named) {
+  const auto is_named = [&](int32_t column) { return seen[static_cast<size_t>(column)] != 0; };
+  const size_t own = operand.own.size();
+  const auto named_own = static_cast<size_t>(std::ranges::count_if(operand.own, is_named));
+  if (2 * named_own < own || named.size() - named_own > own) {
+    std::ranges::sort(named);
+    return;
+  }
+  std::ranges::copy_if(operand.own, std::back_inserter(named), std::not_fn(is_named));
+  std::ranges::sort(named, {},
+                    [&](int32_t column) { return operand.places[static_cast<size_t>(column)]; });
+}
+
+}  // namespace
+
+CutRows Cut(const CsrView& matrix, std::span<const int32_t> rows, const OperandRows& operand,
+            std::vector<int32_t>& seen) {
   CutRows cut;
   cut.row_offsets.reserve(rows.size() + 1);
   cut.row_offsets.push_back(0);
@@ -114,7 +140,7 @@ CutRows Cut(const CsrView& matrix, std::span<const int32_t> rows, std::vector<in
       mark = 1;
     }
   }
-  std::ranges::sort(cut.columns);
+  OrderColumns(operand, seen, cut.columns);
   for (size_t j = 0; j < cut.columns.size(); ++j) {
     seen[static_cast<size_t>(cut.columns[j])] = static_cast<int32_t>(j);
   }

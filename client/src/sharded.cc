@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -23,13 +24,17 @@ absl::Status MakesNoSense(std::string_view what) {
 }
 
 /// The one column of each row. INTERNAL unless it is rows x cols, with one nonzero in each row and
-/// its columns ascending.
+/// each column once at most.
 absl::StatusOr<std::vector<int32_t>> ColumnsOf(CsrMatrix matrix, int64_t rows, int64_t cols) {
   bool right = matrix.rows == rows && matrix.cols == cols && matrix.nnz() == rows;
+  std::vector<bool> seen(right ? static_cast<size_t>(cols) : 0);
   for (int64_t row = 0; right && row < rows; ++row) {
     const auto i = static_cast<size_t>(row);
-    right = matrix.row_offsets[i] == row &&
-            (row == 0 || matrix.column_indices[i - 1] < matrix.column_indices[i]);
+    right = matrix.row_offsets[i] == row;
+    if (!right) break;
+    auto mark = seen[static_cast<size_t>(matrix.column_indices[i])];
+    right = !mark;
+    mark = true;
   }
   if (!right) return MakesNoSense("numbers");
   return std::move(matrix.column_indices);
@@ -122,6 +127,7 @@ absl::StatusOr<std::shared_ptr<const ShardNumbers>> ShardedMatrix::Numbers(Conne
     }
     auto rows = ColumnsOf(*std::move(part), of.rows, info_.rows);
     if (!rows.ok()) return rows.status();
+    if (!std::ranges::is_sorted(*rows)) return MakesNoSense("numbers");
     numbers.rows = *std::move(rows);
   }
   auto shared = std::make_shared<const ShardNumbers>(std::move(numbers));
@@ -166,30 +172,29 @@ absl::StatusOr<std::shared_ptr<const std::vector<int64_t>>> ShardedMatrix::Begin
 
 namespace {
 
-template <typename T>
-void CopyPart(const std::vector<T>& from, int64_t begin, int64_t count, std::vector<T>& to,
-              int64_t at) {
-  std::copy_n(from.begin() + begin, count, to.begin() + at);
-}
-
-/// Puts a shard's rows where they are in the whole, whose row offsets are there already.
+/// Puts a shard's rows where they are in the whole, whose row offsets are there already. Columns
+/// ascend there, in whichever order the shard has them.
 void PutRows(const CsrMatrix& part, const ShardNumbers& numbers, int64_t first_row,
              CsrMatrix& whole) {
+  const auto column_of = [&](int64_t i) {
+    return numbers.columns[static_cast<size_t>(part.column_indices[static_cast<size_t>(i)])];
+  };
+  std::vector<int64_t> order;  // of a row's nonzeros
   for (int64_t row = 0; row < part.rows; ++row) {
     const int64_t to =
         numbers.rows.empty() ? first_row + row : numbers.rows[static_cast<size_t>(row)];
     const int64_t begin = part.row_offsets[static_cast<size_t>(row)];
-    const int64_t count = part.row_offsets[static_cast<size_t>(row) + 1] - begin;
-    const int64_t at = whole.row_offsets[static_cast<size_t>(to)];
-    for (int64_t i = 0; i < count; ++i) {
-      const int32_t column = part.column_indices[static_cast<size_t>(begin + i)];
-      whole.column_indices[static_cast<size_t>(at + i)] =
-          numbers.columns[static_cast<size_t>(column)];
-    }
+    order.resize(static_cast<size_t>(part.row_offsets[static_cast<size_t>(row) + 1] - begin));
+    std::iota(order.begin(), order.end(), begin);
+    if (!std::ranges::is_sorted(order, {}, column_of)) std::ranges::sort(order, {}, column_of);
+    const auto at = static_cast<size_t>(whole.row_offsets[static_cast<size_t>(to)]);
+    for (size_t i = 0; i < order.size(); ++i) whole.column_indices[at + i] = column_of(order[i]);
     std::visit(
         [&](const auto& values) {
-          CopyPart(values, begin, count, std::get<std::decay_t<decltype(values)>>(whole.values),
-                   at);
+          auto& into = std::get<std::decay_t<decltype(values)>>(whole.values);
+          for (size_t i = 0; i < order.size(); ++i) {
+            into[at + i] = values[static_cast<size_t>(order[i])];
+          }
         },
         part.values);
   }

@@ -17,10 +17,10 @@
 namespace sparsed {
 inline namespace client {
 
-/// Which rows and columns of the whole a shard's are, ascending.
+/// Which rows and columns of the whole a shard's are.
 struct ShardNumbers {
-  std::vector<int32_t> columns;
-  std::vector<int32_t> rows;  ///< empty: consecutive ones
+  std::vector<int32_t> columns;  ///< by the shard's, each once
+  std::vector<int32_t> rows;     ///< ascending; empty: consecutive ones
   /// Of these, where each one's nonzeros begin in the order of the whole's upload.
   std::vector<int64_t> begins;
 };
@@ -65,6 +65,9 @@ struct ShardBuffers {
   /// FAILED_PRECONDITION for a matrix of another tenant's, whose nodes keep buffers for their
   /// tenants alone.
   static absl::Status CheckOwn(const ShardedMatrix& sharded);
+  /// For all parts of what is put, or kept of a product: so that those of another put, or of a
+  /// product that failed on some nodes, never have the same. At random, of 52 bits.
+  static uint64_t NewVersion();
 };
 
 /// Rows of an operand that each shard's node has, if it has as many rows as the matrix has columns,

@@ -88,12 +88,6 @@ absl::Status WaitForAll(ShardWork& work, std::vector<Call<T>>& calls) {
   return status;
 }
 
-/// A product that is kept adds one: so far apart are none.
-uint64_t NewVersion() {
-  std::random_device random;
-  return (static_cast<uint64_t>(random()) << 20 | (random() & 0xfffff)) + 1;
-}
-
 absl::Status DeleteParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
                          const DenseMatrix& buffer) {
   std::vector<Call<void>> calls;
@@ -131,7 +125,7 @@ absl::StatusOr<DenseMatrix> PutParts(Connection& home, ShardWork& work, ShardedM
   const absl::StatusOr<std::vector<PartRows>> rows = RowsOfParts(home, work, sharded, whole.rows);
   if (!rows.ok()) return rows.status();
   // The same for all of them, and for no others: so parts of different contents are told apart.
-  const uint64_t version = NewVersion();
+  const uint64_t version = ShardBuffers::NewVersion();
   std::vector<std::vector<std::byte>> scratch(count);
   std::vector<Call<DenseMatrix>> calls;  // destroyed first: they use what is above
   for (size_t i = 0; i < count; ++i) {
@@ -284,6 +278,11 @@ absl::Status ShardBuffers::CheckOwn(const ShardedMatrix& sharded) {
   return absl::FailedPreconditionError(fmt::format(
       "\"{}\" is another tenant's: nodes keep buffers for a matrix in shards for its owner",
       sharded.info().name));
+}
+
+uint64_t ShardBuffers::NewVersion() {
+  std::random_device random;
+  return (static_cast<uint64_t>(random()) << 20 | (random() & 0xfffff)) + 1;
 }
 
 std::pair<int64_t, int64_t> EvenPart(int64_t rows, size_t i, size_t count) {

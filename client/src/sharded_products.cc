@@ -211,9 +211,13 @@ absl::StatusOr<ComputeResult> WaitForAll(ShardWork& work, std::vector<Part>& par
   return together.Take();
 }
 
-/// Rows of B that the shard's columns name.
+/// Rows of B that are the shard's columns.
 DenseView ColumnsFor(const ShardNumbers& numbers, const DenseView& b, Scratch& scratch) {
-  if (static_cast<int64_t>(numbers.columns.size()) == b.rows) return b;
+  // All of them, in their order.
+  if (static_cast<int64_t>(numbers.columns.size()) == b.rows &&
+      std::ranges::is_sorted(numbers.columns)) {
+    return b;
+  }
   scratch = Gather(b, numbers.columns);
   return scratch.View();
 }
@@ -369,6 +373,7 @@ absl::StatusOr<ComputeResult> SpmmHeld(Connection& home, ShardWork& work, Sharde
     const auto consecutive = std::make_shared<const ShardNumbers>();
     for (Part& part : parts) part.numbers = consecutive;
   }
+  const uint64_t version = to ? 0 : ShardBuffers::NewVersion();
   const bool apart =
       to && (sharded.partitioned() || Overlaps(from, *to) || Overlaps(accumulate, *to));
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -387,7 +392,7 @@ absl::StatusOr<ComputeResult> SpmmHeld(Connection& home, ShardWork& work, Sharde
                                : apart ? Destination(part.result.MutableView())
                                        : Destination(Rows(*to, shard.first_row, shard.rows));
     part.call = Spmm(RouteOf(home.shared_from_this(), shard.matrix), shard.matrix, operand, result,
-                     how, work.options());
+                     how, work.options(), /*queue=*/"", /*in_shards=*/{}, version);
   }
   const absl::StatusOr<ComputeResult> done = WaitForAll(work, parts);
   if (!done.ok() || !apart) return done;

@@ -2,6 +2,7 @@
 // rows if they are no consecutive ones; then the whole, which is made of them at once.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 #include <span>
@@ -127,11 +128,22 @@ class ShardedUpload {
   }
 
   absl::Status SendShard(size_t shard, std::vector<int32_t>& rows, std::vector<int32_t>& seen) {
-    CutRows cut = Cut(matrix_, rows, seen);
+    std::vector<int32_t> even;  // rows of operands, where they are not the matrix's
+    if (matrix_.rows != matrix_.cols) {
+      const auto [first, end] = EvenPart(matrix_.cols, shard, static_cast<size_t>(upload_.shards));
+      even.resize(static_cast<size_t>(end - first));
+      std::iota(even.begin(), even.end(), static_cast<int32_t>(first));
+    }
+    const bool square = matrix_.rows == matrix_.cols;
+    CutRows cut = Cut(matrix_, rows, {.own = square ? rows : even, .places = places_}, seen);
+    const bool reordered = !std::ranges::is_sorted(cut.columns);
+    if (reordered && !upload_.sort) {
+      if (absl::Status canonical = CheckAscending(rows); !canonical.ok()) return canonical;
+    }
     const std::string name = fmt::format("shards:{}/{}", number_, shard);
     const auto count = static_cast<int64_t>(rows.size());
     const auto columns = static_cast<int64_t>(cut.columns.size());
-    UploadOptions how{.sort = upload_.sort,
+    UploadOptions how{.sort = upload_.sort || reordered,
                       .sum_duplicates = upload_.sum_duplicates,
                       .values_are_ones = upload_.values_are_ones,
                       .expected = upload_.expected};
@@ -174,6 +186,24 @@ class ShardedUpload {
       cut.begins.clear();
     }
     numbers_.push_back({std::move(cut.columns), std::move(rows), std::move(cut.begins)});
+    return absl::OkStatus();
+  }
+
+  /// INVALID_ARGUMENT unless columns ascend in these rows, which the shard is sorted anew for: the
+  /// server would not refuse it.
+  absl::Status CheckAscending(const std::vector<int32_t>& rows) const {
+    for (const int32_t row : rows) {
+      const auto [begin, end] = NonzerosOf(matrix_, row);
+      for (int64_t i = begin + 1; i < end; ++i) {
+        const int32_t before = matrix_.column_indices[static_cast<size_t>(i - 1)];
+        const int32_t column = matrix_.column_indices[static_cast<size_t>(i)];
+        if (before < column) continue;
+        return absl::InvalidArgumentError(fmt::format(
+            "column_indices[{}] = {} in row {} follows {}: columns must ascend without duplicates; "
+            "set `sort` (sparsectl's --sort) for those that don't",
+            i, column, row, before));
+      }
+    }
     return absl::OkStatus();
   }
 

@@ -267,8 +267,9 @@ absl::StatusOr<std::vector<DenseBlock>> DenseCatalog::BlocksFor(const PutHeader&
   return BlocksOfRows(header.shape, RowBoundsByNonzeros(ViewCsr(**csr), count));
 }
 
-int64_t QuotaBytes(const DenseShape& shape) {
-  return static_cast<int64_t>(kHeldDenseBytes) + ElementBytes(shape);
+int64_t QuotaBytes(const DenseShape& shape, const Halo& halo) {
+  const int64_t around = halo.rows() * shape.cols * static_cast<int64_t>(SizeOf(shape.type));
+  return static_cast<int64_t>(kHeldDenseBytes) + ElementBytes(shape) + around;
 }
 
 absl::Status ValidateShape(std::string_view what, const DenseShape& shape) {
@@ -319,19 +320,33 @@ absl::StatusOr<std::byte*> DensePut::Claim(uint32_t array, uint64_t offset, uint
   return elements_.Claim(offset, size);
 }
 
-absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
-  Array elements;
-  if (header_.zeros) {
-    absl::StatusOr<Array> zeros = AllocateArray(catalog_.MemoryOf(header_.tenant), kElements,
-                                                header_.shape.type, header_.shape.elements());
-    if (!zeros.ok()) return zeros.status();
-    elements = *std::move(zeros);
-    if (elements.bytes() > 0) std::memset(elements.buffer.mutable_data(), 0, elements.bytes());
-  } else {
-    absl::StatusOr<Array> received = elements_.Finish();
-    if (!received.ok()) return received.status();
-    elements = *std::move(received);
+absl::StatusOr<Array> DensePut::TakeElements(HeldDense& held) {
+  absl::StatusOr<Array> elements = Array();
+  if (!header_.zeros) elements = elements_.Finish();
+  if (!elements.ok()) return elements;
+  MemorySource& memory = catalog_.MemoryOf(header_.tenant);
+  if (held.halo.rows() > 0) {
+    auto haloed = HaloedDense::Allocate(kElements, held.shape, held.halo, memory);
+    if (haloed.ok()) {
+      Array own = (*haloed)->own();
+      if (!header_.zeros) {
+        std::memcpy(own.buffer.mutable_data(), elements->buffer.data(), own.bytes());
+      }
+      elements = std::move(own);
+      held.haloed = *std::move(haloed);
+    }
   }
+  if (!header_.zeros) return elements;
+  if (held.haloed == nullptr) {
+    elements = AllocateArray(memory, kElements, held.shape.type, held.shape.elements());
+  }
+  if (elements.ok() && elements->bytes() > 0) {
+    std::memset(elements->buffer.mutable_data(), 0, elements->bytes());
+  }
+  return elements;
+}
+
+absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop, Halo halo) {
   absl::StatusOr<Budget::Charge> charge = catalog_.CountHeld(header_.tenant);
   if (!charge.ok()) return charge.status();
   auto held = std::make_shared<HeldDense>();
@@ -342,6 +357,12 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop) {
   held->durable = header_.durable;
   held->owner = header_.owner;
   held->time_to_live = header_.time_to_live;
+  const bool plain = !header_.durable && header_.distribution == Distribution::kWhole &&
+                     header_.shape.leading_dimension == header_.shape.cols;
+  if (plain) held->halo = halo;
+  const absl::StatusOr<Array> taken = TakeElements(*held);
+  if (!taken.ok()) return taken.status();
+  const Array& elements = *taken;
   held->elements = std::make_shared<LazyArray>(elements);
   absl::StatusOr<std::vector<DenseBlock>> blocks = catalog_.BlocksFor(header_, stop);
   if (!blocks.ok()) return blocks.status();
@@ -410,9 +431,10 @@ absl::Status DenseCatalog::Replace(const std::shared_ptr<HeldDense>& held, const
   {
     const MutexLock lock(mutex_);
     // Others may have been put since this one began.
-    if (absl::Status s = CheckQuota(key, held->shape); !s.ok()) return s;
+    const int64_t bytes = QuotaBytes(held->shape, held->halo);
+    if (absl::Status s = CheckQuota(key, bytes); !s.ok()) return s;
     if (absl::Status s = TakeQuotas(key, *held); !s.ok()) return s;
-    growth = std::max<int64_t>(0, GrowthBy(key, held->shape));
+    growth = std::max<int64_t>(0, GrowthBy(key, bytes));
     TotalsOf(key.first).bytes += growth;  // so that no other Put gets the room
     const auto present = entries_.find(key);
     if (version != 0) {
@@ -459,14 +481,15 @@ DenseTotals& DenseCatalog::TotalsOf(std::string_view tenant) {
   return known != totals_.end() ? known->second : totals_[std::string(tenant)];
 }
 
-int64_t DenseCatalog::GrowthBy(const NameKey& key, const DenseShape& shape) const {
+int64_t DenseCatalog::GrowthBy(const NameKey& key, int64_t bytes) const {
   const auto present = entries_.find(key);
-  return QuotaBytes(shape) - (present == entries_.end() ? 0 : QuotaBytes(present->second->shape));
+  if (present == entries_.end()) return bytes;
+  return bytes - QuotaBytes(present->second->shape, present->second->halo);
 }
 
-absl::Status DenseCatalog::CheckQuota(const NameKey& key, const DenseShape& shape) {
+absl::Status DenseCatalog::CheckQuota(const NameKey& key, int64_t bytes) {
   DenseTotals& totals = TotalsOf(key.first);
-  const int64_t growth = GrowthBy(key, shape);
+  const int64_t growth = GrowthBy(key, bytes);
   const int64_t free = std::max<int64_t>(0, options_.tenant_bytes - totals.bytes);
   if (options_.tenant_bytes == 0 || growth <= 0 || growth <= free) {
     return budget_.tenants().Of(key.first).Check(Quota::kBuffers, 1,
@@ -498,7 +521,7 @@ absl::Status DenseCatalog::TakeQuotas(const NameKey& key, HeldDense& held) {
 
 HeldDenseLease DenseCatalog::Enter(const NameKey& key, HeldDenseLease held) {
   DenseTotals& totals = TotalsOf(key.first);
-  totals.bytes += GrowthBy(key, held->shape);
+  totals.bytes += GrowthBy(key, QuotaBytes(held->shape, held->halo));
   HeldDenseLease& entry = entries_[key];
   if (entry == nullptr) ++totals.count;
   std::erase_if(expired_, [&](const Expired& expired) { return expired.key == key; });
@@ -510,7 +533,7 @@ HeldDenseLease DenseCatalog::TakeOut(const NameKey& key) {
   HeldDenseLease held = std::move(found->second);
   entries_.erase(found);
   DenseTotals& totals = TotalsOf(key.first);
-  totals.bytes -= QuotaBytes(held->shape);
+  totals.bytes -= QuotaBytes(held->shape, held->halo);
   --totals.count;
   return held;
 }
@@ -621,7 +644,7 @@ absl::StatusOr<std::unique_ptr<DensePut>> DenseCatalog::BeginPut(PutHeader heade
     // Before anything comes; it is asked again when all is there.
     const MutexLock lock(mutex_);
     const NameKey key(header.tenant, header.name);
-    if (absl::Status s = CheckQuota(key, header.shape); !s.ok()) return s;
+    if (absl::Status s = CheckQuota(key, QuotaBytes(header.shape)); !s.ok()) return s;
   }
   std::unique_ptr<DensePut> put(new DensePut(*this, std::move(header)));
   if (put->header_.zeros) return put;
@@ -689,7 +712,8 @@ absl::StatusOr<DenseWrite> DenseCatalog::BeginWrite(std::string_view tenant,
 bool DenseCatalog::IsUsed(const NameKey& key, const HeldDenseLease& held) const {
   // Requests may keep the elements alone. Whoever gets one later asks for it with mutex_ held, and
   // that is a use.
-  return writing_.contains(key) || held.use_count() > 1 || held->elements.use_count() > 1;
+  return writing_.contains(key) || held.use_count() > 1 || held->elements.use_count() > 1 ||
+         (held->haloed != nullptr && held->haloed->in_use());
 }
 
 bool DenseCatalog::IsDue(const NameKey& key, const HeldDenseLease& held) const {
@@ -762,6 +786,7 @@ int64_t DenseCatalog::size() const {
 DenseWrite& DenseWrite::operator=(DenseWrite&& other) noexcept {
   std::swap(catalog_, other.catalog_);
   std::swap(base_, other.base_);
+  std::swap(version_, other.version_);
   return *this;
 }
 
@@ -775,15 +800,17 @@ absl::Status DenseWrite::Publish(std::vector<DenseBlock> blocks) {
   std::shared_ptr<LazyArray> whole =
       WholeOf(base_->shape, blocks, catalog_->options_.on_moved_by_host, catalog_->budget_,
               catalog_->budget_.OwnerOf(base_->tenant));
-  return Publish(std::move(whole), std::move(blocks));
+  return Publish(std::move(whole), nullptr, std::move(blocks));
 }
 
 absl::Status DenseWrite::Publish(std::shared_ptr<LazyArray> elements,
+                                 std::shared_ptr<HaloedDense> haloed,
                                  std::vector<DenseBlock> blocks) {
   auto held = std::make_shared<HeldDense>(*base_);
-  held->version = base_->version + 1;
+  held->version = version_ != 0 ? version_ : base_->version + 1;
   held->durable = false;
   held->elements = std::move(elements);
+  held->haloed = std::move(haloed);
   held->blocks = std::move(blocks);
   held->cuts = NewCuts(catalog_->options_);
   const MutexLock lock(catalog_->mutex_);

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "engine/catalog/distribution.h"
+#include "engine/catalog/haloed_dense.h"
 #include "engine/catalog/matrix.h"
 #include "engine/catalog/name_locks.h"
 #include "engine/memory/array_assembler.h"
@@ -95,6 +96,11 @@ struct HeldDense {
   std::string owner;  ///< as whoever put it said, for people to read; may be empty
   /// For which nothing needs to use it before it is forgotten; 0: it stays.
   DenseClock::duration time_to_live{0};
+  /// What lies around it in operands of products; none: it is a buffer by itself.
+  Halo halo;
+  /// Its elements with room for that; null: there is none, as they were made on a GPU, or when
+  /// memory was short.
+  std::shared_ptr<HaloedDense> haloed = nullptr;
   /// What was cut out of it for requests; null: each cuts it anew.
   std::shared_ptr<DenseCuts> cuts = nullptr;
   // All versions that results were written into share these.
@@ -105,8 +111,8 @@ struct HeldDense {
 };
 /// What one counts with besides its elements: names, nodes of maps, shared objects.
 inline constexpr size_t kHeldDenseBytes = size_t{2} << 10;
-/// What one counts with in its tenant's quota, wherever its elements are.
-int64_t QuotaBytes(const DenseShape& shape);
+/// What one counts with in its tenant's quota, wherever its elements are, with its halo.
+int64_t QuotaBytes(const DenseShape& shape, const Halo& halo = {});
 using HeldDenseLease = std::shared_ptr<const HeldDense>;
 
 struct PutHeader {
@@ -174,9 +180,11 @@ class DenseCatalog;
 class DensePut {
  public:
   absl::StatusOr<std::byte*> Claim(uint32_t array, uint64_t offset, uint64_t size);
-  /// Blocks on the disk if it is durable, or what it replaces was. CANCELLED if `stop` became true
-  /// in time.
-  absl::StatusOr<HeldDenseLease> Finish(Store::Stop stop = nullptr);
+  /// With room for `halo` where memory is free, unless it is durable, is distributed or has gaps
+  /// between its rows. Blocks on the disk if it is durable, or what it replaces was. CANCELLED if
+  /// `stop` became true in time.
+  absl::StatusOr<HeldDenseLease> Finish(Store::Stop stop = nullptr, Halo halo = {});
+  const PutHeader& header() const { return header_; }
   /// Bytes that are to come, and those of memory that what came takes.
   size_t announced() const { return elements_.array().bytes(); }
   size_t counted() const { return elements_.counted(); }
@@ -185,6 +193,8 @@ class DensePut {
   friend class DenseCatalog;
   DensePut(DenseCatalog& catalog, PutHeader header)
       : catalog_(catalog), header_(std::move(header)) {}
+  /// What came, or zeros; in memory that has room for held's halo, if that is to be had.
+  absl::StatusOr<Array> TakeElements(HeldDense& held);
 
   DenseCatalog& catalog_;
   const PutHeader header_;
@@ -199,10 +209,14 @@ class DenseWrite {
   DenseWrite& operator=(DenseWrite&& other) noexcept;
   ~DenseWrite();
   const HeldDenseLease& base() const { return base_; }
-  /// Makes `elements` (base's shape) the new version, which is not durable. NOT_FOUND if it was
-  /// deleted, ABORTED if a Put replaced it meanwhile.
-  absl::Status Publish(std::shared_ptr<LazyArray> elements) {
-    return Publish(std::move(elements), {});
+  /// That it will have, in the place of the next one.
+  void SetVersion(uint64_t version) { version_ = version; }
+  /// Makes `elements` (base's shape) the new version, which is not durable; `haloed` (may be null)
+  /// has them, with room for base's halo. NOT_FOUND if it was deleted, ABORTED if a Put replaced it
+  /// meanwhile.
+  absl::Status Publish(std::shared_ptr<LazyArray> elements,
+                       std::shared_ptr<HaloedDense> haloed = nullptr) {
+    return Publish(std::move(elements), std::move(haloed), {});
   }
   /// The same of one that is distributed.
   absl::Status Publish(std::vector<DenseBlock> blocks);
@@ -211,10 +225,12 @@ class DenseWrite {
   friend class DenseCatalog;
   DenseWrite(DenseCatalog& catalog, HeldDenseLease base)
       : catalog_(&catalog), base_(std::move(base)) {}
-  absl::Status Publish(std::shared_ptr<LazyArray> elements, std::vector<DenseBlock> blocks);
+  absl::Status Publish(std::shared_ptr<LazyArray> elements, std::shared_ptr<HaloedDense> haloed,
+                       std::vector<DenseBlock> blocks);
 
   DenseCatalog* catalog_ = nullptr;  ///< null: nothing is held
   HeldDenseLease base_;
+  uint64_t version_ = 0;  ///< 0: one above base's
 };
 
 /// Thread-safe.
@@ -276,11 +292,9 @@ class DenseCatalog {
   /// Why there is none of this name, with mutex_ held.
   absl::Status NoDense(const NameKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   DenseTotals& TotalsOf(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// QuotaBytes that one of this name and shape needs besides what is there.
-  int64_t GrowthBy(const NameKey& key, const DenseShape& shape) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckQuota(const NameKey& key, const DenseShape& shape)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What one of this name that counts with QuotaBytes `bytes` needs besides what is there.
+  int64_t GrowthBy(const NameKey& key, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckQuota(const NameKey& key, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Gives `held`, which is to be of that name, what it takes of the tenant's quotas.
   absl::Status TakeQuotas(const NameKey& key, HeldDense& held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

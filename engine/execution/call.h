@@ -70,6 +70,7 @@ struct OperandSpec {
 /// Where a dense result goes: into the stream, if nothing is set.
 struct ResultSpec {
   std::string held = {};  ///< name of the buffer that receives it
+  uint64_t version = 0;   ///< that this gets then; 0: one above what it has
   Buffer shared = {};     ///< the caller's memory, as OperandSpec's
   /// Of what `shared` is to receive; must agree with the result.
   std::optional<DenseShape> shape = {};

@@ -84,6 +84,7 @@ absl::StatusOr<DenseResult> DenseResult::Find(Executor::Impl& impl, const std::s
   }
   absl::StatusOr<DenseWrite> write = BeginWrite(impl, tenant, spec.held, shape);
   if (!write.ok()) return write.status();
+  if (spec.version != 0) write->SetVersion(spec.version);
   result.shape_ = write->base()->shape;
   result.destination_ = *std::move(write);
   result.kept_ = true;
@@ -113,13 +114,24 @@ absl::Status DenseResult::CheckApart(const DenseResult& other) const {
 }
 
 absl::StatusOr<PlacedDense> DenseResult::New(std::string_view name, MemoryOwner& owner,
-                                             Lane& lane) const {
+                                             Lane& lane) {
   Backend& backend = *lane.backend;
+  haloed_.reset();
   if (written_in_place(backend)) {
     if (gpu_ == nullptr) return backend.Bring(*shared_, shape_, lane);
     return PlacedDense{std::make_shared<const Array>(*shared_), shape_};
   }
-  return backend.NewDense(name, shape_, backend.MemoryFor(use(), owner), lane);
+  MemorySource& memory = backend.MemoryFor(use(), owner);
+  const HeldDenseLease& base = destination_.base();
+  if (base != nullptr && base->halo.rows() > 0 && backend.shares_host_memory()) {
+    // Without memory for it, the next product copies what it needs.
+    auto haloed = HaloedDense::Allocate(name, shape_, base->halo, memory);
+    if (haloed.ok()) {
+      haloed_ = *std::move(haloed);
+      return backend.Bring(haloed_->own(), shape_, lane);
+    }
+  }
+  return backend.NewDense(name, shape_, memory, lane);
 }
 
 absl::Status DenseResult::SendToGpu(const PlacedDense& result, Backend& from, Lane& lane,
@@ -149,7 +161,10 @@ absl::Status DenseResult::Send(PlacedDense result, Backend& from, Lane& lane, ui
     return absl::OkStatus();
   }
   if (kept_) {
-    return destination_.Publish(from.Hold(std::move(result), shape_, held_memory));
+    const bool with_halo =
+        haloed_ != nullptr && haloed_->own().buffer.data() == result.array->buffer.data();
+    return destination_.Publish(from.Hold(std::move(result), shape_, held_memory),
+                                with_halo ? std::move(haloed_) : nullptr);
   }
   if (shared_.has_value()) {
     if (result.array->buffer.data() == shared_->buffer.data()) return absl::OkStatus();

@@ -88,7 +88,7 @@ class DenseResult {
   absl::Status CheckApart(const DenseResult& other) const;
 
   /// Memory for it where the lane's kernels write; the caller's own, where they can.
-  absl::StatusOr<PlacedDense> New(std::string_view name, MemoryOwner& owner, Lane& lane) const;
+  absl::StatusOr<PlacedDense> New(std::string_view name, MemoryOwner& owner, Lane& lane);
   /// Sends it, as array `index`, or publishes it. It is where the kernels of `from` wrote it.
   /// `memory` of the host: for requests, and for what is held.
   absl::Status Send(PlacedDense result, Backend& from, Lane& lane, uint32_t index,
@@ -97,6 +97,7 @@ class DenseResult {
   /// Lets go of what it would have been written into.
   void Drop() {
     destination_ = DenseWrite();
+    haloed_.reset();
     blocks_.reset();
     shared_.reset();
   }
@@ -108,6 +109,7 @@ class DenseResult {
 
   DenseShape shape_;
   DenseWrite destination_;
+  std::shared_ptr<HaloedDense> haloed_;   ///< what New made for it; null: it has no halo
   std::shared_ptr<BlockResults> blocks_;  ///< in its place
   size_t block_ = 0;
   bool kept_ = false;

@@ -698,6 +698,7 @@ Cluster::Counts Cluster::counts() const {
   Counts counts = counts_;
   counts.row_bytes_received = rows_.received;
   counts.row_bytes_sent = rows_.sent;
+  counts.row_bytes_copied = rows_.copied;
   counts.directory_silence = std::chrono::duration<double>(steady_clock::now() - answered_).count();
   counts.view_age = std::chrono::duration<double>(steady_clock::now() - viewed_).count();
   for (const auto& [key, record] : known_.matrices) {

@@ -36,9 +36,12 @@ using wire::kInShardsUrl;
 /// Whether the status has it.
 bool IsInShards(const absl::Status& status);
 
-/// Bytes of rows that go from node to node.
+struct ShardName;
+struct ShardRows;
+
+/// Bytes of rows that go from node to node, and of those that are copied on one.
 struct RowTraffic {
-  std::atomic<int64_t> received = 0, sent = 0;
+  std::atomic<int64_t> received = 0, sent = 0, copied = 0;
 };
 
 /// Thread-safe. What the directory holds is known here from a watch of it, so that to route a
@@ -72,6 +75,7 @@ class Cluster {
     int64_t in_shards = 0;  ///< matrices of the cluster
     /// Of operands' rows that came from other nodes, and went to them.
     int64_t row_bytes_received = 0, row_bytes_sent = 0;
+    int64_t row_bytes_copied = 0;  ///< of this node's own, into operands
     int64_t shards_dropped = 0;    ///< of this node: their matrix is gone, or never came
     double directory_silence = 0;  ///< seconds since the directory answered
     double view_age = 0;           ///< seconds since which what is known may have changed
@@ -130,10 +134,15 @@ class Cluster {
   absl::Status RouteBuffer(const std::string& tenant, std::string_view buffer);
   /// FAILED_PRECONDITION if it is of such a name, and not here.
   absl::Status CheckBuffer(const std::string& tenant, std::string_view buffer) const;
+  /// What lies around a buffer of that shape in operands, if it is rows of an operand that are a
+  /// shard's, and products are to multiply with them where they lie. May read the disk.
+  engine::Halo HaloOf(const std::string& tenant, std::string_view buffer,
+                      const engine::DenseShape& shape);
   /// If `operand` names the rows of a buffer that are the shard `matrix`'s: makes it those rows of
-  /// all of the buffer that the shard's columns name, in their order, and waits for those that come
-  /// from other nodes. INVALID_ARGUMENT, FAILED_PRECONDITION, UNAVAILABLE; CANCELLED soon after
-  /// `stopped` says so, which is asked often.
+  /// all of the buffer that are the shard's columns, in their order, and waits for those that come
+  /// from other nodes. Where the buffer has room for these, they are asked for once for each of its
+  /// versions, and none of its own is copied. INVALID_ARGUMENT, FAILED_PRECONDITION, UNAVAILABLE;
+  /// CANCELLED soon after `stopped` says so, which is asked often.
   absl::Status GatherOperand(const std::string& tenant, const std::string& matrix,
                              engine::OperandSpec& operand, const std::function<bool()>& stopped);
   /// Such bytes go to another node.
@@ -338,6 +347,11 @@ class Cluster {
 
   /// Rows of buffers that were put for a shard.
   void DropBuffersOf(const engine::NameKey& shard);
+  /// Of a shard of `whole` whose columns this node has: read once. UNAVAILABLE if it has
+  /// not got them yet; ReadShardRows' errors.
+  absl::StatusOr<std::shared_ptr<const ShardRows>> RowsOfShard(const std::string& tenant,
+                                                               const MatrixRecord& whole,
+                                                               const ShardName& shard);
   /// If the directory says so, too, when it is asked now.
   void DropHere(const engine::NameKey& key);
   void CopyInBackground(const std::stop_token& stop);
@@ -353,6 +367,13 @@ class Cluster {
   const std::shared_ptr<Peers> peers_;
   const std::unique_ptr<Transport> transport_;
   RowTraffic rows_;
+  struct KnownRows {
+    std::weak_ptr<const engine::Matrix> columns;  ///< that say so
+    std::shared_ptr<const ShardRows> rows;
+  };
+  Mutex shard_rows_mutex_;
+  /// By the matrix of the shard's columns.
+  std::map<engine::NameKey, KnownRows> shard_rows_ ABSL_GUARDED_BY(shard_rows_mutex_);
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -86,6 +86,10 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
       MetricType::Counter,
       {Sample(static_cast<double>(counts.row_bytes_received), {{"direction", "received"}}),
        Sample(static_cast<double>(counts.row_bytes_sent), {{"direction", "sent"}})});
+  one("sparsed_cluster_row_bytes_copied_total",
+      "Bytes of this node's own rows that were copied into operands of products with matrices in "
+      "shards, as they could not be multiplied with where they lie",
+      MetricType::Counter, static_cast<double>(counts.row_bytes_copied));
   one("sparsed_cluster_directory_errors_total", "Questions that etcd did not answer",
       MetricType::Counter, static_cast<double>(counts.directory_errors));
   one("sparsed_cluster_directory_silence_seconds", "Seconds since etcd answered", MetricType::Gauge,

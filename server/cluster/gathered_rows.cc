@@ -5,13 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "engine/memory/budget.h"
 #include "server/cluster/cluster.h"
+#include "server/cluster/shard_rows.h"
 #include "server/cluster/shards.h"
 
 namespace sparsed::server {
@@ -21,15 +22,6 @@ namespace {
 /// server takes, and what comes is made at once.
 constexpr size_t kMostRowsAsked = size_t{1} << 17;
 constexpr size_t kMostBytesAsked = size_t{64} << 20;
-
-/// Row r of what shard i has of an operand is number i * kRowsOfShard + r, which an f64 holds.
-constexpr int64_t kRowsOfShard = int64_t{1} << 31;
-
-/// Rows of a part that this node or another one has, and where in the operand they go.
-struct RowsOf {
-  std::vector<uint32_t> rows;
-  std::vector<uint32_t> places;
-};
 
 /// A part of the buffer.
 struct PartOfBuffer {
@@ -41,44 +33,21 @@ struct PartOfBuffer {
 /// An operand that is put together.
 struct Gather {
   std::string tenant;
-  engine::MatrixLease columns;
+  std::shared_ptr<const ShardRows> rows;
+  size_t own = 0;                   ///< the shard whose product it is for
   std::vector<PartOfBuffer> parts;  ///< by shard
   uint64_t version = 0;
   engine::DenseShape shape;
   Transport& transport;
   RowTraffic& traffic;
-  engine::Budget& budget;
+  const std::function<bool()>& stopped;
+
+  size_t row_bytes() const { return static_cast<size_t>(shape.cols) * SizeOf(shape.type); }
 };
 
 absl::Status PutAgain(std::string_view buffer, std::string_view why) {
   return absl::FailedPreconditionError(
       fmt::format("\"{}\" {}: put it for the matrix (again)", buffer, why));
-}
-
-/// By shard. FAILED_PRECONDITION if the columns' matrix does not say where their rows are.
-absl::StatusOr<std::vector<RowsOf>> RowsByPart(const Gather& gather) {
-  const absl::StatusOr<Array> values = gather.columns->Values();
-  if (!values.ok()) return values.status();
-  const auto unknown = [] {
-    return absl::FailedPreconditionError(
-        "the matrix was uploaded before its shards said where rows of operands are: upload it "
-        "again to use buffers with it");
-  };
-  // As many as it has rows, or a row of it has several.
-  if (values->type != ElementType::kF64 || values->length != gather.shape.rows) return unknown();
-  std::vector<RowsOf> by_part(gather.parts.size());
-  uint32_t place = 0;
-  for (const double value : values->As<double>()) {
-    const double shard = std::floor(value / static_cast<double>(kRowsOfShard));
-    if (!(shard >= 0 && shard < static_cast<double>(by_part.size())) ||
-        value != std::floor(value)) {
-      return unknown();
-    }
-    RowsOf& of = by_part[static_cast<size_t>(shard)];
-    of.rows.push_back(static_cast<uint32_t>(value - shard * static_cast<double>(kRowsOfShard)));
-    of.places.push_back(place++);
-  }
-  return by_part;
 }
 
 /// Rows of an operand that a shard's node has, as clients put it.
@@ -88,31 +57,35 @@ int64_t RowsOfPart(const MatrixRecord& whole, size_t shard) {
   return whole.cols * (i + 1) / count - whole.cols * i / count;
 }
 
-absl::StatusOr<Array> LoadRows(const Gather& gather, const std::function<bool()>& stopped) {
-  const absl::StatusOr<std::vector<RowsOf>> by_part = RowsByPart(gather);
-  if (!by_part.ok()) return by_part.status();
-  const auto row_bytes = static_cast<size_t>(gather.shape.cols) * SizeOf(gather.shape.type);
-  MemorySource& memory =
-      gather.budget.Source(engine::MemoryUse::kRequests, &gather.budget.OwnerOf(gather.tenant));
-  absl::StatusOr<Array> whole =
-      AllocateArray(memory, "elements", gather.shape.type, gather.shape.elements());
-  if (!whole.ok()) return whole;
-  std::byte* const to = whole->buffer.mutable_data();
+/// Rows that are here, from memory whose rows begin so many bytes apart.
+struct RowsHere {
+  Array elements;
+  size_t stride = 0;
+};
+absl::StatusOr<RowsHere> Read(const engine::HeldDense& held) {
+  absl::StatusOr<Array> elements = held.elements->Get();
+  if (!elements.ok()) return elements.status();
+  const int64_t stride = std::max(held.shape.leading_dimension, held.shape.cols);
+  return RowsHere{*std::move(elements), static_cast<size_t>(stride) * SizeOf(held.shape.type)};
+}
 
+/// Writes all rows into the operand that begins at `to` but those of the shard's own node that are
+/// one after the other there.
+absl::Status FillHalo(const Gather& gather, std::byte* to) {
+  const size_t row_bytes = gather.row_bytes();
   const size_t at_once =
       std::clamp(kMostBytesAsked / std::max(row_bytes, size_t{1}), size_t{1}, kMostRowsAsked);
   WantedRows wanted{gather.tenant, gather.version, gather.shape.cols, gather.shape.type, {}};
-  std::vector<std::vector<uint32_t>> places;  // of what is wanted
+  std::vector<std::span<const uint32_t>> places;  // of what is wanted
   for (size_t i = 0; i < gather.parts.size(); ++i) {
     const PartOfBuffer& part = gather.parts[i];
-    const RowsOf& of = (*by_part)[i];
+    const ShardRows::Part& of = gather.rows->parts[i];
     if (part.here != nullptr) continue;
     for (size_t first = 0; first < of.rows.size(); first += at_once) {
-      const auto begin = static_cast<std::ptrdiff_t>(first);
-      const auto end = static_cast<std::ptrdiff_t>(std::min(first + at_once, of.rows.size()));
-      wanted.from.push_back(
-          {part.address, part.name, {of.rows.begin() + begin, of.rows.begin() + end}});
-      places.emplace_back(of.places.begin() + begin, of.places.begin() + end);
+      const size_t count = std::min(at_once, of.rows.size() - first);
+      const std::span rows = std::span(of.rows).subspan(first, count);
+      wanted.from.push_back({part.address, part.name, {rows.begin(), rows.end()}});
+      places.push_back(std::span(of.places).subspan(first, count));
     }
   }
   const std::unique_ptr<Transport::Fetch> fetch =
@@ -120,22 +93,20 @@ absl::StatusOr<Array> LoadRows(const Gather& gather, const std::function<bool()>
   // Those that are here, while the others come.
   for (size_t i = 0; i < gather.parts.size(); ++i) {
     const engine::HeldDenseLease& here = gather.parts[i].here;
-    if (here == nullptr) continue;
-    const absl::StatusOr<Array> elements = here->elements->Get();
-    if (!elements.ok()) return elements.status();
-    const std::byte* const from = elements->buffer.data();
-    const size_t stride =
-        static_cast<size_t>(std::max(here->shape.leading_dimension, here->shape.cols)) *
-        SizeOf(here->shape.type);
-    const RowsOf& of = (*by_part)[i];
+    const ShardRows::Part& of = gather.rows->parts[i];
+    if (here == nullptr || of.rows.empty()) continue;
+    const absl::StatusOr<RowsHere> from = Read(*here);
+    if (!from.ok()) return from.status();
     for (size_t j = 0; j < of.rows.size(); ++j) {
       if (of.rows[j] >= here->shape.rows) {
         return PutAgain(gather.parts[i].name, "has too few rows");
       }
-      std::memcpy(to + of.places[j] * row_bytes, from + of.rows[j] * stride, row_bytes);
+      std::memcpy(to + of.places[j] * row_bytes,
+                  from->elements.buffer.data() + of.rows[j] * from->stride, row_bytes);
     }
+    gather.traffic.copied += static_cast<int64_t>(of.rows.size() * row_bytes);
   }
-  if (fetch == nullptr) return whole;
+  if (fetch == nullptr) return absl::OkStatus();
   const auto take = [&](size_t i, uint64_t offset, std::span<const std::byte> bytes) {
     gather.traffic.received += static_cast<int64_t>(bytes.size());
     while (!bytes.empty()) {
@@ -146,8 +117,40 @@ absl::StatusOr<Array> LoadRows(const Gather& gather, const std::function<bool()>
       offset += count;
     }
   };
-  if (absl::Status come = fetch->Finish(take, stopped); !come.ok()) return come;
-  return whole;
+  return fetch->Finish(take, gather.stopped);
+}
+
+/// In memory of its own.
+absl::StatusOr<std::shared_ptr<engine::LazyArray>> LoadRows(const Gather& gather,
+                                                            engine::Budget& budget) {
+  MemorySource& memory =
+      budget.Source(engine::MemoryUse::kRequests, &budget.OwnerOf(gather.tenant));
+  absl::StatusOr<Array> whole =
+      AllocateArray(memory, "elements", gather.shape.type, gather.shape.elements());
+  if (!whole.ok()) return whole.status();
+  std::byte* const to = whole->buffer.mutable_data();
+  if (gather.rows->halo.has_value()) {
+    const engine::HeldDense& mine = *gather.parts[gather.own].here;
+    const absl::StatusOr<RowsHere> from = Read(mine);
+    if (!from.ok()) return from.status();
+    const size_t row_bytes = gather.row_bytes();
+    std::byte* const own = to + static_cast<size_t>(gather.rows->halo->above) * row_bytes;
+    for (size_t j = 0; j < static_cast<size_t>(mine.shape.rows); ++j) {
+      std::memcpy(own + j * row_bytes, from->elements.buffer.data() + j * from->stride, row_bytes);
+    }
+    gather.traffic.copied += mine.shape.rows * static_cast<int64_t>(row_bytes);
+  }
+  if (absl::Status filled = FillHalo(gather, to); !filled.ok()) return filled;
+  return std::make_shared<engine::LazyArray>(*std::move(whole));
+}
+
+/// Where the shard's own rows lie, if there is room around them.
+absl::StatusOr<std::shared_ptr<engine::LazyArray>> OperandOf(const Gather& gather,
+                                                             engine::Budget& budget) {
+  const std::shared_ptr<engine::HaloedDense>& haloed = gather.parts[gather.own].here->haloed;
+  if (haloed == nullptr || gather.rows->halo != haloed->halo()) return LoadRows(gather, budget);
+  return haloed->Filled([&](std::byte* operand) { return FillHalo(gather, operand); },
+                        gather.stopped);
 }
 
 }  // namespace
@@ -170,6 +173,60 @@ void Cluster::DropBuffersOf(const engine::NameKey& shard) {
   for (const engine::HeldDenseLease& held : dense.List(shard.first, shard.second + "/")) {
     dense.Delete(shard.first, held->name).IgnoreError();
   }
+  const MutexLock lock(shard_rows_mutex_);
+  shard_rows_.erase({shard.first, shard.second + "/columns"});
+}
+
+absl::StatusOr<std::shared_ptr<const ShardRows>> Cluster::RowsOfShard(const std::string& tenant,
+                                                                      const MatrixRecord& whole,
+                                                                      const ShardName& shard) {
+  ShardName part = shard;
+  part.part = ShardName::Part::kColumns;
+  const engine::NameKey key(tenant, ToString(part));
+  const auto columns = engine_.catalog().Find(tenant, key.second);
+  if (!columns.ok()) {
+    return absl::UnavailableError(
+        fmt::format("the node {} has not got the column numbers of {} yet", options_.self.name,
+                    ToString(shard)));
+  }
+  {
+    const MutexLock lock(shard_rows_mutex_);
+    const auto known = shard_rows_.find(key);
+    if (known != shard_rows_.end() && known->second.columns.lock() == *columns) {
+      return known->second.rows;
+    }
+  }
+  const auto index = static_cast<size_t>(shard.index);
+  absl::StatusOr<ShardRows> read =
+      ReadShardRows(**columns, whole.shards.size(), index, RowsOfPart(whole, index));
+  if (!read.ok()) return read.status();
+  engine::Budget& budget = engine_.budget();
+  const absl::StatusOr<engine::Budget::Charge> charge = budget.Count(
+      static_cast<size_t>(read->bytes()), engine::MemoryUse::kMatrices, &budget.OwnerOf(tenant));
+  if (charge.ok()) read->charge = *charge;
+  auto rows = std::make_shared<const ShardRows>(*std::move(read));
+  // Without memory for it, it is read for each product.
+  if (!charge.ok()) return rows;
+  const MutexLock lock(shard_rows_mutex_);
+  std::erase_if(shard_rows_, [](const auto& entry) { return entry.second.columns.expired(); });
+  shard_rows_[key] = {*columns, rows};
+  return rows;
+}
+
+engine::Halo Cluster::HaloOf(const std::string& tenant, std::string_view buffer,
+                             const engine::DenseShape& shape) {
+  const std::optional<ShardBuffer> part = ParseShardBuffer(buffer);
+  if (!part.has_value()) return {};
+  const std::string whole = WholeOf({tenant, ToString(part->shard)});
+  const std::optional<MatrixRecord> record = RecordOf({tenant, whole});
+  const auto index = static_cast<size_t>(part->shard.index);
+  if (whole.empty() || !record.has_value() || index >= record->shards.size() ||
+      shape.rows != RowsOfPart(*record, index)) {
+    return {};
+  }
+  const auto rows = RowsOfShard(tenant, *record, part->shard);
+  // A product says what is wrong with them.
+  return rows.ok() ? (*rows)->halo.value_or(engine::Halo()) : engine::Halo();
 }
 
 absl::Status Cluster::CheckBuffer(const std::string& tenant, std::string_view buffer) const {
@@ -194,7 +251,8 @@ absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string
       own->shard.index >= static_cast<int>(record->shards.size())) {
     return engine::NoMatrix(matrix);
   }
-  Gather gather{tenant, nullptr, {}, 0, {}, *transport_, rows_, engine_.budget()};
+  const auto index = static_cast<size_t>(own->shard.index);
+  Gather gather{tenant, nullptr, index, {}, 0, {}, *transport_, rows_, stopped};
   for (size_t i = 0; i < record->shards.size(); ++i) {
     ShardBuffer part = *own;
     part.shard.index = static_cast<int>(i);
@@ -217,7 +275,7 @@ absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string
     }
     gather.parts.push_back(std::move(of));
   }
-  const engine::HeldDenseLease mine = gather.parts[static_cast<size_t>(own->shard.index)].here;
+  const engine::HeldDenseLease mine = gather.parts[index].here;
   if (mine == nullptr) return engine::NoMatrix(matrix);
   gather.version = mine->version;
   for (size_t i = 0; i < gather.parts.size(); ++i) {
@@ -242,29 +300,24 @@ absl::Status Cluster::GatherOperand(const std::string& tenant, const std::string
                     operand.shape->cols, Name(operand.shape->type), own->name, mine->shape.cols,
                     Name(mine->shape.type)));
   }
-  ShardName columns = own->shard;
-  columns.part = ShardName::Part::kColumns;
-  const auto numbers = engine_.catalog().Find(tenant, ToString(columns));
-  if (!numbers.ok()) {
-    return absl::UnavailableError(fmt::format(
-        "the node {} has not got the column numbers of {} yet", options_.self.name, matrix));
-  }
-  gather.columns = *numbers;
-  gather.shape = {.rows = (*numbers)->pattern()->rows(),
+  auto rows = RowsOfShard(tenant, *record, own->shard);
+  if (!rows.ok()) return rows.status();
+  gather.rows = *std::move(rows);
+  gather.shape = {.rows = gather.rows->count,
                   .cols = mine->shape.cols,
                   .leading_dimension = mine->shape.cols,
                   .type = mine->shape.type};
   if (absl::Status valid = engine::ValidateSizes("the operand", gather.shape); !valid.ok()) {
     return valid;
   }
-  absl::StatusOr<Array> rows = LoadRows(gather, stopped);
-  if (!rows.ok()) return rows.status();
+  absl::StatusOr<std::shared_ptr<engine::LazyArray>> elements = OperandOf(gather, engine_.budget());
+  if (!elements.ok()) return elements.status();
   engine::HeldDense gathered;
   gathered.tenant = tenant;
   gathered.name = operand.held;
   gathered.shape = gather.shape;
   gathered.version = mine->version;
-  gathered.elements = std::make_shared<engine::LazyArray>(*std::move(rows));
+  gathered.elements = *std::move(elements);
   operand.shape.reset();
   operand.held.clear();
   operand.found = std::make_shared<const engine::HeldDense>(std::move(gathered));

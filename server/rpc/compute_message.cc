@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/execution/fair_queue.h"
+#include "server/cluster/shards.h"
 #include "server/rpc/convert.h"
 #include "sparsed/v1/compute.pb.h"
 
@@ -64,6 +65,11 @@ absl::StatusOr<engine::ResultSpec> ToResult(const v1::Destination& message,
         return absl::InvalidArgumentError("the destination's buffer has no name");
       }
       result.held = message.buffer();
+      if (message.version() != 0 && !ParseShardBuffer(message.buffer()).has_value()) {
+        return absl::InvalidArgumentError(
+            "the destination's version is for parts of buffers of matrices in shards");
+      }
+      result.version = message.version();
       return result;
     case v1::Destination::kShared: {
       const v1::SharedMemory& place = message.shared().memory();

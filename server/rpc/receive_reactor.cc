@@ -53,7 +53,12 @@ struct Put {
 
   static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& put,
                                                  const std::atomic<bool>& cancelled) {
-    const absl::StatusOr<engine::HeldDenseLease> held = put.Finish(&cancelled);
+    engine::Halo halo;
+    if (service.cluster != nullptr) {
+      const engine::PutHeader& header = put.header();
+      halo = service.cluster->HaloOf(header.tenant, header.name, header.shape);
+    }
+    const absl::StatusOr<engine::HeldDenseLease> held = put.Finish(&cancelled, halo);
     if (!held.ok()) return held.status();
     return wire::Encode(ToBufferInfo(**held, service.engine.dense().now()));
   }

@@ -343,7 +343,7 @@ void Metrics::OnDenseExpired(const engine::DenseExpiry& expiry) {
   std::vector<Field> fields = {{"tenant", held.tenant},
                                {"name", held.name},
                                {"owner", held.owner},
-                               {"bytes", engine::QuotaBytes(held.shape)}};
+                               {"bytes", engine::QuotaBytes(held.shape, held.halo)}};
   if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
   if (expiry.status.ok()) {
     Log(LogLevel::kInfo, "buffer expired", fields);

@@ -58,6 +58,51 @@ TEST_F(ClusterShards, MultiplyAsTheWholeDoesAndLeaveNothing) {
   }));
 }
 
+TEST_F(ClusterShards, NoRowOfANodesOwnIsCopied) {
+  Start(3, 1);
+  const auto sum = [this](const std::string& metric) {
+    double sum = 0;
+    for (const auto& node : nodes_) sum += node->Sample(metric);
+    return static_cast<int64_t>(sum);
+  };
+  const auto traffic = [&]() -> RowTraffic {
+    return {sum("sparsed_cluster_row_bytes_total{direction=\"received\"}"),
+            sum("sparsed_cluster_row_bytes_copied_total")};
+  };
+  for (const OwnRowsCase& with : {
+           OwnRowsCase{},
+           OwnRowsCase{.partition = true},
+           OwnRowsCase{.shards = 2, .type = "f64"},
+           OwnRowsCase{.partition = true, .type = "f16"},
+           // Columns lie evenly, near the rows that name them.
+           OwnRowsCase{.type = "f16", .cols = 250},
+           OwnRowsCase{.shards = 2, .rows = 200, .cols = 330},
+           // Most rows that are named are others'.
+           OwnRowsCase{.partition = true, .cols = 250, .copies = true},
+           OwnRowsCase{.shards = 2, .far = true, .copies = true},
+       }) {
+    SCOPED_TRACE(fmt::format("{} x {} in {} shards of {}{}", with.rows, with.cols, with.shards,
+                             with.type, with.partition ? " by a partition" : ""));
+    const absl::Status status = IterateInShards(addresses_[0], with, traffic);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
+  }
+}
+
+TEST_F(ClusterShards, RowsOfALostNodeAreWaitedForByNobody) {
+  Start(3, 1);
+  absl::Status status = UploadInShards(addresses_[0], "g");
+  ASSERT_TRUE(status.ok()) << status;
+  status = PutForShards(addresses_[0], "g");
+  ASSERT_TRUE(status.ok()) << status;
+  nodes_[2].reset();
+  nodes_.pop_back();
+  // The client tries again for some seconds: whoever gathers first fails, and the next one does not
+  // wait for it.
+  status = MultiplyHeldInShards(addresses_[0], "g");
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+}
+
 TEST_F(ClusterShards, WhatIsNotForThemIsRefused) {
   Start(3, 1);
   const absl::Status status = MisuseShards(addresses_[0]);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <random>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -237,8 +238,8 @@ absl::Status Hold(const Client& client, const std::string& name, const Sparse<T>
   }
   if (!status.ok()) return status;
   const auto written = y->Renew();
-  if (!written.ok() || written->version != zeros->version + 3) {
-    return Wrong("y was written three times");
+  if (!written.ok() || written->version == zeros->version) {
+    return Wrong("y was written, and has the version that it had");
   }
   if (absl::Status gone = x->Delete(); !gone.ok()) return gone;
   if (absl::Status gone = y->Delete(); !gone.ok()) return gone;
@@ -246,6 +247,229 @@ absl::Status Hold(const Client& client, const std::string& name, const Sparse<T>
     return Wrong("a deleted buffer is there");
   }
   return absl::OkStatus();
+}
+
+/// Nonzeros near the diagonal, however many columns there are; `far`: one a row, half of the
+/// columns behind it.
+template <typename T>
+struct Band {
+  Band(int64_t rows, int64_t cols, bool far) : rows(rows), cols(cols) {
+    offsets.push_back(0);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::vector<int32_t> own;
+      const int64_t middle = row * cols / rows + (far ? cols / 2 : 0);
+      const int64_t reach = far ? 0 : 2;
+      for (int64_t column = middle - reach; column <= middle + reach; ++column) {
+        if (far) own.push_back(static_cast<int32_t>(column % cols));
+        if (!far && column >= 0 && column < cols) own.push_back(static_cast<int32_t>(column));
+      }
+      columns.insert(columns.end(), own.begin(), own.end());
+      offsets.push_back(static_cast<int64_t>(columns.size()));
+    }
+    // Small, so that products of products are exact in f16.
+    for (size_t i = 0; i < columns.size(); ++i) {
+      values.push_back(static_cast<T>(static_cast<float>(i % 3) - 1));
+    }
+  }
+  CsrView View() const {
+    return {.rows = rows,
+            .cols = cols,
+            .row_offsets = std::span<const int64_t>(offsets),
+            .column_indices = columns,
+            .values = std::span<const T>(values)};
+  }
+  std::vector<double> Times(const std::vector<double>& b) const {
+    std::vector<double> c(static_cast<size_t>(rows * kWidth));
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = offsets[row]; i < offsets[row + 1]; ++i) {
+        for (int64_t k = 0; k < kWidth; ++k) {
+          c[row * kWidth + k] += static_cast<double>(values[i]) * b[columns[i] * kWidth + k];
+        }
+      }
+    }
+    return c;
+  }
+
+  int64_t rows, cols;
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> columns;
+  std::vector<T> values;
+};
+
+/// Rows of operands that shards name, by who has them.
+struct Named {
+  int64_t others = 0;  ///< other shards' nodes
+  int64_t own = 0;     ///< rows that the shards' own nodes have
+};
+template <typename T>
+Named NamedBy(const Band<T>& s, const MatrixInfo& info, const std::vector<int32_t>& partition) {
+  const auto shard_of = [&](int64_t row) -> int64_t {
+    if (!partition.empty()) return partition[row];
+    int64_t shard = 0;
+    while (shard + 1 < std::ssize(info.shards) && info.shards[shard + 1].first_row <= row) ++shard;
+    return shard;
+  };
+  const auto node_of = [&](int64_t column) {
+    if (s.rows == s.cols) return shard_of(column);
+    const auto count = std::ssize(info.shards);
+    int64_t shard = 0;
+    while (s.cols * (shard + 1) / count <= column) ++shard;
+    return shard;
+  };
+  std::set<std::pair<int64_t, int64_t>> named;
+  for (int64_t row = 0; row < s.rows; ++row) {
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+      named.emplace(shard_of(row), s.columns[i]);
+    }
+  }
+  Named count;
+  for (const auto& [shard, column] : named) {
+    ++(node_of(column) == shard ? count.own : count.others);
+  }
+  return count;
+}
+
+template <typename T>
+std::vector<T> As(const std::vector<double>& from) {
+  std::vector<T> to;
+  for (const double value : from) to.push_back(static_cast<T>(static_cast<float>(value)));
+  return to;
+}
+
+template <typename T>
+absl::Status Iterate(const Client& client, const OwnRowsCase& with,
+                     const std::function<RowTraffic()>& traffic) {
+  const Band<T> s(with.rows, with.cols, with.far);
+  UploadOptions options;
+  options.shards = with.shards;
+  std::vector<int32_t> partition;
+  for (int64_t row = 0; with.partition && row < s.rows; ++row) {
+    // Some runs of rows each.
+    partition.push_back(static_cast<int32_t>(row / 20 % with.shards));
+  }
+  options.partition = partition;
+  const absl::StatusOr<Matrix> matrix = client.Upload("g", s.View(), options);
+  if (!matrix.ok()) return matrix.status();
+  const absl::StatusOr<MatrixInfo> info = matrix->Info();
+  if (!info.ok()) return info.status();
+  const absl::StatusOr<CsrMatrix> back = matrix->Download();
+  if (!back.ok()) return back.status();
+  if (back->row_offsets != s.offsets || back->column_indices != s.columns) {
+    return Wrong("what was downloaded is another matrix");
+  }
+  const Named named = NamedBy(s, *info, partition);
+  constexpr auto kRowBytes = static_cast<int64_t>(kWidth * sizeof(T));
+  RowTraffic before = traffic();
+  /// What went since, of so many products that each gathered anew.
+  const auto moved = [&](int64_t gathers, std::string_view what) -> absl::Status {
+    const RowTraffic now = traffic();
+    const RowTraffic expected{gathers * named.others * kRowBytes,
+                              with.copies ? gathers * named.own * kRowBytes : 0};
+    const RowTraffic since{now.received - before.received, now.copied - before.copied};
+    before = now;
+    if (since.received == expected.received && since.copied == expected.copied) {
+      return absl::OkStatus();
+    }
+    return Wrong(fmt::format("{}: {} bytes came from other nodes and {} were copied, not {} and {}",
+                             what, since.received, since.copied, expected.received,
+                             expected.copied));
+  };
+
+  const std::vector<double> b = Numbers<double>(s.cols * kWidth, 5);
+  const std::vector<double> once = s.Times(b);
+  const std::vector<T> b_values = As<T>(b);
+  const DenseView wide(b_values.data(), s.cols, kWidth);
+  const ValueType type = wide.type;
+  const PutOptions put{.rows_of = "g"};
+  const auto x = client.PutDense("x", wide, put);
+  if (!x.ok()) return x.status();
+  const auto y = client.PutZeros("y", type, s.rows, kWidth, put);
+  if (!y.ok()) return y.status();
+  std::vector<T> c(static_cast<size_t>(s.rows * kWidth));
+  const MutableDenseView out(c.data(), s.rows, kWidth);
+  const auto held = [&](const DenseMatrix& buffer, const std::vector<double>& expected,
+                        std::string_view what) -> absl::Status {
+    const auto read = buffer.Read(out);
+    return read.ok() ? Same(expected, c, what) : read.status();
+  };
+  // Where nothing is gathered in place, each product gathers anew.
+  const int64_t again = with.copies ? 1 : 0;
+  std::vector<absl::Status> checks;
+  checks.push_back(matrix->Spmm(*x, *y).status());
+  checks.push_back(held(*y, once, "y = S x"));
+  checks.push_back(moved(1, "the first product"));
+  checks.push_back(matrix->Spmm(*x, out).status());
+  checks.push_back(Same(once, c, "S x once more"));
+  checks.push_back(moved(again, "the second product of one operand"));
+  std::vector<double> sums = once;
+  for (double& sum : sums) sum *= 3;
+  checks.push_back(matrix->Spmm(*x, *y, {.alpha = 2, .beta = 1}).status());
+  checks.push_back(held(*y, sums, "y = 2 S x + y"));
+  checks.push_back(moved(again, "one that is added to"));
+  // The same rows by a client that brings them.
+  checks.push_back(matrix->Spmm(wide, out).status());
+  checks.push_back(Same(once, c, "S b"));
+  checks.push_back(moved(0, "an operand that comes with the request"));
+  for (const absl::Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  if (s.rows == s.cols) {
+    // Results are operands, and operands results.
+    checks.push_back(matrix->Spmm(*x, *y).status());
+    checks.push_back(moved(again, "y = S x"));
+    checks.push_back(matrix->Spmm(*y, *x).status());
+    checks.push_back(held(*x, s.Times(once), "x = S y"));
+    checks.push_back(moved(1, "x = S y"));
+    checks.push_back(matrix->Spmm(*x, *y).status());
+    checks.push_back(held(*y, s.Times(s.Times(once)), "y = S S S x"));
+    checks.push_back(moved(1, "y = S x of another x"));
+  }
+  // Put again, it is another operand.
+  std::vector<double> other = b;
+  for (double& value : other) value = 1 - value;
+  const std::vector<T> other_values = As<T>(other);
+  checks.push_back(
+      client.PutDense("x", DenseView(other_values.data(), s.cols, kWidth), put).status());
+  checks.push_back(matrix->Spmm(*x, *y).status());
+  checks.push_back(held(*y, s.Times(other), "of a buffer that was put again"));
+  checks.push_back(moved(1, "of a buffer that was put again"));
+  checks.push_back(x->Renew().status());
+  checks.push_back(matrix->Spmm(*x, *y).status());
+  checks.push_back(moved(again, "of a buffer that was renewed"));
+  // Many at once want the rows of one operand.
+  const auto zeros = client.PutZeros("x", type, s.cols, kWidth, put);
+  if (!zeros.ok()) return zeros.status();
+  constexpr int kAtOnce = 6;
+  std::vector<std::vector<T>> results(kAtOnce, std::vector<T>(c.size(), static_cast<T>(1.0F)));
+  std::vector<Call<ComputeResult>> calls;
+  for (std::vector<T>& result : results) {
+    calls.push_back(matrix->SpmmAsync(*x, MutableDenseView(result.data(), s.rows, kWidth)));
+  }
+  for (Call<ComputeResult>& call : calls) checks.push_back(call.Wait().status());
+  const std::vector<double> nothing(c.size());
+  for (const std::vector<T>& result : results) checks.push_back(Same(nothing, result, "at once"));
+  checks.push_back(moved(with.copies ? kAtOnce : 1, "several at once"));
+  // SDDMM's values are in the order of the upload, whatever that of the shards is.
+  std::vector<T> of(s.columns.size());
+  const std::vector<T> tall = As<T>(once);
+  checks.push_back(matrix
+                       ->Sddmm(DenseView(tall.data(), s.rows, kWidth), wide,
+                               MutableDenseView(of.data(), std::ssize(of), 1))
+                       .status());
+  std::vector<double> products(of.size());
+  for (int64_t row = 0; row < s.rows; ++row) {
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+      for (int64_t k = 0; k < kWidth; ++k) {
+        products[i] += static_cast<double>(s.values[i]) * once[row * kWidth + k] *
+                       b[s.columns[i] * kWidth + k];
+      }
+    }
+  }
+  checks.push_back(Same(products, of, "SDDMM"));
+  for (const absl::Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  return matrix->Delete();
 }
 
 template <typename T>
@@ -475,6 +699,25 @@ absl::Status UseShards(const std::string& address, const std::string& other,
   return type == "f64"   ? Use<double>(address, other, with)
          : type == "f16" ? Use<Float16>(address, other, with)
                          : Use<float>(address, other, with);
+}
+
+absl::Status IterateInShards(const std::string& address, const OwnRowsCase& with,
+                             const std::function<RowTraffic()>& traffic) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  const std::string_view type = with.type;
+  return type == "f64"   ? Iterate<double>(*client, with, traffic)
+         : type == "f16" ? Iterate<Float16>(*client, with, traffic)
+                         : Iterate<float>(*client, with, traffic);
+}
+
+absl::Status MultiplyHeldInShards(const std::string& address, const std::string& name) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  std::vector<float> c(kRows * kWidth);
+  return client->MatrixNamed(name)
+      .Spmm(client->DenseNamed("x", name), MutableDenseView(c.data(), kRows, kWidth))
+      .status();
 }
 
 absl::Status MisuseShards(const std::string& address) {

@@ -1,6 +1,8 @@
 // What a user of the C++ client does with a matrix in shards.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,6 +21,25 @@ struct ShardsCase {
 /// Downloads, renames, replaces and deletes it.
 absl::Status UseShards(const std::string& address, const std::string& other,
                        const ShardsCase& with);
+
+struct OwnRowsCase {
+  int shards = 3;
+  bool partition = false;  ///< runs of rows go to shards by turns
+  const char* type = "f32";
+  int64_t rows = 300, cols = 300;
+  bool far = false;     ///< no row names a row of operands that its own shard's node has
+  bool copies = false;  ///< products are to copy rows of a node's own
+};
+/// Bytes of rows at all nodes, by their metrics.
+struct RowTraffic {
+  int64_t received = 0, copied = 0;
+};
+/// Uploads "g", multiplies with operands and results that stay on the nodes, in turns and several
+/// at once; checks results, and what each product moved. Deletes "g".
+absl::Status IterateInShards(const std::string& address, const OwnRowsCase& with,
+                             const std::function<RowTraffic()>& traffic);
+/// With its buffer "x".
+absl::Status MultiplyHeldInShards(const std::string& address, const std::string& name);
 
 /// What is to be refused, is, with its code and a sentence.
 absl::Status MisuseShards(const std::string& address);

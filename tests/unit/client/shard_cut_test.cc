@@ -74,7 +74,11 @@ TEST(ShardCut, AShardHasTheColumnsThatItsRowsName) {
   const Rows matrix({{7, 2}, {}, {9, 2}, {0}});
   std::vector<int32_t> seen(10);
   const std::vector<int32_t> rows = {0, 2};
-  const CutRows cut = Cut(matrix.View(10), rows, seen);
+  // Its node has two rows of operands, of which none is named.
+  const std::vector<int32_t> own = {4, 5};
+  const std::vector<double> places = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const OperandRows operand{.own = own, .places = places};
+  const CutRows cut = Cut(matrix.View(10), rows, operand, seen);
   EXPECT_THAT(cut.columns, ElementsAre(2, 7, 9));
   EXPECT_THAT(cut.row_offsets, ElementsAre(0, 2, 4));
   // In the order that they had.
@@ -82,9 +86,37 @@ TEST(ShardCut, AShardHasTheColumnsThatItsRowsName) {
   EXPECT_THAT(cut.begins, ElementsAre(0, 2));
   EXPECT_THAT(seen, testing::Each(0));
   const std::vector<int32_t> none = {1};
-  const CutRows empty = Cut(matrix.View(10), none, seen);
+  const CutRows empty = Cut(matrix.View(10), none, operand, seen);
   EXPECT_TRUE(empty.columns.empty());
   EXPECT_THAT(empty.row_offsets, ElementsAre(0, 0));
+}
+
+TEST(ShardCut, OwnRowsOfOperandsAreTogetherWhereMostAreNamed) {
+  const Rows matrix({{0, 2, 5, 8}});
+  std::vector<int32_t> seen(10);
+  const std::vector<int32_t> rows = {0};
+  // Columns 2, 5, 6 and 8 are its node's, 0 and 9 another's before, the others one's behind.
+  const std::vector<int32_t> own = {2, 5, 6, 8};
+  const std::vector<double> places = {0, 20, 10, 21, 22, 11, 12, 23, 13, 1};
+  const CutRows cut = Cut(matrix.View(10), rows, {.own = own, .places = places}, seen);
+  EXPECT_THAT(cut.columns, ElementsAre(0, 2, 5, 6, 8));
+  EXPECT_THAT(cut.column_indices, ElementsAre(0, 1, 2, 4));
+  EXPECT_THAT(seen, testing::Each(0));
+  // By place, not by number.
+  std::vector<double> turned = places;
+  std::swap(turned[0], turned[9]);
+  for (const int32_t column : own) turned[static_cast<size_t>(column)] *= -1;
+  EXPECT_THAT(Cut(matrix.View(10), rows, {.own = own, .places = turned}, seen).columns,
+              ElementsAre(8, 6, 5, 2, 0));
+  // One of three is too few; so are two of which three others are named.
+  const std::vector<int32_t> three = {2, 3, 4};
+  EXPECT_THAT(Cut(matrix.View(10), rows, {.own = three, .places = turned}, seen).columns,
+              ElementsAre(0, 2, 5, 8));
+  const Rows wide({{0, 1, 2, 5, 8}});
+  const std::vector<int32_t> two = {2, 5};
+  EXPECT_THAT(Cut(wide.View(10), rows, {.own = two, .places = turned}, seen).columns,
+              ElementsAre(0, 1, 2, 5, 8));
+  EXPECT_THAT(seen, testing::Each(0));
 }
 
 TEST(ShardCut, WhatIsNoMatrixIsSaid) {
