@@ -37,9 +37,9 @@ struct TrialTimes {
   int won = 0;            ///< turns in which the contender was the faster one
 
   double speedup() const { return median > 0 ? baseline_median / median : 0; }
-  /// Faster in three turns of four: on a machine that others use, medians of few turns may differ
-  /// by accident.
-  bool WonForCertain() const { return 4 * won >= 3 * runs; }
+  /// Faster in two turns of three: on a machine that others use, medians of few turns may differ by
+  /// accident.
+  bool WonForCertain() const { return 3 * won >= 2 * runs; }
 };
 
 double Median(std::vector<double> times);

@@ -967,7 +967,7 @@ function requests() {
   const IN_FLIGHT = [
     {title: 'Operation', cell: (row) => row.op},
     {title: 'Matrix or buffer', class: 'wrap', cell: subjectOf},
-    {title: 'Parameters', cell: asked},
+    {title: 'Parameters', class: 'middle', cell: asked},
     {title: 'Since', right: true, cell: (row) => seconds(row.seconds)},
     {title: 'It is', cell: (row) => row.activity},
     {title: 'Tenant', class: 'wide', cell: (row) => row.tenant},
