@@ -819,6 +819,29 @@ absl::Status MisuseShards(const std::string& address) {
   CsrView wide = s.View();
   wide.cols = int64_t{1} << 40;
   checks.push_back(Refused(upload(wide, {.shards = 3}), kInvalidArgument, "no size of a matrix"));
+  // Of shards by a partition, whose columns are numbered in the order of the nodes, and which are
+  // sorted for it: that is no leave to send rows that are not.
+  Band<float> band(kRows, kRows, /*far=*/false);
+  const Band<float> sorted = band;
+  const auto turn = [&](size_t i) {
+    std::swap(band.columns[i], band.columns[i + 1]);
+    std::swap(band.values[i], band.values[i + 1]);
+  };
+  turn(500);
+  UploadOptions turned{.shards = 3};
+  std::vector<int32_t> runs;
+  for (int64_t row = 0; row < kRows; ++row) runs.push_back(static_cast<int32_t>(row / 20 % 3));
+  turned.partition = runs;
+  checks.push_back(Refused(upload(band.View(), turned), kInvalidArgument, "columns must ascend"));
+  turned.sort = true;
+  checks.push_back(upload(band.View(), turned));
+  const absl::StatusOr<CsrMatrix> back = client->MatrixNamed("g").Download();
+  if (!back.ok()) return back.status();
+  if (back->column_indices != sorted.columns ||
+      std::get<std::vector<float>>(back->values) != sorted.values) {
+    return Wrong("what was sorted is another matrix");
+  }
+  checks.push_back(client->MatrixNamed("g").Delete());
   // Nothing of all that is left.
   const auto left = client->ListMatrices();
   if (!left.ok()) return left.status();
