@@ -1,5 +1,5 @@
 // Matrices in shards: what is asked of one is asked of its shards, each a matrix on a node of its
-// own, and put together here. Each shard gets of a dense operand the rows that its nonzeros name.
+// own, and put together here. Each shard gets of a dense operand the rows that are its columns.
 #pragma once
 
 #include <cstdint>

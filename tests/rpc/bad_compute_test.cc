@@ -141,6 +141,10 @@ TEST_F(BadCompute, StartsThatCannotBe) {
   ExpectRefused(grpc::RESOURCE_EXHAUSTED, "memory",
                 [](auto& s) { s.mutable_b()->mutable_shape()->set_cols(int64_t{1} << 24); });
   ExpectRefused(grpc::NOT_FOUND, "'y'", [](auto& s) { s.mutable_result()->set_buffer("y"); });
+  ExpectRefused(grpc::INVALID_ARGUMENT, "version is for parts", [](auto& s) {
+    s.mutable_result()->set_buffer("y");
+    s.mutable_result()->set_version(7);
+  });
   ExpectStreamGoesOn();
 }
 

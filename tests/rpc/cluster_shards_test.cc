@@ -22,6 +22,15 @@ class ClusterShards : public TestNodes {
     for (const auto& node : nodes_) kept += node->engine().catalog().All().size();
     return kept;
   }
+  /// Of all nodes.
+  RowTraffic Traffic() const {
+    double received = 0, copied = 0;
+    for (const auto& node : nodes_) {
+      received += node->Sample("sparsed_cluster_row_bytes_total{direction=\"received\"}");
+      copied += node->Sample("sparsed_cluster_row_bytes_copied_total");
+    }
+    return {static_cast<int64_t>(received), static_cast<int64_t>(copied)};
+  }
   /// The matrix "g", by the first node.
   void DeleteG() {
     grpc::ClientContext context;
@@ -60,15 +69,7 @@ TEST_F(ClusterShards, MultiplyAsTheWholeDoesAndLeaveNothing) {
 
 TEST_F(ClusterShards, NoRowOfANodesOwnIsCopied) {
   Start(3, 1);
-  const auto sum = [this](const std::string& metric) {
-    double sum = 0;
-    for (const auto& node : nodes_) sum += node->Sample(metric);
-    return static_cast<int64_t>(sum);
-  };
-  const auto traffic = [&]() -> RowTraffic {
-    return {sum("sparsed_cluster_row_bytes_total{direction=\"received\"}"),
-            sum("sparsed_cluster_row_bytes_copied_total")};
-  };
+  const auto traffic = [this] { return Traffic(); };
   for (const OwnRowsCase& with : {
            OwnRowsCase{},
            OwnRowsCase{.partition = true},
@@ -87,6 +88,32 @@ TEST_F(ClusterShards, NoRowOfANodesOwnIsCopied) {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(Eventually([&] { return Kept() == 0; })) << Kept();
   }
+}
+
+TEST_F(ClusterShards, OwnRowsAreCopiedWhereShardsHaveNotAllOfThem) {
+  Start(2, 1);
+  const std::string upload = "0123456789abcdef";
+  absl::Status status = UploadShardsAsBefore(addresses_[0], upload);
+  ASSERT_TRUE(status.ok()) << status;
+  grpc::ClientContext context;
+  v1::MakeShardedRequest request;
+  request.set_name("g");
+  request.set_rows(6);
+  request.set_cols(6);
+  request.set_upload(upload);
+  request.set_shards(2);
+  v1::MatrixInfo info;
+  const grpc::Status made = nodes_[0]->catalog().MakeSharded(&context, request, &info);
+  ASSERT_TRUE(made.ok()) << made.error_message();
+  status = HoldInShardsAsBefore(addresses_[0], "g");
+  EXPECT_TRUE(status.ok()) << status;
+  // Two of the first one's three rows; the second one has all of its own. Each wants one row of the
+  // other, which is copied, too, where both are on one node.
+  const int64_t row = 5 * sizeof(float);
+  const RowTraffic traffic = Traffic();
+  EXPECT_EQ(traffic.copied + traffic.received, 4 * row);
+  EXPECT_GE(traffic.copied, 2 * row);
+  DeleteG();
 }
 
 TEST_F(ClusterShards, RowsOfALostNodeAreWaitedForByNobody) {

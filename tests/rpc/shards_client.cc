@@ -711,6 +711,70 @@ absl::Status IterateInShards(const std::string& address, const OwnRowsCase& with
                          : Iterate<float>(*client, with, traffic);
 }
 
+namespace {
+
+/// The whole's rows of UploadShardsAsBefore; all values are 1.
+const std::vector<std::vector<int32_t>> kBefore = {{0, 5}, {0}, {2}, {3, 4}, {0, 4}, {5}};
+
+/// Rows of ones, or of `values`.
+template <typename T>
+absl::Status UploadRows(const Client& client, const std::string& name, int64_t cols,
+                        const std::vector<std::vector<int32_t>>& rows, std::vector<T> values = {}) {
+  std::vector<int64_t> offsets = {0};
+  std::vector<int32_t> columns;
+  for (const std::vector<int32_t>& row : rows) {
+    columns.insert(columns.end(), row.begin(), row.end());
+    offsets.push_back(static_cast<int64_t>(columns.size()));
+  }
+  values.resize(columns.size(), static_cast<T>(1.0F));
+  return client
+      .Upload(name, {.rows = std::ssize(rows),
+                     .cols = cols,
+                     .row_offsets = std::span<const int64_t>(offsets),
+                     .column_indices = columns,
+                     .values = std::span<const T>(values)})
+      .status();
+}
+
+}  // namespace
+
+absl::Status UploadShardsAsBefore(const std::string& address, const std::string& upload) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  const std::string first = fmt::format("shards:{}/0", upload);
+  const std::string second = fmt::format("shards:{}/1", upload);
+  constexpr double kOther = 2147483648.0;
+  // Columns 0, 2 and 5, and columns 0, 3, 4 and 5.
+  absl::Status status = UploadRows<float>(*client, first, 3, {{0, 2}, {0}, {1}});
+  status.Update(
+      UploadRows<double>(*client, first + "/columns", 6, {{0}, {2}, {5}}, {0, 2, kOther + 2}));
+  status.Update(UploadRows<float>(*client, second, 4, {{1, 2}, {0, 2}, {3}}));
+  status.Update(UploadRows<double>(*client, second + "/columns", 6, {{0}, {3}, {4}, {5}},
+                                   {0, kOther, kOther + 1, kOther + 2}));
+  return status;
+}
+
+absl::Status HoldInShardsAsBefore(const std::string& address, const std::string& name) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  const PutOptions put{.rows_of = name};
+  const std::vector<float> b = Numbers<float>(6 * kWidth, 5);
+  const auto x = client->PutDense("x", DenseView(b.data(), 6, kWidth), put);
+  if (!x.ok()) return x.status();
+  std::vector<float> c(6 * kWidth);
+  const MutableDenseView out(c.data(), 6, kWidth);
+  if (const auto done = client->MatrixNamed(name).Spmm(*x, out); !done.ok()) return done.status();
+  std::vector<double> expected(c.size());
+  for (int64_t row = 0; row < 6; ++row) {
+    for (const int32_t column : kBefore[static_cast<size_t>(row)]) {
+      for (int64_t k = 0; k < kWidth; ++k) {
+        expected[row * kWidth + k] += static_cast<double>(b[column * kWidth + k]);
+      }
+    }
+  }
+  return Same(expected, c, "shards as before");
+}
+
 absl::Status MultiplyHeldInShards(const std::string& address, const std::string& name) {
   const absl::StatusOr<Client> client = Client::Connect(address);
   if (!client.ok()) return client.status();
@@ -755,6 +819,29 @@ absl::Status MisuseShards(const std::string& address) {
   CsrView wide = s.View();
   wide.cols = int64_t{1} << 40;
   checks.push_back(Refused(upload(wide, {.shards = 3}), kInvalidArgument, "no size of a matrix"));
+  // Of shards by a partition, whose columns are numbered in the order of the nodes, and which are
+  // sorted for it: that is no leave to send rows that are not.
+  Band<float> band(kRows, kRows, /*far=*/false);
+  const Band<float> sorted = band;
+  const auto turn = [&](size_t i) {
+    std::swap(band.columns[i], band.columns[i + 1]);
+    std::swap(band.values[i], band.values[i + 1]);
+  };
+  turn(500);
+  UploadOptions turned{.shards = 3};
+  std::vector<int32_t> runs;
+  for (int64_t row = 0; row < kRows; ++row) runs.push_back(static_cast<int32_t>(row / 20 % 3));
+  turned.partition = runs;
+  checks.push_back(Refused(upload(band.View(), turned), kInvalidArgument, "columns must ascend"));
+  turned.sort = true;
+  checks.push_back(upload(band.View(), turned));
+  const absl::StatusOr<CsrMatrix> back = client->MatrixNamed("g").Download();
+  if (!back.ok()) return back.status();
+  if (back->column_indices != sorted.columns ||
+      std::get<std::vector<float>>(back->values) != sorted.values) {
+    return Wrong("what was sorted is another matrix");
+  }
+  checks.push_back(client->MatrixNamed("g").Delete());
   // Nothing of all that is left.
   const auto left = client->ListMatrices();
   if (!left.ok()) return left.status();

@@ -38,6 +38,11 @@ struct RowTraffic {
 /// at once; checks results, and what each product moved. Deletes "g".
 absl::Status IterateInShards(const std::string& address, const OwnRowsCase& with,
                              const std::function<RowTraffic()>& traffic);
+/// Shards of a 6 x 6 matrix as clients made them that numbered only columns which are named: rows 0
+/// to 2, of whose node's rows one is not named, and 3 to 5. `upload`: of their names.
+absl::Status UploadShardsAsBefore(const std::string& address, const std::string& upload);
+/// Of the matrix that is made of these, with 5 columns.
+absl::Status HoldInShardsAsBefore(const std::string& address, const std::string& name);
 /// With its buffer "x".
 absl::Status MultiplyHeldInShards(const std::string& address, const std::string& name);
 

@@ -239,11 +239,11 @@ struct MatrixShare {
 /// Rows of a matrix, as a matrix of their own on nodes of a cluster.
 struct ShardInfo {
   std::string matrix;       ///< their name: rows x cols
-  std::string columns;      ///< the name of a matrix that says which columns of the whole they name
+  std::string columns;      ///< the name of a matrix that says which columns of the whole it has
   std::string row_numbers;  ///< of one that says which rows they are; empty: consecutive ones
   int64_t first_row = 0;    ///< of consecutive ones
   int64_t rows = 0;
-  int64_t cols = 0;  ///< columns of the whole that their nonzeros name
+  int64_t cols = 0;  ///< columns of the whole that their nonzeros name, and perhaps others
   int64_t nnz = 0;
   std::vector<std::string> nodes;  ///< that have them, the owner first
 };
