@@ -298,8 +298,9 @@ absl::Status CheckUpload(const CsrView& matrix, const UploadOptions& upload) {
         fmt::format("shards is {}, expected 1 to {}", upload.shards, kMostShards));
   }
   if (upload.shards > matrix.rows) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} shards of {} rows: each needs one at least", upload.shards, matrix.rows));
+    return absl::InvalidArgumentError(fmt::format("{} shards of {} {}: each needs one at least",
+                                                  upload.shards, matrix.rows,
+                                                  matrix.rows == 1 ? "row" : "rows"));
   }
   if (!upload.pattern_hash.empty() || upload.time_to_live.count() != 0) {
     return absl::InvalidArgumentError(
