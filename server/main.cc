@@ -30,6 +30,7 @@
 #include "server/server.h"
 #include "server/service_manager.h"
 #include "server/thread_starts.h"
+#include "server/time_slice.h"
 
 /// For jemalloc, where it is linked: what is free goes back to the operating system within two
 /// seconds, on a thread of its own.
@@ -197,7 +198,8 @@ std::vector<std::string> WhyNotStarted(Settings settings, const absl::Status& st
 
 int Run(const Settings& settings) {
   const Config& config = settings.config;
-  // Before any other thread starts, so that all inherit it and only sigwait sees them.
+  // Before any other thread starts, so that all inherit both: only sigwait sees signals.
+  ShortenTimeSlice();
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

@@ -316,8 +316,8 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
        "sparsectl buffers", "sparsectl buffers list we --sort=-bytes",
        "sparsectl buffers renew state", "sparsectl buffers get weights --out=copy.npy",
        "sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx --replace",
-       "sparsectl buffers put x B.npy --for=g",
-       "sparsectl buffers delete x --for=g", "sparsectl buffers delete weights state"}));
+       "sparsectl buffers put x B.npy --for=g", "sparsectl buffers delete x --for=g",
+       "sparsectl buffers delete weights state"}));
   auto prefix = std::make_shared<std::string>();
   const auto list = [&invocation, prefix] {
     invocation.lists = true;

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/cluster/shards.h"
-
 namespace sparsed::server {
 namespace {
 
@@ -14,6 +12,8 @@ namespace {
 enum class Part : uint8_t { kWire, kQueue, kSetup, kCopies, kKernel, kRest };
 constexpr size_t kParts = 6;
 
+/// What names of shards begin with (kShardPrefix, of a module that knows this one).
+constexpr std::string_view kShards = "shards:";
 /// A part that is worth a word beside the largest.
 constexpr double kWorth = 0.2;
 
@@ -31,7 +31,7 @@ std::string_view NameOf(Part part) {
 std::string Remedy(Part part, std::string_view transport, std::string_view matrix) {
   switch (part) {
     case Part::kWire:
-      if (transport == "held" && ParseShardName(matrix).has_value()) {
+      if (transport == "held" && matrix.starts_with(kShards)) {
         return "The server keeps them already: it receives the rows that other nodes have of the "
                "operand and this shard's columns name; an upload with --partition=metis has shards "
                "that name fewer of them";

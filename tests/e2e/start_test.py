@@ -7,9 +7,11 @@ systemd.
 BROKEN_DRIVER is a folder with a libcuda.so.1 that is no driver.
 """
 
+import ctypes
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -151,6 +153,46 @@ def check_service_manager(sparsed):
         expect(process.wait(timeout=120) == 0, "it ends with", process.returncode)
 
 
+SCHED_GETATTR = 315  # of x86-64
+SCHED_ATTRIBUTES = struct.Struct("=IIQiIQQQ")
+
+
+def slices(pid):
+    """Nanoseconds of a slice of each of the process' threads; 0 where kernels do not say."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/comm") as name:
+            if name.read().startswith("jemalloc"):
+                continue  # it is there before the program begins
+        attributes = ctypes.create_string_buffer(SCHED_ATTRIBUTES.size)
+        if libc.syscall(SCHED_GETATTR, int(thread), attributes, len(attributes), 0) == 0:
+            found.append(SCHED_ATTRIBUTES.unpack(attributes)[5])
+    return found
+
+
+def check_time_slice(sparsed):
+    """All threads have short slices, also where threads are told how nice to be."""
+    for nice in ("0", "5"):
+        process = subprocess.Popen(
+            ["nice", "-n", nice, sparsed, "--in-memory", "--listen=127.0.0.1:0",
+             "--metrics-listen=off", "--devices=cpu", "--log-format=json"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            line = process.stderr.readline()
+            while "serving" not in line:
+                expect(line, "the server ended")
+                line = process.stderr.readline()
+            # Kernels before 6.12 have none to be set, and say 0.
+            if sum(slices(os.getpid())) > 0:
+                expect(set(slices(process.pid)) == {100_000}, set(slices(process.pid)))
+            expect(os.getpriority(os.PRIO_PROCESS, process.pid) == int(nice), "it is not as nice")
+        finally:
+            process.terminate()
+            process.stderr.read()
+            process.wait(timeout=120)
+
+
 def check_watchdog(sparsed):
     """What cannot reach itself is to be restarted, unless --give-up-after=0 says never."""
     for give_up, fed in (("0", True), ("60", False)):
@@ -249,6 +291,7 @@ def main(sparsed, broken_driver):
     check_volumes(sparsed)
     check_service_manager(sparsed)
     check_watchdog(sparsed)
+    check_time_slice(sparsed)
     check_config(sparsed)
     for problem in problems:
         print(problem)
