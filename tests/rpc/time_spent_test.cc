@@ -62,6 +62,17 @@ TEST(TimeSpent, PhasesThatOverlapAreNoMoreThanAll) {
               StartsWith("Most of it, 75 %, is operands"));
 }
 
+TEST(TimeSpent, AShardReceivesRowsOfOtherNodes) {
+  StageRecord record = Product(100, {{Phase::kReceive, 90}, {Phase::kKernel, 10}}, 0);
+  record.held_bytes_in = 1000;
+  TimeSpent time;
+  time.Add(record);
+  EXPECT_THAT(Finding(time, "shards:0123456789abcdef/1"),
+              AllOf(HasSubstr("the rows that other nodes have"), HasSubstr("--partition=metis"),
+                    Not(HasSubstr("chain"))));
+  EXPECT_THAT(Finding(time, "graph"), HasSubstr("chain"));
+}
+
 TEST(TimeSpent, OfNothingSaysNothing) {
   EXPECT_EQ(Finding({}, "graph"), "");
   EXPECT_EQ(FindingOf(Product(0, {})), "");
