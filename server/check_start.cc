@@ -96,7 +96,7 @@ std::optional<UnsafeAddress> FindUnsafeAddress(const Config& config) {
   return std::nullopt;
 }
 
-void CheckFiles(const Config& config, Problems& problems) {
+void CheckStart(const Config& config, Problems& problems) {
   if (!config.access_file.empty()) {
     const auto access = Access::Open(config.access_file);
     if (!access.ok()) problems.Add("access-file", std::string(access.status().message()));
@@ -120,10 +120,11 @@ void CheckFiles(const Config& config, Problems& problems) {
     }
     if (!status.ok()) {
       const std::string why(status.message());
-      const auto* const named = std::ranges::find_if(files, [&](const auto& file) {
-        return !file.second->empty() && why.starts_with(*file.second);
-      });
-      problems.Add(named == files.end() ? "tls-certificate" : named->first, why);
+      // One file's name may begin with another's.
+      const auto fit = [&](const auto& file) {
+        return !file.second->empty() && why.starts_with(*file.second) ? file.second->size() : 0;
+      };
+      problems.Add(std::ranges::max_element(files, {}, fit)->first, why);
     }
   }
   if (const absl::StatusOr<std::string> models = InstalledModels(config); !models.ok()) {
@@ -132,10 +133,6 @@ void CheckFiles(const Config& config, Problems& problems) {
   if (const std::optional<UnsafeAddress> unsafe = FindUnsafeAddress(config)) {
     problems.Add(unsafe->flag, unsafe->why);
   }
-}
-
-void CheckStart(const Config& config, Problems& problems) {
-  CheckFiles(config, problems);
   const auto check_folder = [&](const char* flag, const std::string& folder) {
     if (const std::string why = WhyNotWritable(folder); !why.empty()) {
       problems.Add(flag, fmt::format("nothing can be made in {}: {}", folder, why));

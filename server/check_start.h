@@ -25,12 +25,9 @@ struct UnsafeAddress {
 /// secrets would travel in plain text.
 std::optional<UnsafeAddress> FindUnsafeAddress(const Config& config);
 
-/// Adds to `problems` what is wrong with these settings however often a start is tried: the access
-/// file, certificates and their key, the models, an address that is not safe.
-void CheckFiles(const Config& config, Problems& problems);
-
-/// Likewise, and what a start would find wrong at present: GPUs by their numbers, the data
-/// directory, addresses that are none, the folders of the audit log and of Unix sockets. Makes and
+/// Adds to `problems` what a start with these settings would find wrong with them: an address that
+/// is none, or is not safe, GPUs by their numbers, the access file, certificates and their key, the
+/// data directory, the models, and the folders of the audit log and of Unix sockets. Makes and
 /// changes nothing.
 void CheckStart(const Config& config, Problems& problems);
 

@@ -176,12 +176,6 @@ int CheckOnly(Settings settings) {
   return 0;
 }
 
-/// Whether a start fails again with these settings.
-bool StayWrong(Settings settings) {
-  CheckFiles(settings.config, settings.problems);
-  return !settings.problems.empty();
-}
-
 /// Why a start failed: what is wrong with the files that settings name, by the lines in which they
 /// do, and what the start said unless it is the same.
 std::vector<std::string> WhyNotStarted(Settings settings, const absl::Status& status) {
@@ -226,7 +220,8 @@ int Run(const Settings& settings) {
       }
     }
     StopLog();
-    return StayWrong(settings) ? kExitWrongUse : 1;
+    // Files and folders may come, or come right, until it is tried again; what is meant does not.
+    return FindUnsafeAddress(config) ? kExitWrongUse : 1;
   }
   LogStart(config, **server);
   WarnAtStart(config, **server);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -47,9 +48,34 @@ int64_t BenchRequests::result_rows() const {
   return options_.transpose ? matrix_.cols : matrix_.rows;
 }
 
+std::string BenchRequests::InShards() const {
+  return matrix_.shards.empty() ? std::string() : matrix_.name;
+}
+
+PutOptions BenchRequests::HowToPut() const {
+  return {.owner = "bench", .time_to_live = kTimeToLive, .rows_of = InShards()};
+}
+
+absl::Status BenchRequests::CheckNode() const {
+  if (!matrix_.shards.empty() || matrix_.nodes.empty()) return absl::OkStatus();
+  const absl::StatusOr<ServerInfo> server = client_.GetServerInfo();
+  if (!server.ok()) return server.status();
+  const std::vector<std::string>& nodes = matrix_.nodes;
+  if (server->node.empty() || std::ranges::find(nodes, server->node) != nodes.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("held operands lie on the node that is asked, {}, and \"{}\" is on {}: ask that "
+                  "one (--server=, sparsectl cluster list)",
+                  server->node, matrix_.name, fmt::join(nodes, ", ")));
+}
+
 absl::Status BenchRequests::Prepare() {
   if (sparse()) return absl::OkStatus();
   const bool held = options_.transport == BenchTransport::kHeld;
+  if (held) {
+    if (absl::Status here = CheckNode(); !here.ok()) return here;
+  }
   if (!held) {
     const double bytes = static_cast<double>(options_.workers) *
                          static_cast<double>(result_rows()) * static_cast<double>(result_cols()) *
@@ -67,9 +93,8 @@ absl::Status BenchRequests::Prepare() {
       PrepareOperand(options_.transpose ? matrix_.rows : matrix_.cols, "b", 2, right_);
   if (!right.ok()) return right;
   for (int worker = 0; held && worker < options_.workers; ++worker) {
-    absl::StatusOr<DenseMatrix> result =
-        client_.PutZeros(HeldResult(worker), matrix_.type, result_rows(), result_cols(),
-                         {.owner = "bench", .time_to_live = kTimeToLive});
+    absl::StatusOr<DenseMatrix> result = client_.PutZeros(HeldResult(worker), matrix_.type,
+                                                          result_rows(), result_cols(), HowToPut());
     if (!result.ok()) return result.status();
     held_.push_back(*result);
   }
@@ -82,8 +107,7 @@ absl::Status BenchRequests::PrepareOperand(int64_t rows, const char* what, uint6
   if (!random.ok()) return random.status();
   numbers = *std::move(random);
   if (options_.transport != BenchTransport::kHeld) return absl::OkStatus();
-  absl::StatusOr<DenseMatrix> held = client_.PutDense(
-      HeldName(what), numbers->View(), {.owner = "bench", .time_to_live = kTimeToLive});
+  absl::StatusOr<DenseMatrix> held = client_.PutDense(HeldName(what), numbers->View(), HowToPut());
   if (!held.ok()) return held.status();
   held_.push_back(*held);
   return absl::OkStatus();
@@ -110,7 +134,9 @@ absl::StatusOr<LoadRequest> BenchRequests::Of(const Client& client) const {
 
 absl::StatusOr<Operand> BenchRequests::OperandOf(const Client& client, const NpyArray& numbers,
                                                  const char* what, Ends& ends) const {
-  if (options_.transport == BenchTransport::kHeld) return client.DenseNamed(HeldName(what));
+  if (options_.transport == BenchTransport::kHeld) {
+    return client.DenseNamed(HeldName(what), InShards());
+  }
   if (options_.transport == BenchTransport::kStream) return numbers.View();
   absl::StatusOr<SharedMatrix> shared =
       client.AllocateShared(numbers.rows, numbers.cols, matrix_.type);
@@ -126,7 +152,9 @@ absl::StatusOr<Operand> BenchRequests::OperandOf(const Client& client, const Npy
 
 absl::StatusOr<Destination> BenchRequests::ResultOf(const Client& client, int worker,
                                                     Ends& ends) const {
-  if (options_.transport == BenchTransport::kHeld) return client.DenseNamed(HeldResult(worker));
+  if (options_.transport == BenchTransport::kHeld) {
+    return client.DenseNamed(HeldResult(worker), InShards());
+  }
   if (options_.transport == BenchTransport::kShared) {
     absl::StatusOr<SharedMatrix> shared =
         client.AllocateShared(result_rows(), result_cols(), matrix_.type);

@@ -57,6 +57,11 @@ class BenchRequests {
 
   BenchRequests(const Client& client, const MatrixInfo& matrix, const BenchOptions& options);
   absl::Status Prepare();
+  /// The matrix's name where it is in shards, whose nodes hold rows of operands; else empty.
+  std::string InShards() const;
+  PutOptions HowToPut() const;
+  /// INVALID_ARGUMENT if operands would be held on another node than that which multiplies.
+  absl::Status CheckNode() const;
   absl::Status PrepareOperand(int64_t rows, const char* what, uint64_t seed,
                               std::optional<NpyArray>& numbers);
   absl::StatusOr<Operand> OperandOf(const Client& client, const NpyArray& numbers, const char* what,

@@ -156,8 +156,12 @@ void CheckOverGpus(const PutArguments& arguments) {
 absl::Status WithHint(const Client& client, absl::Status status, const std::string& matrix) {
   if (!absl::IsNotFound(status) || !matrix.empty()) return status;
   if (!client.ListNodes().ok()) return status;
-  return absl::NotFoundError(fmt::format(
+  absl::Status hinted = absl::NotFoundError(fmt::format(
       "{} (one that was put for a matrix in shards: --for=MATRIX)", std::string(status.message())));
+  status.ForEachPayload([&hinted](absl::string_view url, const absl::Cord& payload) {
+    hinted.SetPayload(url, payload);  // the request's id
+  });
+  return hinted;
 }
 
 absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& arguments) {

@@ -358,10 +358,9 @@ void CheckOtherServers(const std::string& address, const std::vector<RunningServ
   const RunningServer* const asked = ServerAt(address, servers);
   for (const RunningServer& server : servers) {
     if (&server == asked) continue;
-    findings.push_back(
-        {"server", Status::kNote, fmt::format("another sparsed runs here: {}", TextOf(server)),
-         "it shares processors, memory and GPUs with this one; --server= asks it, at the "
-         "one of these that is neither its status page nor its local socket"});
+    findings.push_back({"server", Status::kNote,
+                        fmt::format("another sparsed runs here: {}", TextOf(server)),
+                        "it shares processors, memory and GPUs with this one"});
   }
 }
 

@@ -12,7 +12,7 @@ namespace sparsed::cli {
 namespace {
 
 /// A gain that is worth a sentence.
-constexpr double kWorth = 1.05;
+constexpr double kWorth = 1.1;
 /// By the roof. Below that, what starting and ending a product take is all that there is.
 constexpr double kTinyMilliseconds = 1e-3;
 /// Nonzeros of a row that are few beside what a row itself takes.

@@ -293,6 +293,14 @@ class ChainEncoder {
     return first;
   }
 
+  /// An operand or a result is one that the server keeps.
+  static bool HasBuffers(const Chain& chain) {
+    const auto held = [](const auto& given) { return std::holds_alternative<DenseMatrix>(given); };
+    return std::ranges::any_of(chain.operands_, held) ||
+           std::ranges::any_of(chain.outputs_,
+                               [&held](const auto& output) { return held(output.second); });
+  }
+
   static absl::StatusOr<DenseRequest> Build(const Chain& chain, RequestBuilder builder) {
     v1::ChainStart start;
     builder.AllowTypes();
@@ -430,8 +438,11 @@ Call<ComputeResult> Run(const std::shared_ptr<Connection>& connection, const Cha
   const auto build = [&](RequestBuilder builder) {
     return ChainEncoder::Build(chain, std::move(builder));
   };
-  return LaunchDense(RouteOf(connection, ChainEncoder::FirstMatrix(chain)), &Connection::chain,
-                     build, options);
+  // Buffers are the home's, which says so where the matrix is elsewhere.
+  return LaunchDense(ChainEncoder::HasBuffers(chain)
+                         ? connection
+                         : RouteOf(connection, ChainEncoder::FirstMatrix(chain)),
+                     &Connection::chain, build, options);
 }
 
 }  // namespace client

@@ -90,6 +90,7 @@ absl::Status WaitForAll(ShardWork& work, std::vector<Call<T>>& calls) {
 
 absl::Status DeleteParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
                          const DenseMatrix& buffer) {
+  if (absl::Status own = ShardBuffers::CheckOwn(sharded); !own.ok()) return own;
   std::vector<Call<void>> calls;
   for (const ShardInfo& shard : sharded.info().shards) {
     calls.push_back(DeleteDense(RouteOf(home.shared_from_this(), shard.matrix),

@@ -163,6 +163,19 @@ const DenseMatrix* BufferOf(const Given& given) {
   return std::get_if<DenseMatrix>(&given);
 }
 
+const DenseMatrix* BufferOf(const std::optional<Operand>& given) {
+  return given.has_value() ? BufferOf(*given) : nullptr;
+}
+
+/// Where a product with a matrix that is not in shards goes. Buffers are those of the client's
+/// home, which says so where the matrix is elsewhere.
+template <typename... Given>
+std::shared_ptr<Connection> WayOf(Connection& home, const std::string& name,
+                                  const Given&... given) {
+  const bool held = ((BufferOf(given) != nullptr) || ...);
+  return held ? home.shared_from_this() : RouteOf(home.shared_from_this(), name);
+}
+
 /// A product of one of the shards, and what lies between it and the caller's memory.
 struct Part {
   std::shared_ptr<const ShardNumbers> numbers;
@@ -538,8 +551,8 @@ Call<ComputeResult> SpmmOrSharded(const std::shared_ptr<Connection>& connection,
       connection, name, options,
       [raw = connection.get(), name, b, c, spmm](const CallOptions& call_options,
                                                  InShards<ComputeResult> in_shards) {
-        return Spmm(RouteOf(raw->shared_from_this(), name), name, b, c, spmm, call_options, "",
-                    std::move(in_shards));
+        return Spmm(WayOf(*raw, name, b, c, spmm.accumulate, spmm.values), name, b, c, spmm,
+                    call_options, "", std::move(in_shards));
       },
       [b, c, spmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {
         return SpmmSharded(home, work, sharded, b, c, spmm);
@@ -554,7 +567,7 @@ Call<ComputeResult> SddmmOrSharded(const std::shared_ptr<Connection>& connection
       connection, name, options,
       [raw = connection.get(), name, a, b, values, sddmm](const CallOptions& call_options,
                                                           InShards<ComputeResult> in_shards) {
-        return Sddmm(RouteOf(raw->shared_from_this(), name), name, a, b, values, sddmm,
+        return Sddmm(WayOf(*raw, name, a, b, values, sddmm.values), name, a, b, values, sddmm,
                      call_options, "", std::move(in_shards));
       },
       [a, b, values, sddmm](Connection& home, ShardWork& work, ShardedMatrix& sharded) {

@@ -359,7 +359,7 @@ absl::StatusOr<HeldDenseLease> DensePut::Finish(Store::Stop stop, Halo halo) {
   held->time_to_live = header_.time_to_live;
   const bool plain = !header_.durable && header_.distribution == Distribution::kWhole &&
                      header_.shape.leading_dimension == header_.shape.cols;
-  if (plain) held->halo = halo;
+  if (plain && catalog_.HasQuotaFor(header_, halo)) held->halo = halo;
   const absl::StatusOr<Array> taken = TakeElements(*held);
   if (!taken.ok()) return taken.status();
   const Array& elements = *taken;
@@ -485,6 +485,13 @@ int64_t DenseCatalog::GrowthBy(const NameKey& key, int64_t bytes) const {
   const auto present = entries_.find(key);
   if (present == entries_.end()) return bytes;
   return bytes - QuotaBytes(present->second->shape, present->second->halo);
+}
+
+bool DenseCatalog::HasQuotaFor(const PutHeader& header, const Halo& halo) {
+  const NameKey key(header.tenant, header.name);
+  const MutexLock lock(mutex_);
+  const int64_t free = options_.tenant_bytes - TotalsOf(key.first).bytes;
+  return options_.tenant_bytes == 0 || GrowthBy(key, QuotaBytes(header.shape, halo)) <= free;
 }
 
 absl::Status DenseCatalog::CheckQuota(const NameKey& key, int64_t bytes) {

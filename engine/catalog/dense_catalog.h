@@ -294,6 +294,8 @@ class DenseCatalog {
   DenseTotals& TotalsOf(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What one of this name that counts with QuotaBytes `bytes` needs besides what is there.
   int64_t GrowthBy(const NameKey& key, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Of room that a buffer can do without.
+  bool HasQuotaFor(const PutHeader& header, const Halo& halo);
   absl::Status CheckQuota(const NameKey& key, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Gives `held`, which is to be of that name, what it takes of the tenant's quotas.
   absl::Status TakeQuotas(const NameKey& key, HeldDense& held)

@@ -31,11 +31,14 @@ absl::StatusOr<std::shared_ptr<HaloedDense>> HaloedDense::Allocate(std::string_v
 absl::StatusOr<std::shared_ptr<LazyArray>> HaloedDense::Filled(
     const Fill& fill, const std::function<bool()>& stopped) {
   MutexLock lock(mutex_);
+  const uint64_t failures = failures_;
   while (filled_ == nullptr && filling_) {
     if (stopped()) {
       return absl::CancelledError("cancelled while another product gathered the rows");
     }
     ended_.WaitFor(mutex_, std::chrono::milliseconds(20));  // who is stopped wakes nobody
+    // Else each that waits would try in its turn, and wait as long as the first.
+    if (failures_ != failures && !absl::IsCancelled(failure_)) return failure_;
   }
   if (filled_ != nullptr) return filled_;
   filling_ = true;
@@ -43,7 +46,12 @@ absl::StatusOr<std::shared_ptr<LazyArray>> HaloedDense::Filled(
   const absl::Status done = fill(operand_.buffer.mutable_data());
   lock.Lock();
   filling_ = false;
-  if (done.ok()) filled_ = std::make_shared<LazyArray>(operand_);
+  if (done.ok()) {
+    filled_ = std::make_shared<LazyArray>(operand_);
+  } else {
+    ++failures_;
+    failure_ = done;
+  }
   const std::shared_ptr<LazyArray> filled = filled_;
   lock.Unlock();
   ended_.NotifyAll();

@@ -42,8 +42,8 @@ class HaloedDense {
   /// Writes the rows of the halo into the operand that begins there.
   using Fill = std::function<absl::Status(std::byte* operand)>;
   /// The operand: the halo above, the buffer's own rows and the halo below. The first caller fills
-  /// it while the others wait; where that failed, one of them does. The error of the caller's own
-  /// `fill`; CANCELLED soon after `stopped` says so to one that waits.
+  /// it while the others wait, and have its error; where that was CANCELLED, which is the first
+  /// one's alone, another one fills it. CANCELLED soon after `stopped` says so to one that waits.
   absl::StatusOr<std::shared_ptr<LazyArray>> Filled(const Fill& fill,
                                                     const std::function<bool()>& stopped);
   /// Somebody has the operand.
@@ -58,7 +58,9 @@ class HaloedDense {
   Array operand_;
   mutable Mutex mutex_;
   CondVar ended_;
-  bool filling_ ABSL_GUARDED_BY(mutex_) = false;               ///< by one thread, without the lock
+  bool filling_ ABSL_GUARDED_BY(mutex_) = false;  ///< by one thread, without the lock
+  uint64_t failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);               ///< the last one
   std::shared_ptr<LazyArray> filled_ ABSL_GUARDED_BY(mutex_);  ///< null: not yet
 };
 

@@ -152,8 +152,7 @@ class PatternJob {
     std::shared_ptr<const Layout> layout;
     std::string kernel;
     TrialTimes times;
-    double build_seconds = 0;  ///< of the layout
-    std::string model = {};    ///< that had it tried; empty: none
+    std::string model = {};  ///< that had it tried; empty: none
     double expected_speedup = 0;
   };
   /// The search for the plan of one class: its trials, and what became of the candidates.
@@ -213,6 +212,9 @@ class PatternJob {
   absl::Status TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
                          double build_seconds, const std::string& reason,
                          std::string_view only = "", const Promise* promise = nullptr);
+  /// The baseline's times of the class' trials differ by more than this contender gains.
+  bool IsOfBusyMachine(const ClassSearch& search, const std::string& recipe,
+                       const std::string& kernel, const TrialTimes& times) const;
   absl::Status TryBaseline(ClassSearch& search);
   using PairKey = Pairs::key_type;
   /// Those whose plans read layouts that are gone: however the job ends, the default serves until
@@ -286,8 +288,6 @@ class PatternJob {
   /// Adds the earlier decisions that still stand where only what was asked for was tried.
   void KeepEarlierDecisions(ClassSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
-  /// Where the baseline's times show that the machine did other work: runs the winner once more.
-  absl::Status ConfirmBest(ClassSearch& search);
   void Decide(ClassSearch& search);
   /// Of SpMM, where there are several GPUs: how operands had best lie on them. Makes it part of the
   /// plan. Errors: what ends the job.

@@ -114,7 +114,8 @@ absl::Status Cluster::InShardsError(std::string_view tenant, std::string_view re
       "the "
       "request brings, download, rename, share and delete are, by clients that know of shards; "
       "prepare and explain are for each of its shards by name, such as \"{}\"",
-      reference, record.shards.size(), ToString(ShardName{record.upload, 0})));
+      reference, record.shards.size(),
+      engine::ReferenceFor(tenant, {record.key.first, ToString(ShardName{record.upload, 0})})));
   status.SetPayload(kInShardsUrl, absl::Cord(SizesOf(record, tenant).SerializeAsString()));
   return status;
 }

@@ -70,6 +70,7 @@ MatrixRow MakeMatrixRow(const engine::Matrix& matrix, engine::Engine& engine,
   row.state = pattern.progress().status().state;
   SetPlan(matrix, engine.executor(), row);
   row.use = live.UseOf(row.tenant, row.name);
+  row.use.products = {};  // the table has none of it
   return row;
 }
 

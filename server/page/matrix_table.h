@@ -15,11 +15,11 @@
 
 namespace sparsed::server {
 
-/// Holds nothing in memory that the matrix is made of.
 /// Of a part of a matrix in shards, by its tenant and name: "shard 2 of web", empty of what is no
 /// shard's rows. None: it is a matrix by itself.
 using ShardOf = std::function<std::optional<std::string>(const engine::NameKey&)>;
 
+/// Holds nothing in memory that the matrix is made of.
 struct MatrixRow {
   std::string tenant, name;
   std::string shard;  ///< "shard 2 of web"; empty: it is a matrix by itself

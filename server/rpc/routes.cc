@@ -1,9 +1,12 @@
 #include "server/rpc/routes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <type_traits>
 #include <variant>
 
+#include "proto/wire/status_details.h"
 #include "server/cluster/shards.h"
 
 namespace sparsed::server {
@@ -44,13 +47,32 @@ std::vector<std::string> BuffersOf(const ComputeSpec& spec) {
   if (const auto* spmm = std::get_if<engine::SpmmSpec>(&spec)) {
     add(spmm->b.held);
     if (spmm->accumulate.has_value()) add(spmm->accumulate->held);
+    if (spmm->values.has_value()) add(spmm->values->held);
     add(spmm->result.held);
   } else if (const auto* sddmm = std::get_if<engine::SddmmSpec>(&spec)) {
     add(sddmm->a.held);
     add(sddmm->b.held);
+    if (sddmm->values.has_value()) add(sddmm->values->held);
     add(sddmm->result.held);
+  } else if (const auto* chain = std::get_if<engine::ChainSpec>(&spec)) {
+    for (const engine::OperandSpec& of : chain->operands) add(of.held);
+    for (const engine::ChainSpec::Result& of : chain->results) add(of.place.held);
   }
   return names;
+}
+
+/// A product goes to the node that has its matrix, and its buffers do not: that node may have
+/// others of their names.
+absl::Status WithoutBuffers(const absl::Status& redirect, const ComputeSpec& spec) {
+  if (!redirect.GetPayload(wire::kRedirectUrl).has_value()) return redirect;
+  for (const std::string& buffer : BuffersOf(spec)) {
+    if (ParseShardBuffer(buffer).has_value()) continue;
+    return absl::FailedPreconditionError(fmt::format(
+        "{}, and \"{}\" is a buffer of the node that was asked: put it there (--server=), "
+        "or have operands and results go with the request",
+        std::string(redirect.message()), buffer));
+  }
+  return redirect;
 }
 
 /// The operand whose rows S's columns name; null: the product has none such.
@@ -105,7 +127,9 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
     if (absl::Status here = RoutedBuffer(service, tenant, buffer); !here.ok()) return here;
     if (absl::Status here = service.cluster->CheckBuffer(tenant, buffer); !here.ok()) return here;
   }
-  if (absl::Status here = service.cluster->RouteAll(tenant, matrices); !here.ok()) return here;
+  if (absl::Status here = service.cluster->RouteAll(tenant, matrices); !here.ok()) {
+    return WithoutBuffers(here, spec);
+  }
   if (engine::OperandSpec* const operand = GatheredOf(spec)) {
     return service.cluster->GatherOperand(tenant, matrices.front(), *operand, stopped);
   }

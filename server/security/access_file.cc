@@ -51,7 +51,7 @@ class AccessFile::Reader {
       if (!list.second.IsSequence()) continue;
       for (const auto& entry : list.second) {
         Try([&] { ReadEntry(key, entry, file); });
-        if (wrong_.size() == kMostWrong) break;
+        if (wrong_.size() >= kMostWrong) break;
       }
     }
     if (!wrong_.empty()) throw Refusal{fmt::format("{}", fmt::join(wrong_, "; "))};

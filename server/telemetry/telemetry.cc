@@ -146,6 +146,7 @@ StageRecord Telemetry::Begin(Op op, const Caller& caller, std::string subject) {
 
 void Telemetry::End(StageRecord record) {
   Cut(record.subject, kMaxSubject);
+  Cut(record.keeps, kMaxSubject);
   Cut(record.plan, kMaxSubject);
   Cut(record.parameters, kMaxMessage);
   if (record.status.message().size() > kMaxMessage) {

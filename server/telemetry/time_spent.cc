@@ -40,6 +40,11 @@ std::string Remedy(Part part, std::string_view transport, std::string_view matri
         return "The server keeps them already: what is left is the message itself, and a caller "
                "that takes its answer late. Several products in one request (a chain) share it";
       }
+      if (matrix.starts_with(kShards)) {
+        return "Keep them on the nodes, for the matrix that it is a shard of (sparsectl buffers "
+               "put X "
+               "X.npy --for=MATRIX; sparsectl spmm MATRIX --operand=@X --keep-as=Y)";
+      }
       return fmt::format(
           "Keep them on the server (sparsectl buffers put X X.npy; sparsectl spmm {} "
           "--operand=@X --keep-as=Y){}",

@@ -190,6 +190,24 @@ def upload_and_find(cluster, files):
     return products
 
 
+def buffers_stay(cluster, products):
+    """A product goes to its matrix's node, and does not take the buffer of that name there."""
+    name, matrix = next(iter(cluster.matrices("a").items()))
+    here = matrix["nodes"][0]
+    away = next(node for node in cluster.nodes if node not in matrix["nodes"])
+    cluster.run(here, "buffers", "put", "b", "B.npy")
+    cluster.run(away, "buffers", "put", "b", "--zeros=200x8")
+    for ends in (("--operand=@b", "--out=H.npy"), ("--operand=B.npy", "--keep-as=k")):
+        refused = cluster.run(away, "spmm", name, *ends, check=False)
+        said = refused.stderr + refused.stdout
+        assert refused.returncode == 6 and "is a buffer of the node that was asked" in said, said
+    cluster.run(here, "spmm", name, "--operand=@b", "--out=H.npy")
+    assert (cluster.folder / "H.npy").read_bytes() == products[name]
+    for node in (here, away):
+        cluster.run(node, "buffers", "delete", "b")
+    assert not cluster.run(away, "buffers")["buffers"], "what was made for the result is there yet"
+
+
 def mistakes(cluster):
     again = cluster.run("b", "upload", "m0.mtx", check=False)
     assert again.returncode != 0 and "m0" in again.stderr + again.stdout, again
@@ -582,6 +600,7 @@ def main():
                                stdout=subprocess.DEVNULL)
             products = upload_and_find(cluster, names)
             metrics_are_documented(cluster)
+            buffers_stay(cluster, products)
             mistakes(cluster)
             change_by_any(cluster, products)
             victim, changed, deleted = kill_one(cluster, products)

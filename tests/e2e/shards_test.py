@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 from cluster_test import DEVICES, Cluster, Etcd, say, wait_for
 
@@ -69,6 +70,7 @@ def multiply(cluster):
     owners = {shard["nodes"][0] for shard in uploaded["shards"]}
     assert owners == set(cluster.nodes), f"three shards are on {owners}"
     assert all(len(shard["nodes"]) == 2 for shard in uploaded["shards"]), uploaded
+    people_see_shards(cluster, uploaded)
     cluster.run("a", "upload", "g.mtx", "--name=parts", "--shards=3", "--partition=parts.txt")
     cluster.run("b", "upload", "g.mtx", "--name=metis", "--shards=3", "--partition=metis")
     names = ("g", "parts", "metis")
@@ -291,6 +293,30 @@ def fetched(cluster, name):
         return None
     wanted = {(owner(int(entry[0]) - 1), int(entry[1]) - 1) for entry in entries}
     return sum(owner(row) != shard for shard, row in wanted)
+
+
+def people_see_shards(cluster, uploaded):
+    """On a node's page a shard says what it is of, and what is not its rows is left out; the list
+    says how many there are, and their bytes."""
+    shards = {shard["matrix"]: number for number, shard in enumerate(uploaded["shards"])}
+    seen = {}
+
+    def all_there():
+        for node in cluster.nodes.values():
+            with urllib.request.urlopen(f"http://{node.metrics}/api/matrices?limit=100",
+                                        timeout=10) as page:
+                for row in json.load(page)["rows"]:
+                    assert not row["name"].endswith(("/columns", "/rows")), row
+                    if row["name"] in shards:
+                        seen[row["name"]] = row["shard"]
+                    else:
+                        assert row["shard"] == "", row
+        return seen == {name: f"shard {number} of g" for name, number in shards.items()}
+
+    wait_for("the page's shards", all_there)
+    listed = cluster.run("a", "list")["matrices"]
+    g = next(one for one in listed if one["name"] == "g")
+    assert g["csr_bytes"] > 8 * g["rows"] + 8 * g["nnz"], g
 
 
 def cluster_sum(cluster, metric):

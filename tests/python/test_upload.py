@@ -366,6 +366,8 @@ def test_temporary(client):
         ([1.0, 2.0, -np.inf], "bf16", "1 value of the matrix is NaN or infinite"),
         ([1.0, 2.0, 1e6], "f16", "1 value of the matrix is NaN or infinite"),
         ([1, 2, 2**24 + 1], None, "integers beyond 16777216 are rounded.*f64"),
+        ([1, 2, 257], "bf16", "integers beyond 256 are rounded.*f64"),
+        ([1, 2, 2049], "f16", "integers beyond 2048 are rounded.*f64"),
         ([1, 2, -(2**53) - 1], "f64", "integers beyond 9007199254740992 are rounded"),
     ],
 )

@@ -71,6 +71,9 @@ TEST(TimeSpent, AShardReceivesRowsOfOtherNodes) {
               AllOf(HasSubstr("the rows that other nodes have"), HasSubstr("--partition=metis"),
                     Not(HasSubstr("chain"))));
   EXPECT_THAT(Finding(time, "graph"), HasSubstr("chain"));
+  TimeSpent streamed;
+  streamed.Add(Product(100, {{Phase::kReceive, 90}}));
+  EXPECT_THAT(Finding(streamed, "shards:0123456789abcdef/1"), HasSubstr("--for=MATRIX"));
 }
 
 TEST(TimeSpent, OfNothingSaysNothing) {

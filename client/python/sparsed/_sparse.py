@@ -421,7 +421,7 @@ def _values(values: Array | None, type_: int | None) -> tuple[Array | None, int]
         values = values.view(np.uint16)
     elif values.dtype.kind in "iub":
         found = None
-        exact = 2**53 if type_ == F64 else 2**24
+        exact = {F64: 2**53, F16: 2**11, BF16: 2**8}.get(F32 if type_ is None else type_, 2**24)
         if len(values) > 0 and (values.max() > exact or values.min() < -exact):
             wider = "" if type_ == F64 else '; dtype="f64" holds them up to 2^53'
             warnings.warn(

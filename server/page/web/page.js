@@ -607,8 +607,12 @@ function roofline(row) {
 }
 /** In green, unless the machine was too busy for it to be believed. */
 function gain(value, wasBusy = false) {
-  return h('span', {class: value > 1.05 && !wasBusy ? 'gain' : '',
-    title: wasBusy ? 'timed on a busy machine' : ''}, times(value));
+  if (wasBusy && value !== null) {
+    return h('span', {title: 'timed on a busy machine: plain CSR, timed beside each candidate, took ' +
+      'times that differ by more than the plan gains (sparsectl prepare NAME --retune)'},
+      times(value), h('div', {}, pill('busy', 'warn')));
+  }
+  return h('span', {class: value > 1.05 ? 'gain' : ''}, times(value));
 }
 
 function matrices() {
@@ -688,10 +692,6 @@ const broken = (name) =>
 /** The problem signature, and of SpGEMM which product and by which layouts. */
 const signature = (row) =>
   [row.class, row.product ? h('div', {class: 'dim'}, row.product) : null].filter(Boolean);
-/** Of a gain that the machine's other work may have made. */
-const busy = () => h('span', {title: 'plain CSR, timed beside each candidate, took times that ' +
-  'differ by more than the plan gains: sparsectl prepare NAME --retune'},
-  pill('timed on a busy machine', 'warn'));
 const PLAN_COLUMNS = [
   {title: 'Signature', class: 'signature', cell: (row) => [...signature(row), row.in_use ?
     [' ', pill('in use', 'good')] : null].flat().filter(Boolean)},
@@ -701,8 +701,7 @@ const PLAN_COLUMNS = [
   {title: 'Kernel', class: 'plan middle', cell: (row) => kernel(row.kernel)},
   {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
-  {title: 'Speed-up', right: true, cell: (row) => row.busy ?
-    [gain(row.gain, true), ' ', busy()] : gain(row.gain)},
+  {title: 'Speed-up', right: true, cell: (row) => gain(row.gain, row.busy)},
   {title: 'Roofline', right: true, class: 'wide', cell: roofline},
   {title: 'Serves since', right: true, class: 'wide keep',
    cell: (row) => row.since === null ? NONE : moment(row.since)},
@@ -933,7 +932,7 @@ const asked = (row) =>
 const REQUEST_COLUMNS = [
   {title: 'Operation', class: 'brief', cell: (row) => row.op},
   {title: 'Matrix or buffer', class: 'subject', cell: subjectOf},
-  {title: 'Parameters', class: 'middle', cell: asked},
+  {title: 'Parameters', class: 'middle asked', cell: asked},
   {title: 'Took', right: true, cell: (row) => seconds(row.seconds)},
   {title: 'Phases', class: 'middle', cell: phases},
   {title: 'Plan', class: 'wide plan', cell: (row) => row.plan ? planText(row.plan) : NONE},
