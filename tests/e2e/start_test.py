@@ -162,9 +162,12 @@ def slices(pid):
     libc = ctypes.CDLL(None, use_errno=True)
     found = []
     for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/comm") as name:
-            if name.read().startswith("jemalloc"):
-                continue  # it is there before the program begins
+        try:
+            with open(f"/proc/{pid}/task/{thread}/comm") as name:
+                if name.read().startswith("jemalloc"):
+                    continue  # it is there before the program begins
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
         attributes = ctypes.create_string_buffer(SCHED_ATTRIBUTES.size)
         if libc.syscall(SCHED_GETATTR, int(thread), attributes, len(attributes), 0) == 0:
             found.append(SCHED_ATTRIBUTES.unpack(attributes)[5])
