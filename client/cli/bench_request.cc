@@ -75,8 +75,7 @@ absl::Status BenchRequests::Prepare() {
   const bool held = options_.transport == BenchTransport::kHeld;
   if (held) {
     if (absl::Status here = CheckNode(); !here.ok()) return here;
-  }
-  if (!held) {
+  } else {
     const double bytes = static_cast<double>(options_.workers) *
                          static_cast<double>(result_rows()) * static_cast<double>(result_cols()) *
                          static_cast<double>(SizeOf(matrix_.type));

@@ -109,8 +109,7 @@ absl::StatusOr<DenseMatrix> Put(const Client& client, const PutArguments& argume
     if (whole && rows != whole->rows && rows != whole->cols) {
       return absl::InvalidArgumentError(
           fmt::format("the buffer has {} rows, and \"{}\" is {} x {}: buffers for it have as many "
-                      "rows as it has "
-                      "rows or columns",
+                      "rows as it has rows or columns",
                       rows, whole->name, whole->rows, whole->cols));
     }
     return arguments.replace

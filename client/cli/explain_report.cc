@@ -109,10 +109,9 @@ std::string RecentText(const std::string& name, const ExplainedOperation& o) {
   if (o.recent_kernel_ms > kOtherwise * o.measured_ms) {
     return fmt::format(
         "in the last requests its kernel took {:.4f} ms, {:.1f} times that: a processor that "
-        "rested "
-        "finds its caches and clocks cold, and threads asleep, where trials follow each other "
-        "without a pause (sparsectl bench {} measures requests that do), or others compute beside "
-        "it",
+        "rested finds its caches and clocks cold, and threads asleep, where trials follow each "
+        "other without a pause (sparsectl bench {} measures requests that do), or others compute "
+        "beside it",
         o.recent_kernel_ms, o.recent_kernel_ms / o.measured_ms, name);
   }
   if (kOtherwise * o.recent_kernel_ms < o.measured_ms) {

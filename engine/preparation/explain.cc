@@ -244,7 +244,7 @@ RowOrder FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& e
   RowOrder order = ServedOrder(plan, found.plan->layout.get(), matrix.pattern()->rows());
   o.plan = fmt::format("{} on {}", plan.kernel,
                        plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.recipe);
-  o.request_plan = fmt::format("{} / {}", plan.recipe, plan.kernel);
+  o.request_plan = plan.ToString();
   o.plan_k = plan.problem_class.k_bucket;
   o.order = order.steps;
   const std::vector<Measurement> measurements = matrix.pattern()->trials().measurements();

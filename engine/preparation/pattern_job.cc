@@ -466,8 +466,7 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
       if (!won) {
         search.uncertain = fmt::format(
             "{} won at first, and was {} when it was timed once more, slower in {} of {} turns: "
-            "the "
-            "machine was busy",
+            "the machine was busy",
             plain ? kernel : layout->recipe, Compared(times->speedup()), times->runs - times->won,
             times->runs);
         progress_.Say(fmt::format("{}: {}", SignatureText(c), search.uncertain));

@@ -45,10 +45,10 @@ class AccessFile::Reader {
         Try([&] { file.tenants_ = ReadTenants(list.second); });
         continue;
       }
-      Try([&] {
-        if (!list.second.IsSequence()) Refuse(list.second, fmt::format("{} is no list", key));
-      });
-      if (!list.second.IsSequence()) continue;
+      if (!list.second.IsSequence()) {
+        Try([&] { Refuse(list.second, fmt::format("{} is no list", key)); });
+        continue;
+      }
       for (const auto& entry : list.second) {
         Try([&] { ReadEntry(key, entry, file); });
         if (wrong_.size() >= kMostWrong) break;

@@ -42,8 +42,7 @@ std::string Remedy(Part part, std::string_view transport, std::string_view matri
       }
       if (matrix.starts_with(kShards)) {
         return "Keep them on the nodes, for the matrix that it is a shard of (sparsectl buffers "
-               "put X "
-               "X.npy --for=MATRIX; sparsectl spmm MATRIX --operand=@X --keep-as=Y)";
+               "put X X.npy --for=MATRIX; sparsectl spmm MATRIX --operand=@X --keep-as=Y)";
       }
       return fmt::format(
           "Keep them on the server (sparsectl buffers put X X.npy; sparsectl spmm {} "
