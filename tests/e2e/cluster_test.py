@@ -377,7 +377,13 @@ def lose_etcd(cluster, products):
 def drain(cluster, products):
     wait_for("all nodes are there", lambda: all(
         node["state"] == "serving" for node in cluster.run("a", "cluster", "list")["nodes"]), 20)
-    early = cluster.run("a", "cluster", "drain", "b", "--wait=0.001", check=False)
+    # What b shares with c must go to a, which takes nothing while it is stopped.
+    stopped = cluster.nodes["a"].process
+    stopped.send_signal(signal.SIGSTOP)
+    try:
+        early = cluster.run("c", "cluster", "drain", "b", "--wait=0.001", check=False)
+    finally:
+        stopped.send_signal(signal.SIGCONT)
     assert early.returncode == 8 and "b still has" in early.stderr + early.stdout, early
 
     def state():
