@@ -374,7 +374,8 @@ absl::Status Engine::OpenGpus(Observer& observer) {
       continue;
     }
     const DeviceId id{DeviceKind::kCuda, ordinal};
-    if (options_.gpu_required) {
+    // What is set wrongly is no reason to do without.
+    if (options_.gpu_required || absl::IsInvalidArgument(gpu.status())) {
       return absl::FailedPreconditionError(
           fmt::format("{} cannot serve: {}", Name(id), std::string(gpu.status().message())));
     }
@@ -412,19 +413,13 @@ void Engine::ReadCalibrations() {
     backends.push_back(&executor_->backend(gpu->id()));
   }
   for (Backend* const backend : backends) {
-    const bool cpu = backend->id().kind == DeviceKind::kCpu;
-    const int threads = cpu ? options_.execution.threads_per_lane : 0;
-    const auto found = std::ranges::find_if(*all, [&](const Calibration& calibration) {
-      return calibration.model == backend->model() && calibration.threads == threads;
-    });
+    const auto found = std::ranges::find(*all, backend->model(), &Calibration::model);
     if (found != all->end()) {
       backend->Use(*found);
     } else if (!all->empty()) {
       observer_.OnCalibrationProblem(fmt::format(
-          "{} has others' constants and none of {}{}; what is built in holds until they are "
-          "measured",
-          kCalibrationFile, backend->model(),
-          cpu ? fmt::format(" with {} threads", threads) : std::string()));
+          "{} has others' constants and none of {}; what is built in holds until they are measured",
+          kCalibrationFile, backend->model()));
     }
   }
 }

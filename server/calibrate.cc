@@ -17,12 +17,11 @@ namespace {
 /// A machine that is never idle for so long is none to measure.
 constexpr std::chrono::seconds kPatience{60};
 
-void Print(const engine::Calibration& calibration, DeviceKind kind, std::ostream& out) {
-  out << fmt::format(
-      "{}: {}{}, in {:.1f} s\n", Name(kind), calibration.model,
-      calibration.threads > 0 ? fmt::format(", {} threads", calibration.threads) : std::string(),
-      calibration.seconds);
-  const engine::DeviceConstants built_in = engine::DefaultConstants(kind, calibration.threads);
+/// `threads`: of a CPU's worker slot.
+void Print(const engine::Calibration& calibration, DeviceKind kind, int threads,
+           std::ostream& out) {
+  out << fmt::format("{}: {}, in {:.1f} s\n", Name(kind), calibration.model, calibration.seconds);
+  const engine::DeviceConstants built_in = engine::DefaultConstants(kind, threads);
   for (const engine::ConstantField& field : engine::ConstantFields()) {
     const double value = calibration.constants.*field.value;
     if (value == 0) continue;
@@ -70,7 +69,8 @@ int CalibrateDevices(const Config& config, std::ostream& out, std::ostream& err)
       exit_code = 1;
       continue;
     }
-    Print(*calibration, kind, out);
+    const bool cpu = kind == DeviceKind::kCpu;
+    Print(*calibration, kind, cpu ? options.execution.threads_per_lane : 0, out);
   }
   return exit_code;
 }

@@ -209,16 +209,21 @@ std::string Heading(const BenchArguments& arguments, const Json& json, const Loa
         result.seconds);
   }
   const bool sparse = arguments.bench.operation == Operation::kSpgemm;
+  const auto buffers = json["held_buffers"].get<int64_t>();
   return fmt::format(
-      "{}  {}{}{} {}, {}, operands and results: {}\n"
+      "{}  {}{}{} {}, {}, operands and results: {}{}\n"
       "plan    {}\n"
       "ran     {} in {}\n",
       arguments.bench.name, arguments.operation, arguments.bench.transpose ? "^T" : "",
       sparse ? "" : fmt::format(" K={}", arguments.bench.k), json["type"].get<std::string>(),
       arguments.load.rate > 0 ? fmt::format("{} due each second", arguments.load.rate)
                               : fmt::format("{} at once", arguments.load.workers),
-      Name(result.transport), json["plan"].get<std::string>(),
-      CountedRequests(result.latency.count()), TimeText(arguments, result));
+      Name(result.transport),
+      buffers == 0 ? ""
+                   : fmt::format(" ({}, {})", Counted(buffers, "buffer"),
+                                 Bytes(json["held_bytes"].get<int64_t>())),
+      json["plan"].get<std::string>(), CountedRequests(result.latency.count()),
+      TimeText(arguments, result));
 }
 
 std::string ToText(const BenchArguments& arguments, const Json& json, const LoadResult& result) {
@@ -319,7 +324,10 @@ absl::StatusOr<Report> Bench(const Client& client, const Connector& connect,
         return (*requests)->Of(*own);
       });
   if (!result.ok()) return result.status();
-  return Describe(arguments, ToJson(arguments, *info), *result);
+  Json json = ToJson(arguments, *info);
+  json["held_buffers"] = (*requests)->held_buffers();
+  json["held_bytes"] = (*requests)->held_bytes();
+  return Describe(arguments, std::move(json), *result);
 }
 
 /// Requests that were recorded, when they are due.

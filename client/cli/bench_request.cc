@@ -96,6 +96,7 @@ absl::Status BenchRequests::Prepare() {
                                                           result_rows(), result_cols(), HowToPut());
     if (!result.ok()) return result.status();
     held_.push_back(*result);
+    held_bytes_ += result_rows() * result_cols() * static_cast<int64_t>(SizeOf(matrix_.type));
   }
   return absl::OkStatus();
 }
@@ -109,6 +110,7 @@ absl::Status BenchRequests::PrepareOperand(int64_t rows, const char* what, uint6
   absl::StatusOr<DenseMatrix> held = client_.PutDense(HeldName(what), numbers->View(), HowToPut());
   if (!held.ok()) return held.status();
   held_.push_back(*held);
+  held_bytes_ += rows * options_.k * static_cast<int64_t>(SizeOf(matrix_.type));
   return absl::OkStatus();
 }
 

@@ -46,6 +46,10 @@ class BenchRequests {
   /// the server, is their own.
   absl::StatusOr<LoadRequest> Of(const Client& client) const;
 
+  /// Buffers that the server holds for it, and their bytes.
+  size_t held_buffers() const { return held_.size(); }
+  int64_t held_bytes() const { return held_bytes_; }
+
  private:
   /// What a client's requests read, and what they write.
   struct Ends {
@@ -80,6 +84,7 @@ class BenchRequests {
   const BenchOptions options_;
   std::optional<NpyArray> left_, right_;  ///< as Ends::left
   std::vector<DenseMatrix> held_;         ///< operands and results
+  int64_t held_bytes_ = 0;
 };
 
 }  // namespace sparsed::cli

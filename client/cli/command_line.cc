@@ -53,6 +53,10 @@ CLI::Option* AddName(CLI::App* command, std::string& name) {
   return command->add_option("NAME", name, "The matrix")->type_name("MATRIX")->required();
 }
 
+std::string IsFile(const std::string& path) {
+  return path == "-" ? "it is written to a file, not to standard output" : "";
+}
+
 CLI::Validator Between(int64_t least, int64_t most) {
   return CLI::Validator(
       [least, most](const std::string& text) {

@@ -33,10 +33,12 @@ Report Describe(const Findings& findings) {
   for (const Finding& finding : findings) {
     Json json = {
         {"check", finding.check}, {"status", Name(finding.status)}, {"what", finding.what}};
-    report.text += fmt::format("{:8} {:9} {}\n", Name(finding.status), finding.check, finding.what);
+    report.text +=
+        Wrapped(fmt::format("{:8} {:9} {}", Name(finding.status), finding.check, finding.what),
+                std::string(19, ' '));
     if (!finding.remedy.empty()) {
       json["remedy"] = finding.remedy;
-      report.text += fmt::format("{:18} -> {}\n", "", finding.remedy);
+      report.text += Wrapped(fmt::format("{:18} -> {}", "", finding.remedy), std::string(22, ' '));
     }
     report.json["findings"].push_back(std::move(json));
   }

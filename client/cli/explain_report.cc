@@ -21,6 +21,10 @@ constexpr double kShortRow = 16;
 constexpr int64_t kWide = 64;
 /// Times by which a kernel is slower or faster in requests than in its trial that are worth a word.
 constexpr double kOtherwise = 1.5;
+/// Times by which a trial is slower than the rates allow, and milliseconds, above which starting
+/// and waiting alone is no explanation.
+constexpr double kFarTimes = 4;
+constexpr double kFarMilliseconds = 1;
 /// What moves fewer bytes, whichever type the values have.
 constexpr const char* kNarrower = "values of a narrower type (f32, f16 or bf16)";
 
@@ -121,6 +125,23 @@ std::string RecentText(const std::string& name, const ExplainedOperation& o) {
         o.recent_kernel_ms, name);
   }
   return "";
+}
+
+/// Of what lies in cache: its trial took far longer than arithmetic and the cache need for it.
+bool FarFromCacheRoof(const Explanation& e, const ExplainedOperation& o) {
+  if (o.limit != "cache" || o.cache_limit != "overhead") return false;
+  const Roof roof = RoofOf(e, o);
+  const double needed = Milliseconds(e, roof, roof.served.moved_bytes);
+  return o.measured_ms > kFarTimes * needed && o.measured_ms > needed + kFarMilliseconds;
+}
+
+/// What may be behind that, and how to know.
+std::string FarText(const std::string& name, const Explanation& e, const ExplainedOperation& o) {
+  if (o.busy_trials || !FarFromCacheRoof(e, o)) return "";
+  return fmt::format(
+      "that is far from what it needs: if the machine was busy when it was tuned, have it tuned "
+      "again while it is quiet (sparsectl prepare {} --retune)",
+      name);
 }
 
 std::string TablesText(const Explanation& e) {
@@ -288,8 +309,10 @@ std::string TriedText(const Explanation& e, const ExplainedOperation& o) {
 /// What other schedules gain: orders of the rows, or parts of them that fit the cache.
 std::string GainText(const std::string& name, const Explanation& e, const ExplainedOperation& o) {
   if (o.limit == "nothing" || IsTiny(e, o)) return "";
-  // No schedule helps what the cache's bytes do not bound.
-  if (o.limit == "cache" && o.cache_limit != "cache_bandwidth" && o.cache_limit != "uncertain") {
+  // No schedule helps what the cache's bytes do not bound; but a trial of a busy machine does not
+  // say what bounds it.
+  if (o.limit == "cache" && o.cache_limit != "cache_bandwidth" && o.cache_limit != "uncertain" &&
+      !FarFromCacheRoof(e, o)) {
     return "";
   }
   const bool serves = o.order == e.reordered_by;
@@ -433,7 +456,8 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
   for (const ExplainedOperation& o : e.operations) {
     text += Wrapped(fmt::format("{}: {}", Title(o), LimitText(e, o, assumed_cache)), "  ");
     for (const std::string& more :
-         {OrderText(o), GainText(name, e, o), MeasuredText(name, e, o, assumed_cache),
+         {FarText(name, e, o), OrderText(o), GainText(name, e, o),
+          MeasuredText(name, e, o, assumed_cache),
           o.busy_trials ? UnsureText(*o.busy_trials, name) : "", RecentText(name, o)}) {
       if (!more.empty()) text += Wrapped("  " + more, "    ");
     }

@@ -356,6 +356,30 @@ absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArgu
                   Counted(patterns->size(), "pattern"))};
 }
 
+/// "spmm K=64: breadth_first is 0.63x as fast as plain CSR": what became of the transform pipeline
+/// that was asked for, also where another one serves.
+std::string AskedText(const MatrixInfo& info, const PrepareArguments& arguments,
+                      const std::vector<ProblemClass>& expected) {
+  std::string text;
+  if (arguments.recipe.empty()) return text;
+  for (const Decision& decision : info.decisions) {
+    // The server writes parameters behind it that were left out.
+    const bool of_it =
+        decision.recipe == arguments.recipe || decision.recipe.starts_with(arguments.recipe + "(");
+    const bool of_class =
+        expected.empty() || std::ranges::any_of(expected, [&](const ProblemClass& c) {
+          return Text(c) == Text(decision.problem_class);
+        });
+    if (!of_it || !of_class) continue;
+    const std::string outcome = decision.tried
+                                    ? fmt::format("{} plain CSR's speed", Outcome(info, decision))
+                                    : fmt::format("not tried: {}", decision.reason);
+    text += fmt::format("asked for    {} for {}: {}\n", decision.recipe,
+                        Text(decision.problem_class), outcome);
+  }
+  return text;
+}
+
 absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments) {
   absl::StatusOr<std::vector<ProblemClass>> expected = ParseClasses(arguments.expect);
   if (!expected.ok()) return expected.status();
@@ -375,6 +399,9 @@ absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arg
       arguments.wait
           ? DescribeReady(client, arguments.name)
           : Report{ToJson(*info), fmt::format("{} is {}\n", info->name, Name(info->state))};
+  if (report.ok() && arguments.wait) {
+    report->text += AskedText(*info, arguments, options.expected);
+  }
   if (report.ok() && std::ranges::any_of(options.expected, &ProblemClass::allow_tf32)) {
     AddTf32Note(client, info->type, *report);
   }

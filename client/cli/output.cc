@@ -49,7 +49,7 @@ absl::Status Print(Report report, OutputFormat format) {
   if (report.written) return absl::OkStatus();
   if (report.listing.has_value()) {
     report.json.update(report.listing->ToJson());
-    report.text += report.listing->Text();
+    report.text += report.listing->Text() + report.below;
   }
   return WriteOut(ForPrograms(format) ? Formatted(report.json, format) : report.text);
 }

@@ -103,9 +103,10 @@ void AddRecord(CLI::App& app, Invocation& invocation) {
   record->add_option("--seconds", arguments->seconds, "For so long (default: until Ctrl-C)")
       ->check(CLI::Range(0.1, 30 * 86400.0));
   record->add_flag("--all", arguments->all, "Of all tenants; for operators");
-  record->add_option("--out", arguments->out, "The file to write (default: standard output)")
+  record->add_option("--out", arguments->out, "The file to write (default: -, standard output)")
       ->type_name("FILE");
   record->callback([&invocation, arguments] {
+    if (arguments->out == "-") arguments->out.clear();
     invocation.run = [arguments](const Client& client) { return Record(client, *arguments); };
   });
 }

@@ -157,8 +157,8 @@ absl::Status Listing::Sort(std::string_view by) {
         fmt::format("nothing is listed by \"{}\"; --sort takes {}", by, known));
   }
   const auto value = [&key](const Item& item) {
-    const auto found = item.object.find(key);
-    return found == item.object.end() ? Json() : *found;
+    const Json::json_pointer pointer("/" + key);
+    return item.object.contains(pointer) ? item.object.at(pointer) : Json();
   };
   std::ranges::stable_sort(items_, [&](const Item& a, const Item& b) {
     return descending ? Before(value(b), value(a)) : Before(value(a), value(b));
@@ -406,7 +406,8 @@ std::string ExitCodesText() {
          "refuses\n"
          "   4  there is no such matrix\n"
          "   5  no server answers\n"
-         "   6  conflict: the name is taken, the version is another, others use the device\n"
+         "   6  conflict: the name is taken, the version is another, others use the device,\n"
+         "      nothing can be durable\n"
          "   7  no room: memory, disk or a queue\n"
          "   8  not in time, or cancelled\n"
          "   9  stored data is damaged\n"

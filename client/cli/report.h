@@ -51,7 +51,7 @@ class Listing {
  public:
   struct Column {
     std::string title;
-    std::string key;    ///< of the objects' member that it is of
+    std::string key;    ///< of the objects' member that it is of; "a/b": of one in another
     bool wide = false;  ///< shown only where there is room for all (TextStyle::wide)
 
     /// The title as --sort takes it: "time-to-live".
@@ -97,6 +97,7 @@ struct Report {
   Json json;
   std::string text;                     ///< whole lines
   std::optional<Listing> listing = {};  ///< in the place of both, so that it can be sorted
+  std::string below = {};               ///< whole lines behind the listing
   std::string problems = {};            ///< whole lines, for standard error
   bool written = false;                 ///< the command wrote as it went: there is nothing more
   int exit_code = 0;

@@ -45,6 +45,19 @@ Json ToJson(const SlowRequest& slow) {
   return json;
 }
 
+std::vector<Listing::Column> RequestColumns() {
+  return {{"TOTAL", "timings_ms/total"},
+          {"OPERATION", "operation"},
+          {"NAME", "subject"},
+          {"PARAMETERS", "parameters"},
+          {"PLAN", "plan"},
+          {"TRANSPORT", "transport"},
+          {"CODE", "code"},
+          {"ENDED", "ended_unix_ms"},
+          {"TENANT", "tenant"},
+          {"REQUEST", "request_id"}};
+}
+
 /// "K=64 transpose".
 std::string Parameters(const SlowRequest& slow) {
   std::string text = slow.k > 0 ? fmt::format("K={}", slow.k) : "";
@@ -58,21 +71,20 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
   const auto slow = client.ListSlow(
       {.all = arguments.all, .limit = arguments.limit, .operation = arguments.operation});
   if (!slow.ok()) return slow.status();
-  Report report{{{"requests", Json::array()}}, ""};
-  Table table({"TOTAL", "OPERATION", "NAME", "PARAMETERS", "PLAN", "TRANSPORT", "CODE", "ENDED",
-               "TENANT", "REQUEST"},
-              {"TRANSPORT", "TENANT", "PLAN", "ENDED"});
+  Listing listing("requests", "no such requests in the last hour", RequestColumns());
+  listing.LeaveOut({"TRANSPORT", "TENANT", "PLAN", "ENDED"});
   std::string phases;
   for (const SlowRequest& request : *slow) {
-    report.json["requests"].push_back(ToJson(request));
-    table.Add({Milliseconds(request.timings.total), request.operation, request.subject,
-               Parameters(request), request.plan, request.transport, request.code,
-               Time(request.ended), request.tenant, request.request_id});
-    phases += fmt::format("{}  {}{}{}\n", request.request_id, Text(request.timings),
-                          request.plan.empty() ? "" : "; ", request.plan);
+    listing.Add(ToJson(request),
+                {Milliseconds(request.timings.total), request.operation, request.subject,
+                 Parameters(request), request.plan, request.transport, request.code,
+                 Time(request.ended), request.tenant, request.request_id});
+    phases += Wrapped(fmt::format("{}  {}{}{}", request.request_id, Text(request.timings),
+                                  request.plan.empty() ? "" : "; ", request.plan),
+                      "    ");
   }
-  report.text = table.empty() ? "no such requests in the last hour\n"
-                              : fmt::format("{}\nwhere the time went\n{}", table.Text(), phases);
+  Report report = Report::Of(std::move(listing));
+  if (!phases.empty()) report.below = "\nwhere the time went\n" + phases;
   return report;
 }
 
@@ -90,7 +102,9 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
   slow->add_option("--limit", arguments->limit, "How many at most, 1 to 100")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
+  invocation.columns[slow] = RequestColumns();
   slow->callback([&invocation, arguments] {
+    invocation.lists = true;
     invocation.run = [arguments](const Client& client) { return Slow(client, *arguments); };
   });
 }

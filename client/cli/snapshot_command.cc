@@ -277,10 +277,11 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
     invocation.run = [saved](const Client& client) { return Save(client, *saved); };
   });
 
-  CLI::App* verify = AddCommand(*snapshot, "verify",
-                                "Check every byte of a snapshot, and say what is in it; asks no "
-                                "server",
-                                {"snapshot verify backup.snapshot --list"});
+  CLI::App* verify = AddCommand(
+      *snapshot, "verify",
+      "Check every byte of a snapshot, and say what is in it; asks no "
+      "server",
+      {"snapshot save backup.snapshot --replace", "snapshot verify backup.snapshot --list"});
   auto verified = std::make_shared<VerifyArguments>();
   AddFile(verify, verified->path, "The snapshot; -: standard input");
   verify->add_flag("--list", verified->list, "List the matrices and buffers in it");
@@ -294,7 +295,8 @@ void AddSnapshot(CLI::App& app, Invocation& invocation) {
       *snapshot, "restore",
       "Make a data directory of a snapshot, from which a server of the same version or a newer one "
       "starts; asks no server",
-      {"snapshot restore backup.snapshot --data-dir=another"});
+      {"snapshot save backup.snapshot --replace",
+       "snapshot restore backup.snapshot --data-dir=another"});
   auto restored = std::make_shared<RestoreArguments>();
   AddFile(restore, restored->path, "The snapshot; -: standard input");
   restore->add_option("--data-dir", restored->data_dir, "The directory to make, or an empty one")

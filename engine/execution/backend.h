@@ -96,8 +96,8 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
 
   DeviceId id() const { return id_; }
-  /// What plans and measurements hold for: the device by name and driver, and the kernels of this
-  /// build.
+  /// What plans, measurements and calibrations hold for: the device by name and driver, or the
+  /// processor and the threads of a worker slot, and the kernels of this build.
   const std::string& model() const { return model_; }
   /// OK, or why it serves no more until a restart.
   virtual absl::Status status() const { return absl::OkStatus(); }
@@ -123,7 +123,7 @@ class Backend {
     const MutexLock lock(constants_mutex_);
     return calibration_;
   }
-  /// From now on; of this model, and of as many threads.
+  /// From now on; of this model.
   void Use(Calibration calibration);
   /// Where its kernels read and write.
   virtual MemorySource& memory(MemoryUse use) = 0;

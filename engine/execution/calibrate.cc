@@ -578,7 +578,6 @@ absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, De
   }
   Calibration calibration;
   calibration.model = backend.model();
-  calibration.threads = device.kind == DeviceKind::kCpu ? executor.options().threads_per_lane : 0;
   calibration.measured_unix_ns =
       std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   calibration.seconds = SecondsSince(begin);

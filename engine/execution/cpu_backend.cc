@@ -54,7 +54,9 @@ void MoveRows(std::span<const int64_t> order, const ConstDense& from, const Dens
 }  // namespace
 
 CpuBackend::CpuBackend(Budget& budget, int lanes, int threads_per_lane)
-    : Backend({}, fmt::format("{}, kernels {}", ProcessorName(), kKernelsVersion),
+    : Backend({},
+              fmt::format("{}, {} thread{}, kernels {}", ProcessorName(), threads_per_lane,
+                          threads_per_lane == 1 ? "" : "s", kKernelsVersion),
               threads_per_lane),
       budget_(budget),
       lanes_(std::max(1, lanes)),

@@ -117,6 +117,11 @@ Device::Device(int ordinal) : ordinal_(ordinal), name_(Name(id())), direct_bytes
 absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOptions& options) {
   const absl::StatusOr<cuda::DeviceInfo> info = cuda::ProbeDevice(ordinal);
   if (!info.ok()) return info.status();
+  if (options.memory_bytes > static_cast<int64_t>(info->total_bytes)) {
+    return absl::InvalidArgumentError(
+        fmt::format("its memory limit of {} bytes is more than the {} that it has",
+                    options.memory_bytes, info->total_bytes));
+  }
   const cuda::DeviceScope scope(ordinal);
   std::unique_ptr<Device> device(new Device(ordinal));
   device->info_ = *info;

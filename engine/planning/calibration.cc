@@ -71,11 +71,10 @@ absl::Status WriteText(FileSystem& files, const std::string& directory, std::str
 absl::StatusOr<Calibration> FromJson(const Json& json) {
   Calibration calibration;
   calibration.model = json.at("model").get<std::string>();
-  calibration.threads = json.at("threads").get<int>();
   calibration.measured_unix_ns = json.at("measured_unix_ns").get<int64_t>();
   calibration.seconds = json.at("seconds").get<double>();
   if (calibration.model.empty() || calibration.model.size() > kMostModelLength ||
-      calibration.threads < 0 || !std::isfinite(calibration.seconds)) {
+      !std::isfinite(calibration.seconds)) {
     return absl::InvalidArgumentError("a device in it is none");
   }
   const Json& constants = json.at("constants");
@@ -97,7 +96,6 @@ Json ToJson(const Calibration& calibration) {
     if (value > 0) constants[std::string(field.name)] = value;
   }
   return {{"model", calibration.model},
-          {"threads", calibration.threads},
           {"measured_unix_ns", calibration.measured_unix_ns},
           {"seconds", calibration.seconds},
           {"constants", std::move(constants)}};
@@ -182,7 +180,7 @@ absl::Status KeepCalibration(FileSystem& files, const std::string& directory,
     std::ranges::sort(*kept, std::greater<>(), &Calibration::measured_unix_ns);
     for (Calibration& other : *kept) {
       if (all.size() == kMostCalibrations) break;
-      if (other.model == calibration.model && other.threads == calibration.threads) continue;
+      if (other.model == calibration.model) continue;
       all.push_back(std::move(other));
     }
   }

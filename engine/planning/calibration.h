@@ -51,8 +51,7 @@ DeviceConstants WithDefaults(const DeviceConstants& measured, DeviceKind kind, i
 
 /// One device's, as it was measured.
 struct Calibration {
-  std::string model;  ///< Backend::model(): device, driver, version of the kernels
-  int threads = 0;    ///< of a CPU's worker slot; 0 of a GPU
+  std::string model;  ///< Backend::model()
   int64_t measured_unix_ns = 0;
   double seconds = 0;  ///< that it took
   DeviceConstants constants;
@@ -61,12 +60,11 @@ struct Calibration {
 /// OK, or which constant is none: INVALID_ARGUMENT.
 absl::Status CheckConstants(const DeviceConstants& constants);
 
-/// The calibrations of a data directory, the newest of each model and number of threads. Of a file
-/// that is not there: none. INVALID_ARGUMENT with a sentence for one that is damaged, or of another
-/// format.
+/// The calibrations of a data directory, the newest of each model. Of a file that is not there:
+/// none. INVALID_ARGUMENT with a sentence for one that is damaged, or of another format.
 absl::StatusOr<std::vector<Calibration>> ReadCalibrations(FileSystem& files,
                                                           const std::string& directory);
-/// Keeps one, durably, in the place of that of the same model and threads; of the others the newest
+/// Keeps one, durably, in the place of that of the same model; of the others the newest
 /// kMostCalibrations - 1. What cannot be read is replaced.
 absl::Status KeepCalibration(FileSystem& files, const std::string& directory,
                              const Calibration& calibration);

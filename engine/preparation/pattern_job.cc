@@ -456,13 +456,13 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     const double least = best * (more_memory ? kLeastSpeedup : 1);
     bool won = times->speedup() > least;
     if (won &&
-        (!times->WonForCertain() || IsOfBusyMachine(search, layout->recipe, kernel, *times))) {
+        (!times->WonMostTurns() || IsOfBusyMachine(search, layout->recipe, kernel, *times))) {
       // Once more: what the machine did besides may have had it win.
       times = search.trial->Against({layout, *values, kernel}, budget_ms);
       if (EndsJob(times.status())) return times.status();
       if (!times.ok()) continue;
       RecordMeasurement(search, layout->recipe, kernel, *times, build_seconds);
-      won = times->speedup() > least && times->WonForCertain();
+      won = times->speedup() > least && times->WonMostTurns();
       if (!won) {
         search.uncertain = fmt::format(
             "{} won at first, and was {} when it was timed once more, slower in {} of {} turns: "
@@ -779,11 +779,19 @@ std::string PatternJob::WhyPlain(const ClassSearch& search) const {
   if (!search.uncertain.empty()) return search.uncertain;
   const Measurement* best = nullptr;
   const auto speedup = [](const Measurement& m) { return m.baseline_ms / m.median_ms; };
+  const std::set<Asked>& asked = AskedFor(search.plain.problem_class);
+  const auto was_asked_for = [&](const Measurement& m) {
+    return std::ranges::find(asked, m.recipe, &Asked::recipe) != asked.end();
+  };
+  // Who asked for one wants to know of that one.
+  const auto better = [&](const Measurement& a, const Measurement& b) {
+    return std::pair(was_asked_for(a), speedup(a)) > std::pair(was_asked_for(b), speedup(b));
+  };
   const std::vector<Measurement> measurements = pattern_->trials().measurements();
   for (const Measurement& m : measurements) {
     const bool is_plain = m.recipe == kCsr && m.kernel == search.plain.kernel;
     if (m.problem_class != search.plain.problem_class || is_plain || m.median_ms <= 0) continue;
-    if (best == nullptr || speedup(m) > speedup(*best)) best = &m;
+    if (best == nullptr || better(m, *best)) best = &m;
   }
   if (best == nullptr) {
     // Often for one reason: there is too little of the matrix.
@@ -793,7 +801,8 @@ std::string PatternJob::WhyPlain(const ClassSearch& search) const {
                             });
     return one_reason ? search.decisions.front().reason : "no other was tried";
   }
-  return fmt::format("the next best, {}, was {}{}",
+  return fmt::format("the {}, {}, was {}{}",
+                     was_asked_for(*best) ? "one that was asked for" : "next best",
                      best->recipe == kCsr ? best->kernel : best->recipe,
                      IsFaster(speedup(*best)) ? "only " : "", Compared(speedup(*best)));
 }

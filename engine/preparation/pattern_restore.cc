@@ -172,7 +172,7 @@ absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparati
     for (Plan plan : plans) {
       const bool foreign = stored.foreign.contains(plan.problem_class);
       if (foreign) {
-        plan.reason += ", on another device, until it is tried on this one";
+        plan.reason += ", on another device or with other threads, until it is tried here";
         plan.provisional = true;
         lost.insert(plan.problem_class);
       }

@@ -412,7 +412,10 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
     }
     // Its last matrix may have been deleted before this call; Forget has then come already.
     if (modules_.catalog.MatricesOf(*pattern).empty()) return absl::OkStatus();
-    if (job.priority == Priority::kClient) {
+    // Of one under way the state is its own until it has ended.
+    const bool shows_running = running != running_.end() && !running->second->stop &&
+                               running->second->priority != Priority::kTrial;
+    if (job.priority == Priority::kClient && !shows_running) {
       pattern->progress().Update(
           [](PreparationStatus& status) { status.state = PreparationState::kQueued; });
     }

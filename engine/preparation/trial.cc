@@ -16,8 +16,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLeastTurns = 3;
 constexpr int kMostTurns = 21;
-/// A contender this much slower in its first turn will not win.
+/// A contender this much slower in each of its first two turns will not win.
 constexpr double kHopeless = 1.5;
+/// Nor one so much slower in its first turn, whatever the machine did besides.
+constexpr double kFarTooSlow = 5;
 
 double MillisecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -50,14 +52,19 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
                                      double budget_ms, std::vector<double>& all_baseline_ms) {
   const Clock::time_point begin = Clock::now();
   std::vector<double> baseline_ms, contender_ms;
+  const auto slower = [&](double times) {
+    for (size_t turn = 0; turn < contender_ms.size(); ++turn) {
+      // Short ones cost little to go on with.
+      if (baseline_ms[turn] <= 1 || contender_ms[turn] <= times * baseline_ms[turn]) return false;
+    }
+    return true;
+  };
   bool hopeless = false;
   while (static_cast<int>(baseline_ms.size()) < kMostTurns) {
     const int turns = static_cast<int>(baseline_ms.size());
-    if (turns >= 1 && contender && contender_ms[0] > kHopeless * baseline_ms[0] &&
-        baseline_ms[0] > 1) {
-      hopeless = true;
-      break;
-    }
+    hopeless =
+        contender && ((turns == 1 && slower(kFarTooSlow)) || (turns == 2 && slower(kHopeless)));
+    if (hopeless) break;
     if (turns >= kLeastTurns && MillisecondsSince(begin) > budget_ms) break;
     absl::StatusOr<double> ms = baseline();
     if (!ms.ok()) return ms.status();

@@ -33,13 +33,13 @@ struct TrialTimes {
   double baseline_median = 0;
   double median = 0;
   int runs = 0;           ///< of each
-  bool censored = false;  ///< the contender was hopeless: there was one turn
+  bool censored = false;  ///< the contender was hopeless: there were one or two turns
   int won = 0;            ///< turns in which the contender was the faster one
 
   double speedup() const { return median > 0 ? baseline_median / median : 0; }
   /// Faster in two turns of three: on a machine that others use, medians of few turns may differ by
   /// accident.
-  bool WonForCertain() const { return 3 * won >= 2 * runs; }
+  bool WonMostTurns() const { return 3 * won >= 2 * runs; }
 };
 
 double Median(std::vector<double> times);
@@ -47,8 +47,8 @@ double Median(std::vector<double> times);
 /// One run, in milliseconds.
 using TimedRun = std::function<absl::StatusOr<double>()>;
 /// Baseline and contender (null: none) turn by turn until `budget_ms` is spent, three turns at the
-/// least, one if the contender is hopeless. The baseline's times are appended to `all_baseline_ms`,
-/// too.
+/// least, one or two if the contender is hopeless. The baseline's times are appended to
+/// `all_baseline_ms`, too.
 absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& contender,
                                      double budget_ms, std::vector<double>& all_baseline_ms);
 
@@ -69,7 +69,7 @@ class Trial {
   void set_baseline(Contender baseline) { baseline_ = std::move(baseline); }
 
   /// Runs contender and baseline turn by turn, so that noise hits both: a warm-up each, then until
-  /// `budget_ms` is spent, three turns at the least (one, if it is hopeless). Errors: CANCELLED,
+  /// `budget_ms` is spent, three turns at the least (fewer, if it is hopeless). Errors: CANCELLED,
   /// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, or what the kernel said.
   absl::StatusOr<TrialTimes> Against(const Contender& contender, double budget_ms);
   /// The baseline alone. For a pattern that has no other candidate.

@@ -136,8 +136,8 @@ class Cluster {
   absl::Status CheckBuffer(const std::string& tenant, std::string_view buffer) const;
   /// What lies around a buffer of that shape in operands, if it is rows of an operand that are a
   /// shard's, and products are to multiply with them where they lie. May read the disk.
-  engine::Halo HaloOf(const std::string& tenant, std::string_view buffer,
-                      const engine::DenseShape& shape);
+  absl::StatusOr<engine::Halo> HaloOf(const std::string& tenant, std::string_view buffer,
+                                      const engine::DenseShape& shape);
   /// If `operand` names the rows of a buffer that are the shard `matrix`'s: makes it those rows of
   /// all of the buffer that are the shard's columns, in their order, and waits for those that come
   /// from other nodes. Where the buffer has room for these, they are asked for once for each of its

@@ -207,24 +207,38 @@ absl::StatusOr<std::shared_ptr<const ShardRows>> Cluster::RowsOfShard(const std:
   auto rows = std::make_shared<const ShardRows>(*std::move(read));
   // Without memory for it, it is read for each product.
   if (!charge.ok()) return rows;
-  const MutexLock lock(shard_rows_mutex_);
-  std::erase_if(shard_rows_, [](const auto& entry) { return entry.second.columns.expired(); });
-  shard_rows_[key] = {*columns, rows};
+  {
+    const MutexLock lock(shard_rows_mutex_);
+    std::erase_if(shard_rows_, [](const auto& entry) { return entry.second.columns.expired(); });
+    shard_rows_[key] = {*columns, rows};
+  }
+  // Who deletes the shard meanwhile may have looked for them before they were there.
+  const auto still = engine_.catalog().Find(tenant, key.second);
+  if (!still.ok() || *still != *columns) {
+    const MutexLock lock(shard_rows_mutex_);
+    const auto stale = shard_rows_.find(key);
+    if (stale != shard_rows_.end() && stale->second.rows == rows) shard_rows_.erase(stale);
+  }
   return rows;
 }
 
-engine::Halo Cluster::HaloOf(const std::string& tenant, std::string_view buffer,
-                             const engine::DenseShape& shape) {
+absl::StatusOr<engine::Halo> Cluster::HaloOf(const std::string& tenant, std::string_view buffer,
+                                             const engine::DenseShape& shape) {
   const std::optional<ShardBuffer> part = ParseShardBuffer(buffer);
-  if (!part.has_value()) return {};
+  if (!part.has_value()) return engine::Halo();
   const std::string whole = WholeOf({tenant, ToString(part->shard)});
   const std::optional<MatrixRecord> record = RecordOf({tenant, whole});
   const auto index = static_cast<size_t>(part->shard.index);
-  if (whole.empty() || !record.has_value() || index >= record->shards.size() ||
-      shape.rows != RowsOfPart(*record, index)) {
-    return {};
+  if (whole.empty() || !record.has_value()) {
+    return absl::UnavailableError(
+        fmt::format("the node {} has yet to hear of the matrix that {} is a shard of",
+                    options_.self.name, ToString(part->shard)));
+  }
+  if (index >= record->shards.size() || shape.rows != RowsOfPart(*record, index)) {
+    return engine::Halo();
   }
   const auto rows = RowsOfShard(tenant, *record, part->shard);
+  if (absl::IsUnavailable(rows.status())) return rows.status();
   // A product says what is wrong with them.
   return rows.ok() ? (*rows)->halo.value_or(engine::Halo()) : engine::Halo();
 }

@@ -119,6 +119,7 @@ json ProgressJson(const engine::PreparationStatus& status, const Viewer& viewer)
 }
 
 /// Where the time of its last products went, on average; null where there was none.
+/// `matrix`: its name for who looks.
 json TimeJson(const MatrixUse& use, std::string_view matrix) {
   const TimeSpent& time = use.time;
   if (time.requests <= 0) return nullptr;
@@ -129,11 +130,9 @@ json TimeJson(const MatrixUse& use, std::string_view matrix) {
       phases[std::string(Name(static_cast<Phase>(phase)))] = seconds / time.requests;
     }
   }
-  return {{"products", use.products.size()},
-          {"seconds", time.seconds / time.requests},
-          {"phases", std::move(phases)},
-          {"transport", TransportOf(time)},
-          {"finding", Finding(time, matrix)}};
+  return {{"products", use.products.size()},  {"seconds", time.seconds / time.requests},
+          {"phases", std::move(phases)},      {"transport", TransportOf(time)},
+          {"finding", Finding(time, matrix)}, {"reference", matrix}};
 }
 
 /// Seconds since the epoch; null if it is none.
@@ -351,8 +350,11 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   const engine::Matrix& matrix = **found;
   const engine::Pattern& pattern = *matrix.pattern();
   const engine::Executor& executor = tables.sources.engine.executor();
-  json answer =
-      RowJson(MakeMatrixRow(matrix, tables.sources.engine, tables.sources.telemetry.live()));
+  MatrixRow row = MakeMatrixRow(matrix, tables.sources.engine, tables.sources.telemetry.live());
+  if (tables.sources.shard_of != nullptr) {
+    row.shard = tables.sources.shard_of({matrix.tenant(), matrix.name()}).value_or("");
+  }
+  json answer = RowJson(row);
   answer["pattern"] = pattern.hash();
   answer["csr_bytes"] =
       (pattern.rows() + 1) * 8 +

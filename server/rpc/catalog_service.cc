@@ -65,7 +65,7 @@ class CatalogService final : public Service {
     return Answer<v1::GetMatrixRequest, v1::MatrixInfo>(
         Op::kGet, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::MatrixInfo& reply) {
-          const auto matrix = FindMatrix(service_, caller.tenant, request.name());
+          const auto matrix = FindToLookAt(service_, caller.tenant, caller.role, request.name());
           // Features are what a node has measured of a matrix that it has.
           if (IsInShards(matrix.status()) && !request.features()) {
             return GetSharded(request.name(), caller, reply);

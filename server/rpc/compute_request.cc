@@ -185,6 +185,7 @@ grpc::ByteBuffer ComputeRequest::EncodeEnd(const engine::CallEnd& end) {
   // All that came before has been written: a stream has one write outstanding, and it waited for
   // those of carriers.
   if (first_data_.has_value()) record_[Phase::kSend] = NanosecondsSince(*first_data_);
+  record_.batch = end.batch;
   record_.total_ns = NanosecondsSince(record_.begun);
   // What no phase has: before the call was handed to the engine, or a thread was there for it.
   const uint64_t known =

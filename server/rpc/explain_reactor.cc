@@ -143,9 +143,10 @@ void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
 class ExplainReactor final : public UnaryReactor {
  public:
   ExplainReactor(const ServiceContext& service, grpc::CallbackServerContext& context, Caller caller,
-                 const v1::ExplainRequest& request, grpc::ByteBuffer& response,
+                 Role role, const v1::ExplainRequest& request, grpc::ByteBuffer& response,
                  std::atomic<int>& under_way)
       : UnaryReactor(Op::kExplain, service, context, std::move(caller), request.name(), response),
+        role_(role),
         under_way_(under_way),
         counted_(++under_way_ <= kMostAtOnce) {}
 
@@ -169,11 +170,12 @@ class ExplainReactor final : public UnaryReactor {
     }
     absl::StatusOr<engine::ExplainOptions> options = ToOptions(request);
     if (!options.ok()) return options.status();
-    const auto matrix = FindMatrix(service(), tenant(), request.name());
+    const auto matrix = FindToLookAt(service(), tenant(), role_, request.name());
     if (!matrix.ok()) return matrix.status();
     // Who uses another's matrix is not told what others do with it.
-    const bool owned = (*matrix)->tenant() == tenant();
-    if (owned) use_ = service().telemetry.live().UseOf(tenant(), (*matrix)->name());
+    if ((*matrix)->tenant() == tenant() || role_ == Role::kOperator) {
+      use_ = service().telemetry.live().UseOf((*matrix)->tenant(), (*matrix)->name());
+    }
     if (request.k() == 0 && use_.k > 0) options->k = std::min(use_.k, kMostColumns);
     return service().workers.Run(tenant(), [this, options = *options, matrix = *matrix] {
       Conclude(Explain(*matrix, options));
@@ -191,7 +193,8 @@ class ExplainReactor final : public UnaryReactor {
     if (!explanation.ok()) return explanation.status();
     Fill(*explanation, reply_);
     if (use_.products.empty()) return absl::OkStatus();
-    Fill(use_, matrix.name(), *reply_.mutable_requests());
+    Fill(use_, engine::ReferenceFor(tenant(), {matrix.tenant(), matrix.name()}),
+         *reply_.mutable_requests());
     for (size_t i = 0; i < explanation->operations.size(); ++i) {
       const engine::ExplainedOperation& operation = explanation->operations[i];
       if (operation.operation != Operation::kSpmm) continue;
@@ -207,7 +210,8 @@ class ExplainReactor final : public UnaryReactor {
     End(std::move(status), reply_);
   }
 
-  MatrixUse use_;  ///< nothing of another tenant's
+  const Role role_;
+  MatrixUse use_;  ///< nothing of another tenant's, but for operators
   v1::ExplainReply reply_;
   std::atomic<int>& under_way_;  ///< explanations
   const bool counted_;           ///< one of those that may run
@@ -225,8 +229,9 @@ grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   v1::ExplainRequest request;
   absl::Status status = wire::ParseRequest(bytes, request);
+  const Role role = caller->role;
   auto* const call =
-      new ExplainReactor(service, *context, *std::move(caller), request, response, under_way);
+      new ExplainReactor(service, *context, *std::move(caller), role, request, response, under_way);
   call->Start(std::move(status), request);
   return call;
 }

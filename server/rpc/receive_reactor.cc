@@ -51,12 +51,20 @@ struct Put {
     return service.engine.dense().BeginPut(*std::move(header));
   }
 
+  static std::string Parameters(const v1::PutBufferHeader& header) {
+    return fmt::format("{}x{} {}{}", header.shape().rows(), header.shape().cols(),
+                       Name(*ToElementType("type", header.shape().type())),
+                       header.zeros() ? " zeros" : "");
+  }
+
   static absl::StatusOr<grpc::ByteBuffer> Finish(const ServiceContext& service, Target& put,
                                                  const std::atomic<bool>& cancelled) {
     engine::Halo halo;
     if (service.cluster != nullptr) {
       const engine::PutHeader& header = put.header();
-      halo = service.cluster->HaloOf(header.tenant, header.name, header.shape);
+      const auto known = service.cluster->HaloOf(header.tenant, header.name, header.shape);
+      if (!known.ok()) return known.status();
+      halo = *known;
     }
     const absl::StatusOr<engine::HeldDenseLease> held = put.Finish(&cancelled, halo);
     if (!held.ok()) return held.status();
@@ -210,6 +218,9 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
     auto target = Method::Begin(service_, record_.tenant, message.header());
     if (!target.ok()) return target.status();
     target_ = *std::move(target);
+    if constexpr (requires { Method::Parameters(message.header()); }) {
+      record_.parameters = Method::Parameters(message.header());
+    }
     return hold_.share().Check(fmt::format("the {}", Method::kName),
                                static_cast<int64_t>(target_->announced()));
   }
@@ -230,7 +241,9 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
   /// On a worker.
   void Publish() {
     if (context_.IsCancelled()) return Conclude(BrokenOff());
+    const StageRecord::Clock::time_point begun = StageRecord::Clock::now();
     absl::StatusOr<grpc::ByteBuffer> reply = Method::Finish(service_, *target_, cancelled_);
+    record_[Phase::kSetup] = NanosecondsSince(begun);
     if (reply.ok()) response_ = *std::move(reply);
     Conclude(reply.status());
   }

@@ -105,6 +105,18 @@ absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
   return service.engine.catalog().Find(tenant, reference, right);
 }
 
+absl::StatusOr<engine::MatrixLease> FindToLookAt(const ServiceContext& service,
+                                                 const std::string& tenant, Role role,
+                                                 std::string_view reference) {
+  absl::StatusOr<engine::MatrixLease> found = FindMatrix(service, tenant, reference);
+  if (role != Role::kOperator || !absl::IsNotFound(found.status())) return found;
+  const engine::NameKey key = engine::Named(tenant, reference);
+  if (engine::MatrixLease anybodys = service.engine.catalog().Look(key.first, key.second)) {
+    return anybodys;
+  }
+  return found;
+}
+
 absl::Status RoutedBuffer(const ServiceContext& service, const std::string& tenant,
                           std::string_view buffer) {
   if (service.cluster == nullptr) return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "server/cluster/cluster.h"
 #include "server/rpc/compute_message.h"
 #include "server/rpc/service.h"
+#include "server/security/caller.h"
 #include "sparsed/v1/catalog.pb.h"
 
 namespace sparsed::server {
@@ -22,6 +23,10 @@ absl::Status Routed(const ServiceContext& service, std::string_view tenant,
 absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
                                                std::string_view tenant, std::string_view reference,
                                                engine::Right right = engine::Right::kRead);
+/// Likewise, to look at: operators find all tenants' that are here, as on the status page.
+absl::StatusOr<engine::MatrixLease> FindToLookAt(const ServiceContext& service,
+                                                 const std::string& tenant, Role role,
+                                                 std::string_view reference);
 /// OK, or Cluster::RouteBuffer's errors.
 absl::Status RoutedBuffer(const ServiceContext& service, const std::string& tenant,
                           std::string_view buffer);

@@ -146,6 +146,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   void Store() {
     if (context_.IsCancelled()) return Conclude(absl::CancelledError("the upload broke off"));
     const engine::NameKey key(record_.tenant, record_.subject);
+    const StageRecord::Clock::time_point begun = StageRecord::Clock::now();
     const absl::StatusOr<engine::MatrixLease> matrix =
         Changed(service_, key, [&]() -> absl::StatusOr<engine::MatrixLease> {
           if (!replaces_ && IsKnown(key)) return engine::NameIsTaken(key.second);
@@ -153,6 +154,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
           if (made.ok()) service_.live_streams.MatrixChanged(key.first, key.second);
           return made;
         });
+    record_[Phase::kSetup] = NanosecondsSince(begun);
     if (!matrix.ok()) return Conclude(matrix.status());
     v1::UploadReply reply;
     *reply.mutable_matrix() = ToMatrixInfo(**matrix, record_.tenant, service_.engine.executor());

@@ -51,7 +51,7 @@ std::string_view LiveOpName(int live_op) {
 double MatrixUse::SpmmKernelSeconds(int64_t columns, std::string_view plan) const {
   std::vector<double> seconds;
   for (const Product& product : products) {
-    if (product.op == Op::kSpmm && !product.transposed && product.k == columns &&
+    if (product.op == Op::kSpmm && !product.transposed && !product.joined && product.k == columns &&
         product.plan == plan) {
       seconds.push_back(product.time[Phase::kKernel]);
     }
@@ -117,6 +117,7 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
   use.last.push_back({.op = record.op,
                       .transposed = record.transposed,
                       .k = record.k,
+                      .joined = record.batch > 1,
                       .plan = record.plan,
                       .time = {}});
   use.last.back().time.Add(record);

@@ -87,6 +87,7 @@ struct StageRecord {
   std::string subject;      ///< the matrix or buffer that it is about; for log and status page only
   std::string plan;         ///< of a product: "<recipe> / <kernel>"
   int64_t k = 0;            ///< columns of the dense operand; 0: it has none
+  int64_t batch = 1;        ///< requests that ran as one with it, itself counted
   bool transposed = false;  ///< SpMM with the transposed matrix
   /// What else tells it from others of its operation: "transpose beta=1", "right=T", "7 steps".
   std::string parameters;

@@ -33,8 +33,8 @@ std::string Remedy(Part part, std::string_view transport, std::string_view matri
     case Part::kWire:
       if (transport == "held" && matrix.starts_with(kShards)) {
         return "The server keeps them already: it receives the rows that other nodes have of the "
-               "operand and this shard's columns name; an upload with --partition=metis has shards "
-               "that name fewer of them";
+               "operand and this shard's columns name; one that was uploaded with "
+               "--partition=metis names fewer of them";
       }
       if (transport == "held") {
         return "The server keeps them already: what is left is the message itself, and a caller "

@@ -9,11 +9,13 @@ metrics that exist, and docs/metrics.md lists exactly the metrics that the serve
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -40,10 +42,6 @@ GRAFANA_VARIABLES = {"$__rate_interval": "20s", "$__range": "5m", "$instance": "
 
 
 # What has no number here, and why.
-WITHOUT_DATA = {
-    "Share of hard limits": "limits are an access file's",
-    "Refusals for quotas": "nobody has a quota",
-}
 WITHOUT_GPU = {title: "there is no GPU" for title in
                ("Copies between host and GPU", "Phase: to_device", "Phase: from_device")}
 
@@ -109,6 +107,7 @@ class Traffic(threading.Thread):
             self.call("upload", graph, "--name=s", "--wait")
             self.call("list")
             self.call("buffers", "put", "b", operand)
+            self.call("buffers", "put", "beyond", operand, status=7)
             for _ in range(3):
                 self.call("spmm", "s", f"--operand={operand}", f"--out={out}")
                 self.call("sddmm", "s", f"--left={operand}", f"--right={operand}", f"--out={out}")
@@ -177,7 +176,7 @@ def watch(prometheus, metrics_url, traffic):
     """Problems that are left when everything has data, or time is up."""
     queries, answers = list(dashboard_queries()), Queries(prometheus)
     has_gpu = re.search(r'^sparsed_device_up{device="cuda:\d+"} 1$', get(metrics_url), re.M)
-    without = WITHOUT_DATA if has_gpu else WITHOUT_DATA | WITHOUT_GPU
+    without = {} if has_gpu else WITHOUT_GPU
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         time.sleep(1)
@@ -206,6 +205,18 @@ def make_certificate(folder):
     return [f"--tls-certificate={certificate}", f"--tls-key={key}"]
 
 
+def make_access_file(folder):
+    """An operator, whom clients are by the environment, with a quota of one buffer."""
+    token, path = secrets.token_hex(32), folder / "access.yaml"
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    path.write_text(
+        f"tokens:\n  - {{name: traffic, sha256: {digest}, tenant: jobs, role: operator}}\n"
+        "tenants:\n  jobs: {quotas: {buffers: 1}}\n")
+    path.chmod(0o600)
+    os.environ["SPARSED_TOKEN"] = token
+    return f"--access-file={path}"
+
+
 def main(sparsed, sparsectl):
     if not shutil.which("prometheus"):
         print("prometheus is not installed")
@@ -217,7 +228,8 @@ def main(sparsed, sparsectl):
             sparsed, folder / "sparsed.log", f"--data-dir={folder / 'data'}", "--buffer-memory=1GiB",
             f"--models={ROOT / 'tests/data/model'}",
             # Nobody is there: spans are dropped.
-            f"--otlp-endpoint=http://127.0.0.1:{reserved_port()}", *make_certificate(folder)))
+            f"--otlp-endpoint=http://127.0.0.1:{reserved_port()}", *make_certificate(folder),
+            make_access_file(folder)))
         web = f"127.0.0.1:{reserved_port()}"
         metrics_url, prometheus = f"{server.page}/metrics", f"http://{web}"
 

@@ -11,6 +11,7 @@ products move is counted there, and written to FILE as a JSON object a line.
 import argparse
 import array
 import bisect
+import contextlib
 import json
 import os
 import pathlib
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 
 from cluster_test import DEVICES, Cluster, Etcd, say, wait_for
@@ -314,6 +317,12 @@ def people_see_shards(cluster, uploaded):
         return seen == {name: f"shard {number} of g" for name, number in shards.items()}
 
     wait_for("the page's shards", all_there)
+    for node in cluster.nodes.values():
+        for name, number in shards.items():
+            query = urllib.parse.urlencode({"tenant": "default", "name": name})
+            with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(
+                    f"http://{node.metrics}/api/matrix?{query}", timeout=10) as page:
+                assert json.load(page)["shard"] == f"shard {number} of g", name
     listed = cluster.run("a", "list")["matrices"]
     g = next(one for one in listed if one["name"] == "g")
     assert g["csr_bytes"] > 8 * g["rows"] + 8 * g["nnz"], g

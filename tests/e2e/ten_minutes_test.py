@@ -116,14 +116,17 @@ class Journey:
         if not holds:
             self.problems.append(" ".join(str(word) for word in what))
 
+    def as_own(self, text):
+        """With addresses and files of this test's own."""
+        return re.sub("|".join(map(re.escape, self.replaced)), lambda found: self.replaced[found[0]], text)
+
     def run(self, parts, with_prometheus):
         script = docs_test.PRELUDE
-        blocks = commands_for(parts, ROOT, self.programs)
+        blocks = commands_for([(self.as_own(text), shown) for text, shown in parts], ROOT, self.programs)
         if not with_prometheus:
             blocks = [block for block in blocks if "prometheus --config.file" not in block]
         for number, block in enumerate(blocks):
             block = docs_test.as_functions(block)
-            block = re.sub("|".join(map(re.escape, self.replaced)), lambda found: self.replaced[found[0]], block)
             script += f"block={number}\nexec >'{self.folder}/said.{number}' 2>&1\n{block}\n"
         # Left running until it was looked at.
         script += f"touch '{self.folder}/done'\nsleep 600\n"

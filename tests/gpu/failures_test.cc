@@ -583,6 +583,17 @@ TEST_F(FailuresTest, PiecesThatWaitOnTheHostAreCounted) {
   ExpectNear(result->Elements<float>(), Expected());
 }
 
+TEST_F(FailuresTest, MoreMemoryThanACardHasIsNoLimit) {
+  EngineOptions options;
+  options.gpu = DeviceOptions{.memory_bytes = int64_t{1} << 50};
+  options.gpu_required = false;
+  const absl::Status opened = Engine::Open(options, observer_).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(opened)) << opened;
+  EXPECT_TRUE(opened.message().find("its memory limit of 1125899906842624 bytes is more than") !=
+              opened.message().npos)
+      << opened;
+}
+
 TEST_F(FailuresTest, ALostCardTakesOnlyItsOwnRequests) {
   EngineOptions options;
   options.gpu_ordinals = {0, 1};

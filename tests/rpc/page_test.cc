@@ -528,9 +528,11 @@ TEST(LiveRequests, LastProductsSayWhereTheTimeGoes) {
 
 TEST(LiveRequests, KernelsOfOneProblemAndPlanAreToldApart) {
   server::LiveRequests live;
-  const auto end = [&live](double kernel_ms, int64_t k, const std::string& plan, bool transposed) {
+  const auto end = [&live](double kernel_ms, int64_t k, const std::string& plan, bool transposed,
+                           int64_t batch = 1) {
     server::StageRecord record = RecordOf("t", "web", 1);
     record.k = k;
+    record.batch = batch;
     record.plan = plan;
     record.transposed = transposed;
     record[server::Phase::kKernel] = static_cast<uint64_t>(1e6 * kernel_ms);
@@ -540,11 +542,14 @@ TEST(LiveRequests, KernelsOfOneProblemAndPlanAreToldApart) {
   end(50, 64, "csr / a", false);
   end(60, 32, "csr / b", false);
   end(70, 32, "csr / a", true);
+  end(80, 32, "csr / a", false, 8);
+  end(80, 16, "csr / a", false, 2);
   const server::MatrixUse use = live.UseOf("t", "web");
   EXPECT_NEAR(use.SpmmKernelSeconds(32, "csr / a"), 3e-3, 1e-9) << "the median";
   EXPECT_NEAR(use.SpmmKernelSeconds(64, "csr / a"), 50e-3, 1e-9);
   EXPECT_NEAR(use.SpmmKernelSeconds(32, "csr / b"), 60e-3, 1e-9);
   EXPECT_EQ(use.SpmmKernelSeconds(128, "csr / a"), 0);
+  EXPECT_EQ(use.SpmmKernelSeconds(16, "csr / a"), 0) << "the kernel's time was of two";
 }
 
 TEST(LiveRequests, WhatAProductIsKeptAsReplacesWhatWasThere) {

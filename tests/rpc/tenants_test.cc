@@ -370,6 +370,39 @@ TEST_F(TenantsTest, FewMayWatchRequestsAtOnce) {
   }));
 }
 
+TEST_F(TenantsTest, OperatorsLookAtAllTenantsMatrices) {
+  Start("", [](server::Config& config) { config.preparation_workers = 1; });
+  ASSERT_TRUE(Put("one", "a").ok());
+  ASSERT_NO_FATAL_FAILURE(PrepareAndMultiply("one", "a"));
+  v1::ExplainReply explained;
+  const auto explain = [&](const std::string& token, const std::string& name) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ExplainRequest request;
+    request.set_name(name);
+    return server().catalog().Explain(&context, request, &explained).error_code();
+  };
+  v1::MatrixInfo info;
+  ASSERT_TRUE(Get("ops", "one~a", &info).ok());
+  EXPECT_EQ(info.name(), "one~a");
+  EXPECT_EQ(explain("ops", "one~a"), Code::OK);
+  EXPECT_EQ(explained.requests().requests(), 1) << "where the time of the owner's requests went";
+  EXPECT_EQ(Get("ops", "a").error_code(), Code::NOT_FOUND);
+  EXPECT_EQ(explain("ops", "one~b"), Code::NOT_FOUND);
+  for (const char* other : {"two", "looks"}) {
+    const std::string name = std::string(other) == "two" ? "one~a" : "two~a";
+    EXPECT_EQ(Get(other, name).error_code(), Code::NOT_FOUND);
+    EXPECT_EQ(explain(other, name), Code::NOT_FOUND);
+  }
+  // To look at, and no more.
+  grpc::ClientContext context;
+  Show(context, "ops");
+  v1::PrepareRequest prepare;
+  prepare.set_name("one~a");
+  v1::PrepareReply reply;
+  EXPECT_EQ(server().catalog().Prepare(&context, prepare, &reply).error_code(), Code::NOT_FOUND);
+}
+
 TEST_F(TenantsTest, HowPlansAreUsedIsNotToldWhereOthersUseThem) {
   Start("", [](server::Config& config) {
     config.share_patterns = true;

@@ -23,7 +23,7 @@ from selector import data, judge, learn, model, pack, policy, training
 
 BAD_INPUT = 3
 H100 = "NVIDIA H100 80GB HBM3, driver 13.0, kernels 2"
-XEON = "Intel(R) Xeon(R) Processor, kernels 2"
+XEON = "Intel(R) Xeon(R) Processor, 2 threads, kernels 2"
 PANELS = ("row_panels(force,rows=8)", "cuda.row_panels.mma")
 GROUPED = ("group_rows(size=8)", "cuda.csr.split_rows")
 DEFAULT = ("csr", "cuda.csr.split_rows")

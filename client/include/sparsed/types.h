@@ -214,7 +214,7 @@ struct Measurement {
   ValueType type = ValueType::kF32;
   std::string model;  ///< of the processor or the card that it was timed on; empty if not known
   std::string roof;   ///< "memory", "cache", or empty: what bounds it
-  /// Stopped after its first turn, being hopelessly slow: the median is that of one run.
+  /// Stopped early, being hopelessly slow: the median is that of one or two runs.
   bool censored = false;
   std::string right_pattern_hash{};  ///< of a sparse product
   bool transpose_left = false, transpose_right = false;

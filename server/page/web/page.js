@@ -799,9 +799,10 @@ function matrix(parameters) {
       await candidates.refresh();
       replace(head.lastChild, state(row.state));
       time.hidden = !row.time;
-      if (row.time) replace(time, timeCard(row.time, row.name));
+      if (row.time) replace(time, timeCard(row.time));
       const features = row.features;
       replace(known.lastChild, facts([
+        ...(row.shard ? [['Part', row.shard]] : []),
         ['Owner', row.tenant], ['Rows × columns',
             `${whole.format(row.rows)} × ${whole.format(row.cols)}`],
         ['Nonzeros', whole.format(row.nnz)],
@@ -864,13 +865,13 @@ function orderNote(row, layout, plans) {
 }
 
 /** Where the time of a matrix's products goes. */
-function timeCard(time, name) {
+function timeCard(time) {
   return card('Where the time goes', h('p', {}, `${
     time.products < 2 ? 'The last product took' : time.products < 4 ?
       `The last ${time.products} products took on average` :
       `Of the last ${time.products} products those in the middle took`} ${
     seconds(time.seconds)}${time.transport ? ` (transport: ${time.transport})` : ''}. `,
-    time.finding, ' What limits the kernel: ', h('code', {}, `sparsectl explain ${name}`)),
+    time.finding, ' What limits the kernel: ', h('code', {}, `sparsectl explain ${time.reference}`)),
     phases(time, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
       time.phases[phase] ? seconds(time.phases[phase]) : NONE])));
 }
@@ -917,8 +918,13 @@ function preparations() {
 const PHASES = ['queue', 'receive', 'setup', 'to_device', 'kernel', 'from_device', 'send'];
 const phaseLegend = () => legend(PHASES.map((phase) => [phase.replace('_', ' ')]));
 const partsOf = (row) => PHASES.map((phase) => [phase, row.phases[phase] || 0]);
-const phaseText = (row) => partsOf(row).filter(([, value]) => value > 0)
-  .map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
+function phaseText(row) {
+  const parts = partsOf(row).filter(([, value]) => value > 0);
+  const rest = row.seconds - parts.reduce((all, [, value]) => all + value, 0);
+  // As sparsectl says it.
+  if (parts.length > 0 && rest > 0.1 * row.seconds) parts.push(['other', rest]);
+  return parts.map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
+}
 function phases(row, small = true) {
   const parts = partsOf(row), text = phaseText(row);
   if (!text) return NONE;

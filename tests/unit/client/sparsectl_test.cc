@@ -88,6 +88,12 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put W W.npy --owner=train-17 --time-to-live=90m", 0,
              "put W: 20 x 4 f32, time to live 1 h 30 min\n");
   ExpectSays("buffers put V W.npy --type=f64", 0, "put V: 20 x 4 f64, time to live 1 d\n");
+  ExpectSays("slow --op=put_buffer --sort=-name", 0, "20x4 f32");
+  const Said slow = Run("slow --op=put_buffer --sort=-name");
+  EXPECT_LT(slow.text.find("20x4 f32"), slow.text.find("20x4 f64")) << slow.text;
+  EXPECT_LT(slow.text.find("20x4 f64"), slow.text.find("where the time went")) << slow.text;
+  EXPECT_THAT(slow.text, HasSubstr("setup "));
+  ExpectSays("slow --sort=size", 2, "--sort takes total, operation, name");
   for (const char* over : {"--over-gpus=columns", "--over-gpus=rows", "--columns-over-gpus"}) {
     ExpectSays(fmt::format("buffers put P W.npy {}", over), 0,
                "put P: 20 x 4 f32, time to live 1 d\n");
@@ -464,6 +470,10 @@ TEST_F(Sparsectl, WhatCannotBeIsSaidBeforeAServerIsAsked) {
   ExpectSays(none + "calibrate --device=gpu", 2, "\"gpu\" is none of cpu, cuda");
   ExpectSays(none + "download g --out=-", 2,
              "a matrix is written to a file, not to standard output");
+  for (const char* command :
+       {"spmm g --operand=B.npy", "sddmm g --left=A.npy --right=B.npy", "buffers get b"}) {
+    ExpectSays(none + command + " --out=-", 2, "it is written to a file, not to standard output");
+  }
   ExpectSays(none + "download g --out=/dev/null", 2, "/dev/null exists and is not a plain file");
   ExpectSays(none + "download g --out=g.bin", 2, "g.bin must end in .mtx");
   ExpectSays("generate matrix 9x9 --out=s.graph", 2, "a METIS graph is symmetric");

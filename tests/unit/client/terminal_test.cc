@@ -484,7 +484,14 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
       testing::AllOf(HasSubstr("which need 1000.0000 ms of the 9000.0000 ms that its plan took "
                                "when it was tuned; the rest is reads"),
                      HasSubstr("csr.row_balanced on csr: 0.1 GFLOP/s\n"),
-                     testing::Not(HasSubstr("short rows")), testing::Not(HasSubstr("wider"))));
+                     testing::Not(HasSubstr("short rows")), testing::Not(HasSubstr("wider")),
+                     HasSubstr("that is far from what it needs: if the machine was busy"),
+                     HasSubstr("a reordering gains at most")));
+  o.measured_ms = 3900;
+  EXPECT_THAT(ExplanationText("m", e, false),
+              testing::AllOf(HasSubstr("the rest is reads"), testing::Not(HasSubstr("far from")),
+                             testing::Not(HasSubstr("a reordering gains at most"))));
+  o.measured_ms = 9000;
   o.k = 8;
   o.served.largest_row = 10 / (o.served.flops / 16);
   EXPECT_THAT(ExplanationText("m", e, false),

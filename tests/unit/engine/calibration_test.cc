@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/notification.h"
 #include "engine/engine.h"
 #include "engine/execution/backend.h"
@@ -29,10 +30,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Calibration Of(const std::string& model, int threads, double launch_seconds, int64_t when) {
+Calibration Of(const std::string& model, double launch_seconds, int64_t when) {
   Calibration calibration;
   calibration.model = model;
-  calibration.threads = threads;
   calibration.measured_unix_ns = when;
   calibration.seconds = 0.5;
   calibration.constants.launch_seconds = launch_seconds;
@@ -50,14 +50,14 @@ void Write(const std::string& directory, const std::string& text) {
   std::ofstream(fmt::format("{}/{}", directory, kCalibrationFile)) << text;
 }
 
-TEST(Calibrations, AreKeptByModelAndThreads) {
+TEST(Calibrations, AreKeptByModel) {
   TemporaryDirectory directory;
   FileSystem& files = PosixFileSystem();
   EXPECT_THAT(Read(directory.path()), IsEmpty());
-  ASSERT_TRUE(KeepCalibration(files, directory.path(), Of("H100", 0, 5e-6, 1)).ok());
-  ASSERT_TRUE(KeepCalibration(files, directory.path(), Of("EPYC", 2, 1e-6, 2)).ok());
-  ASSERT_TRUE(KeepCalibration(files, directory.path(), Of("EPYC", 4, 2e-6, 3)).ok());
-  ASSERT_TRUE(KeepCalibration(files, directory.path(), Of("H100", 0, 6e-6, 4)).ok());
+  ASSERT_TRUE(KeepCalibration(files, directory.path(), Of("H100", 5e-6, 1)).ok());
+  ASSERT_TRUE(KeepCalibration(files, directory.path(), Of("EPYC, 2 threads", 1e-6, 2)).ok());
+  ASSERT_TRUE(KeepCalibration(files, directory.path(), Of("EPYC, 4 threads", 2e-6, 3)).ok());
+  ASSERT_TRUE(KeepCalibration(files, directory.path(), Of("H100", 6e-6, 4)).ok());
   const std::vector<Calibration> all = Read(directory.path());
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0].model, "H100");
@@ -66,14 +66,14 @@ TEST(Calibrations, AreKeptByModelAndThreads) {
   EXPECT_EQ(all[0].constants.link_bytes_per_second, 0) << "not measured";
   EXPECT_EQ(all[0].measured_unix_ns, 4);
   EXPECT_EQ(all[0].seconds, 0.5);
-  EXPECT_EQ(all[1].threads, 4);
-  EXPECT_EQ(all[2].threads, 2);
+  EXPECT_EQ(all[1].model, "EPYC, 4 threads");
+  EXPECT_EQ(all[2].model, "EPYC, 2 threads");
 }
 
 TEST(Calibrations, AreBounded) {
   TemporaryDirectory directory;
   for (int i = 0; i < 20; ++i) {
-    const Calibration one = Of(fmt::format("card {}", i), 0, 5e-6, i);
+    const Calibration one = Of(fmt::format("card {}", i), 5e-6, i);
     ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), one).ok());
   }
   const std::vector<Calibration> all = Read(directory.path());
@@ -84,8 +84,7 @@ TEST(Calibrations, AreBounded) {
 
 TEST(Calibrations, DamageIsASentenceAndIsReplaced) {
   TemporaryDirectory directory;
-  const std::string entry =
-      R"({"model":"H100","threads":0,"measured_unix_ns":1,"seconds":1,"constants":{)";
+  const std::string entry = R"({"model":"H100","measured_unix_ns":1,"seconds":1,"constants":{)";
   const auto file = [](const std::string& entries) {
     return fmt::format(R"({{"format":1,"calibrations":[{}]}})", entries);
   };
@@ -101,7 +100,7 @@ TEST(Calibrations, DamageIsASentenceAndIsReplaced) {
       {fmt::format(R"({{"format":{}{}}})", std::string(100'000, '['), std::string(100'000, ']')),
        "does not say of which format"},
       {file("3"), "is damaged"},
-      {file(R"({"model":"","threads":0,"measured_unix_ns":1,"seconds":1,"constants":{}})"),
+      {file(R"({"model":"","measured_unix_ns":1,"seconds":1,"constants":{}})"),
        "a device in it is none"},
       {file(entry + R"("launch_seconds":"fast"}})"), "is damaged"},
       {file(entry + R"("launch_seconds":-1}})"), "launch_seconds is -1 s"},
@@ -116,13 +115,13 @@ TEST(Calibrations, DamageIsASentenceAndIsReplaced) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("calibration.json"), HasSubstr(why)));
   }
-  ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), Of("H100", 0, 5e-6, 1)).ok());
+  ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), Of("H100", 5e-6, 1)).ok());
   EXPECT_EQ(Read(directory.path()).size(), 1u);
 }
 
 TEST(Calibrations, AreKeptWhateverAProcessorIsCalled) {
   TemporaryDirectory directory;
-  ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), Of("\xe9PYC", 0, 5e-6, 1)).ok());
+  ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), Of("\xe9PYC", 5e-6, 1)).ok());
   EXPECT_EQ(Read(directory.path()).size(), 1u);
 }
 
@@ -235,7 +234,7 @@ TEST(EngineCalibration, StoredConstantsAreUsed) {
     model = (*engine)->executor().model(DeviceKind::kCpu);
     EXPECT_THAT(observer.problems, IsEmpty());
   }
-  Calibration calibration = Of(model, 1, 7e-6, 5);
+  Calibration calibration = Of(model, 7e-6, 5);
   calibration.constants.multiplications_per_second = 5e9;
   ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), calibration).ok());
   {
@@ -255,8 +254,8 @@ TEST(EngineCalibration, StoredConstantsAreUsed) {
   calibration.model += "x";
   Write(directory.path(), "");
   ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), calibration).ok());
-  calibration.model = model;
-  calibration.threads = 2;
+  ASSERT_THAT(model, HasSubstr(", 1 thread, "));
+  calibration.model = absl::StrReplaceAll(model, {{", 1 thread, ", ", 2 threads, "}});
   ASSERT_TRUE(KeepCalibration(PosixFileSystem(), directory.path(), calibration).ok());
   {
     Sentences observer;
@@ -265,7 +264,7 @@ TEST(EngineCalibration, StoredConstantsAreUsed) {
     EXPECT_FALSE((*engine)->devices().front().calibration);
     EXPECT_EQ((*engine)->devices().front().constants.multiplications_per_second,
               DefaultConstants(DeviceKind::kCpu, 1).multiplications_per_second);
-    EXPECT_THAT(observer.problems, ElementsAre(HasSubstr("with 1 threads")));
+    EXPECT_THAT(observer.problems, ElementsAre(HasSubstr("none of " + model)));
   }
   Write(directory.path(), "{");
   Sentences observer;

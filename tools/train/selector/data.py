@@ -44,11 +44,11 @@ class Device:
 
     @staticmethod
     def of(device, model):
-        """Of the columns `device` ("cuda:0") and `model` ("NVIDIA H100 80GB HBM3, driver 13.0, kernels 2")."""
+        """Of the columns `device` ("cuda:0") and `model` ("NVIDIA H100 80GB HBM3, driver 13.0, kernels 2", "Xeon, 2 threads, kernels 2")."""
         version = re.search(r", kernels (\d+)$", model)
         if not version:
             raise BadData(f'"{model}" does not say which version of the kernels was measured')
-        return Device(device.split(":")[0], re.sub(r",( driver [^,]*,)? kernels \d+$", "", model), int(version[1]))
+        return Device(device.split(":")[0], re.sub(r",( driver [^,]*,| \d+ threads?,)? kernels \d+$", "", model), int(version[1]))
 
 
 @dataclasses.dataclass
