@@ -356,8 +356,8 @@ absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArgu
                   Counted(patterns->size(), "pattern"))};
 }
 
-/// "spmm K=64: breadth_first is 0.63x as fast as plain CSR": what became of the transform pipeline
-/// that was asked for, also where another one serves.
+/// "spmm K=64: breadth_first, which was asked for: 0.63x plain CSR's speed": what became of the
+/// transform pipeline that was asked for, also where another one serves.
 std::string AskedText(const MatrixInfo& info, const PrepareArguments& arguments,
                       const std::vector<ProblemClass>& expected) {
   std::string text;
@@ -374,8 +374,9 @@ std::string AskedText(const MatrixInfo& info, const PrepareArguments& arguments,
     const std::string outcome = decision.tried
                                     ? fmt::format("{} plain CSR's speed", Outcome(info, decision))
                                     : fmt::format("not tried: {}", decision.reason);
-    text += fmt::format("asked for    {} for {}: {}\n", decision.recipe,
-                        Text(decision.problem_class), outcome);
+    text += Wrapped(fmt::format("  {}: {}, which was asked for: {}", Text(decision.problem_class),
+                                decision.recipe, outcome),
+                    "    ");
   }
   return text;
 }

@@ -174,7 +174,7 @@ class Client(Buffers):
             values: of the edges of an `edge_index`, one each.
             replace: a matrix of this name, if there is one.
             prepare: what to prepare for at once: "spmm:128", "spmm^T:128", "sddmm:64", "spgemm";
-                a number is K of an SpMM. The server's default otherwise.
+                a number is K, the dense operand's columns. The server's default otherwise.
             wait: until it is prepared.
             shards: cuts the rows into so many parts with as many nonzeros each, which different
                 nodes of a cluster keep, where no node has room for all.
