@@ -1050,6 +1050,25 @@ std::map<std::string, double> MediansOf(const Pattern& pattern, const ProblemCla
   return medians;
 }
 
+TEST(Preparation, WhatIsUnderWayStaysPreparingWhileMoreIsAskedFor) {
+  Site site;
+  auto matrix = SendMatrix(site.catalog, "m", Clusters());
+  ASSERT_TRUE(matrix.ok() && site.Idle());
+  Pattern& pattern = *(*matrix)->pattern();
+  const auto state = [&pattern] { return pattern.progress().status().state; };
+  {
+    BusyLane busy(site.executor);
+    ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSddmm)}, false).ok());
+    ASSERT_TRUE(Eventually([&] { return state() == PreparationState::kPreparing; }));
+    ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSpmm, true)}, false).ok());
+    EXPECT_EQ(state(), PreparationState::kPreparing);
+    EXPECT_EQ(site.preparation.pending(), 2);
+  }
+  ASSERT_TRUE(site.Idle());
+  EXPECT_EQ(state(), PreparationState::kReady);
+  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm, true)).decided());
+}
+
 TEST(Preparation, ARequestAddsClasses) {
   Site site;
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
