@@ -261,7 +261,7 @@ class Cluster {
   bool IsMine(const MatrixRecord& record) const {
     return !record.deleted && record.owner() == options_.self.name;
   }
-  /// The directory has not answered for so long that leases of nodes which are there may have ended.
+  /// The directory is silent for so long that leases of nodes that are there may have ended.
   bool IsSilentLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsAliveLocked(const std::string& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return known_.nodes.contains(node);
