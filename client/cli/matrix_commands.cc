@@ -391,7 +391,7 @@ absl::StatusOr<Report> Explain(const Client& client, const ExplainArguments& arg
   // What is measured, and what is held, is the node's.
   explanation->requests.finding = AskedAt(*node, explanation->requests.finding);
   Report report{ToJson(arguments.name, *explanation),
-                Wrapped(fmt::format("{} is on another node, at {}, of which all that follows is",
+                Wrapped(fmt::format("{} is on another node, at {}: what follows is of that one",
                                     arguments.name, *node),
                         "") +
                     "\n" + AskedAt(*node, text)};

@@ -23,6 +23,8 @@ using Infos = std::vector<MatrixInfo>;
 
 /// So long other nodes are waited for.
 constexpr std::chrono::seconds kPatience(3);
+/// A server may name any number of them, and each is connected to on a thread of its own.
+constexpr size_t kMostNodes = 256;
 
 Call<Infos> Ask(const std::shared_ptr<Connection>& connection,
                 const v1::ListMatricesRequest& request, const CallOptions& options) {
@@ -76,6 +78,7 @@ void AskOthers(Connection& home, ShardWork& work, v1::ListMatricesRequest reques
   nodes.Learn(server->node_addresses);
   std::vector<Call<Connection*>> connecting;
   for (const std::string& address : server->node_addresses) {
+    if (connecting.size() == kMostNodes) break;
     if (address != home.address()) connecting.push_back(ConnectTo(nodes, address));
   }
   request.set_here(true);
