@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/status.h"
 
 namespace sparsed::cli {
 namespace {
@@ -245,7 +246,7 @@ class Load {
     RecordFailureLocked(status);
   }
   void RecordFailureLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (first_failure_.empty()) first_failure_ = std::string(status.message());
+    if (first_failure_.ok()) first_failure_ = status;
     ++window_.failed[absl::StatusCodeToString(status.code())];
   }
 
@@ -419,7 +420,7 @@ class Load {
     result.warmup_seconds = warmup_;
     result.machine = Spread(loops_);
     result.steady = Steady();
-    result.first_failure = first_failure_;
+    result.first_failure = std::string(first_failure_.message());
     Numbers main = main_, kernel = kernel_;
     Window all;
     all.failed = window_.failed;
@@ -449,11 +450,13 @@ class Load {
     if (options_.rate > 0) result.seconds = std::max(result.seconds, count / options_.rate);
     result.rate = closed() ? main.median().value : count / result.seconds;
     if (result.latency.count() > 0) return result;
-    return absl::UnknownError(first_failure_.empty()
-                                  ? fmt::format("no request ended in {:.3g} s; measure for longer "
-                                                "(--seconds, --most-seconds)",
-                                                Seconds(Clock::now() - first_begun_).count())
-                                  : fmt::format("no request went well: {}", first_failure_));
+    if (first_failure_.ok()) {
+      return absl::UnknownError(fmt::format(
+          "no request ended in {:.3g} s; measure for longer (--seconds, --most-seconds)",
+          Seconds(Clock::now() - first_begun_).count()));
+    }
+    return Reworded(first_failure_,
+                    fmt::format("no request went well: {}", std::string(first_failure_.message())));
   }
 
   const LoadOptions& options_;
@@ -490,7 +493,7 @@ class Load {
   Clock::time_point window_begun_ ABSL_GUARDED_BY(mutex_) = Clock::now();
   Clock::time_point last_end_ ABSL_GUARDED_BY(mutex_);  ///< of a request
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
-  std::string first_failure_ ABSL_GUARDED_BY(mutex_);
+  absl::Status first_failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

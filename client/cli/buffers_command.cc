@@ -1,5 +1,6 @@
 // buffers: the dense matrices that the server keeps under a name.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -177,8 +178,15 @@ absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& argum
   std::optional<MatrixInfo> whole;
   if (!arguments.matrix.empty() && options.distribution == Distribution::kWhole) {
     // Of a matrix that is not in shards nobody else would look.
-    const absl::StatusOr<MatrixInfo> matrix = client.MatrixNamed(arguments.matrix).Info();
+    const Matrix named = client.MatrixNamed(arguments.matrix);
+    const absl::StatusOr<MatrixInfo> matrix = named.Info();
     if (!matrix.ok()) return matrix.status();
+    if (const auto node = named.RedirectedTo(); node.has_value() && matrix->shards.empty()) {
+      return absl::FailedPreconditionError(fmt::format(
+          "\"{}\" is on another node of the cluster ({}), and buffers are of the node that is "
+          "asked: put it there, and multiply there (sparsectl --server={})",
+          arguments.matrix, fmt::join(matrix->nodes, ", "), *node));
+    }
     whole = matrix->shards.empty() ? *matrix : std::optional<MatrixInfo>();
   }
   const absl::StatusOr<DenseMatrix> held = Put(client, arguments, options, whole);

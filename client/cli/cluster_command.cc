@@ -13,8 +13,9 @@
 namespace sparsed::cli {
 namespace {
 
-const char* StateOf(const ClusterNode& node) {
-  if (!node.alive) return "gone";
+/// Nobody knows who is there while etcd does not answer.
+const char* StateOf(const ClusterNode& node, bool known) {
+  if (!node.alive) return known ? "gone" : "unknown";
   if (!node.draining) return "serving";
   return node.matrices + node.copies > 0 ? "draining" : "drained";
 }
@@ -24,9 +25,11 @@ absl::StatusOr<Report> ListNodes(const Client& client) {
   if (!cluster.ok()) return cluster.status();
   Report report{{{"problem", cluster->problem}, {"nodes", Json::array()}}, ""};
   Table table({"NODE", "STATE", "ADDRESS", "DEVICES", "MATRICES", "COPIES", "FREE", "MEMORY"});
+  const bool known = cluster->problem.empty();
+  std::string gone;
   for (const ClusterNode& node : cluster->nodes) {
     report.json["nodes"].push_back({{"name", node.name},
-                                    {"state", StateOf(node)},
+                                    {"state", StateOf(node, known)},
                                     {"address", node.address},
                                     {"devices", node.devices},
                                     {"matrices", node.matrices},
@@ -34,11 +37,16 @@ absl::StatusOr<Report> ListNodes(const Client& client) {
                                     {"free_memory_bytes", node.free_memory_bytes},
                                     {"memory_bytes", node.memory_bytes},
                                     {"asked", node.asked}});
-    table.Add({node.name + (node.asked ? " (asked)" : ""), StateOf(node), node.address,
+    table.Add({node.name + (node.asked ? " (asked)" : ""), StateOf(node, known), node.address,
                fmt::format("{}", fmt::join(node.devices, ",")), Count(node.matrices),
-               Count(node.copies), Bytes(node.free_memory_bytes), Bytes(node.memory_bytes)});
+               Count(node.copies), node.alive ? Bytes(node.free_memory_bytes) : "",
+               node.alive ? Bytes(node.memory_bytes) : ""});
+    if (!node.alive && known) {
+      gone += fmt::format("{} is gone: if it never comes back, sparsectl cluster forget {}\n",
+                          node.name, node.name);
+    }
   }
-  report.text = table.Text();
+  report.text = table.Text() + gone;
   if (!cluster->problem.empty()) report.text += cluster->problem + "\n";
   return report;
 }

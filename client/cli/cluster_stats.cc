@@ -45,15 +45,18 @@ class NodeClients {
     const absl::StatusOr<ClusterInfo> cluster = client_.ListNodes();
     if (!cluster.ok()) return cluster.status();
     std::vector<NodeLook> looks;
-    for (const ClusterNode& node : cluster->nodes) looks.push_back(LookAt(node));
+    for (const ClusterNode& node : cluster->nodes) {
+      looks.push_back(LookAt(node, cluster->problem.empty()));
+    }
     return looks;
   }
 
  private:
-  NodeLook LookAt(const ClusterNode& node) {
+  /// `known`: who is there.
+  NodeLook LookAt(const ClusterNode& node, bool known) {
     NodeLook look;
     look.node = node;
-    look.status = absl::UnavailableError("it is gone");
+    look.status = absl::UnavailableError(known ? "it is gone" : "unknown: etcd does not answer");
     if (!node.alive) return look;
     absl::StatusOr<sparsed::Stats> stats = StatsOf(node);
     look.status = stats.status();

@@ -129,13 +129,38 @@ absl::StatusOr<std::unique_ptr<MatrixWriter>> OpenOutput(const OutputArguments& 
   return OpenMatrixWriter(output.path, format);
 }
 
+bool IsGone(const MatrixInfo& info, const std::string& node) {
+  return std::ranges::find(info.nodes_gone, node) != info.nodes_gone.end();
+}
+
+int64_t ShardsAway(const MatrixInfo& info) {
+  return std::ranges::count_if(info.shards, [&](const ShardInfo& shard) {
+    return !shard.nodes.empty() && std::ranges::all_of(shard.nodes, [&](const std::string& node) {
+      return IsGone(info, node);
+    });
+  });
+}
+
 std::string MissingCopies(const MatrixInfo& info) {
+  if (const int64_t away = ShardsAway(info); away > 0) {
+    return fmt::format(
+        "{} of its {} shards {} away, until {} {} there again (sparsectl cluster list)", away,
+        info.shards.size(), away == 1 ? "is" : "are", fmt::join(info.nodes_gone, ", "),
+        info.nodes_gone.size() == 1 ? "is" : "are");
+  }
   if (info.copies_missing == 0) return "";
+  if (!info.shards.empty()) {
+    return fmt::format(
+        "fewer nodes than --replicas have some of its shards, {} {} missing: they are copied again "
+        "when there are more (sparsectl cluster list)",
+        info.copies_missing, info.copies_missing == 1 ? "is" : "are");
+  }
+  std::vector<std::string> there = info.nodes;
+  std::erase_if(there, [&](const std::string& node) { return IsGone(info, node); });
   return fmt::format(
       "fewer nodes than --replicas have it, {} {} missing: it is lost if {} is, and copied again "
       "when there are more (sparsectl cluster list)",
-      info.copies_missing, info.copies_missing == 1 ? "is" : "are",
-      info.nodes.size() == 1 ? info.nodes.front() : fmt::format("{}", fmt::join(info.nodes, ", ")));
+      info.copies_missing, info.copies_missing == 1 ? "is" : "are", fmt::join(there, ", "));
 }
 
 void AddNote(const std::string& note, Report& report) {

@@ -40,8 +40,12 @@ absl::StatusOr<std::unique_ptr<MatrixWriter>> OpenOutput(const OutputArguments& 
 /// Unless it is empty.
 void AddNote(const std::string& note, Report& report);
 
-/// "on 1 node, and 1 copy is missing: ...": a matrix of a cluster that fewer nodes have than its
-/// servers' --replicas; empty: all of them have it.
+/// Whether the node, one of those that have it, is not there.
+bool IsGone(const MatrixInfo& info, const std::string& node);
+/// Of a matrix in shards: those whose nodes are all gone.
+int64_t ShardsAway(const MatrixInfo& info);
+/// "1 of its 3 shards is away, ...", or that fewer nodes of a cluster have it than its servers'
+/// --replicas; empty: all of them have it.
 std::string MissingCopies(const MatrixInfo& info);
 
 struct PrepareArguments {

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <string>
 #include <utility>
+
+#include "base/status.h"
 
 namespace sparsed::cli {
 
@@ -16,6 +20,14 @@ absl::StatusOr<DenseOperand> DenseOperand::Open(const Client& client, const std:
   if (IsHeld(text)) {
     operand.held_ = client.DenseNamed(text.substr(1), matrix);
     const absl::StatusOr<DenseInfo> info = operand.held_->Info();
+    const std::optional<std::string> node = client.MatrixNamed(matrix).RedirectedTo();
+    if (absl::IsNotFound(info.status()) && node.has_value()) {
+      return Reworded(
+          info.status(),
+          fmt::format("{}, and \"{}\" is on another node of the cluster: buffers for it "
+                      "are put and multiplied with there (sparsectl --server={})",
+                      std::string(info.status().message()), matrix, *node));
+    }
     if (!info.ok()) return info.status();
     operand.rows_ = info->rows;
     operand.cols_ = info->cols;

@@ -113,6 +113,7 @@ Json ToJson(const MatrixInfo& info) {
                {"idle_ns", info.idle.count()},
                {"shares", Json::array()},
                {"nodes", info.nodes},
+               {"nodes_gone", info.nodes_gone},
                {"copies_missing", info.copies_missing},
                {"csr_bytes", info.csr_bytes},
                {"created_unix_ns", UnixNs(info.created)},

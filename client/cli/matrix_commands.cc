@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_replace.h"
 #include "client/cli/commands.h"
 #include "client/cli/explain_report.h"
 #include "client/cli/features_report.h"
@@ -85,6 +87,52 @@ std::string DecisionsText(const MatrixInfo& info) {
   return recipes.empty() ? "" : fmt::format("\nTransform pipelines\n{}", recipes.Text());
 }
 
+/// In a cluster: "node-1, node-3 (gone)".
+std::string NodesText(const MatrixInfo& info, const std::vector<std::string>& nodes,
+                      std::string_view separator) {
+  std::vector<std::string> names;
+  for (const std::string& node : nodes) {
+    names.push_back(IsGone(info, node) ? node + " (gone)" : node);
+  }
+  return fmt::format("{}", fmt::join(names, separator));
+}
+
+/// Other nodes of the cluster have it, and none of them said more than its name and sizes.
+bool IsUntold(const MatrixInfo& info) {
+  return info.state == MatrixState::kUnknown && info.shards.empty();
+}
+
+std::string StateText(const MatrixInfo& info) {
+  if (info.shards.empty()) return Name(info.state);
+  const int64_t away = ShardsAway(info);
+  return Counted(static_cast<int64_t>(info.shards.size()), "shard") +
+         (away > 0 ? fmt::format(", {} away", away) : "");
+}
+
+/// Why some of a list are unknown; empty: none are.
+std::string UntoldText(const std::vector<MatrixInfo>& matrices) {
+  std::set<std::string> gone, silent;
+  for (const MatrixInfo& info : matrices) {
+    if (!IsUntold(info)) continue;
+    for (const std::string& node : info.nodes) (IsGone(info, node) ? gone : silent).insert(node);
+  }
+  if (gone.empty() && silent.empty()) return "";
+  std::string who;
+  if (!gone.empty()) who = fmt::format("gone: {}", fmt::join(gone, ", "));
+  if (!silent.empty()) {
+    who += fmt::format("{}silent: {}", who.empty() ? "" : "; ", fmt::join(silent, ", "));
+  }
+  return fmt::format("of matrices of nodes that do not answer only names and sizes are known ({})",
+                     who);
+}
+
+/// `text` with its commands as they are given to the server at `address`.
+std::string AskedAt(const std::string& address, const std::string& text) {
+  const std::string command = fmt::format("sparsectl --server={}", address);
+  return absl::StrReplaceAll(text,
+                             {{"sparsectl ", command + " "}, {"sparsectl\n", command + "\n"}});
+}
+
 /// A matrix in shards is made of them: layouts, plans and state are theirs.
 std::string ShardsText(const MatrixInfo& info) {
   std::string text =
@@ -98,8 +146,8 @@ std::string ShardsText(const MatrixInfo& info) {
   Table shards({"SHARD", "ROWS", "COLUMNS NAMED", "NONZEROS", "NODES", "MATRIX"});
   for (const ShardInfo& shard : info.shards) {
     shards.Add({fmt::format("{}", &shard - info.shards.data()), Count(shard.rows),
-                Count(shard.cols), Count(shard.nnz),
-                fmt::format("{}", fmt::join(shard.nodes, ", ")), shard.matrix});
+                Count(shard.cols), Count(shard.nnz), NodesText(info, shard.nodes, ", "),
+                shard.matrix});
   }
   return text + fmt::format("\nShards\n{}", shards.Text());
 }
@@ -294,16 +342,24 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
     Json json = ToJson(info);
     const std::string plan = PlanInUse(info);
     json["plan_in_use"] = plan;
+    const bool told = !IsUntold(info);
+    if (!told) json["csr_bytes"] = json["durable"] = nullptr;
     listing.Add(
         std::move(json),
         {info.name, Count(info.rows), Count(info.cols), Count(info.nnz), Name(info.type),
-         info.shards.empty() ? std::string(Name(info.state))
-                             : Counted(static_cast<int64_t>(info.shards.size()), "shard"),
-         info.shards.empty() ? std::to_string(info.plans.size()) : "", Bytes(info.csr_bytes), plan,
-         info.owner, std::to_string(info.version), info.durable ? "yes" : "no", Time(info.created),
-         fmt::format("{}", fmt::join(info.nodes, ",")), info.pattern_hash});
+         StateText(info), told && info.shards.empty() ? std::to_string(info.plans.size()) : "",
+         told ? Bytes(info.csr_bytes) : "", plan, info.owner, std::to_string(info.version),
+         !told          ? ""
+         : info.durable ? "yes"
+                        : "no",
+         Time(info.created), NodesText(info, info.nodes, ","), info.pattern_hash});
   }
-  return Report::Of(std::move(listing));
+  Report report = Report::Of(std::move(listing));
+  if (const std::string untold = UntoldText(*matrices); !untold.empty()) {
+    report.json["note"] = untold;
+    report.problems = fmt::format("note    {}\n", untold);
+  }
+  return report;
 }
 
 absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments) {
@@ -326,11 +382,21 @@ absl::StatusOr<Report> Explain(const Client& client, const ExplainArguments& arg
   options.k = arguments.k;
   options.device = arguments.device;
   options.cache_bytes = static_cast<int64_t>(arguments.cache_bytes);
-  const absl::StatusOr<Explanation> explanation =
-      client.MatrixNamed(arguments.name).Explain(options);
+  const Matrix matrix = client.MatrixNamed(arguments.name);
+  absl::StatusOr<Explanation> explanation = matrix.Explain(options);
   if (!explanation.ok()) return explanation.status();
-  return Report{ToJson(arguments.name, *explanation),
-                ExplanationText(arguments.name, *explanation, arguments.cache_bytes > 0)};
+  const std::optional<std::string> node = matrix.RedirectedTo();
+  std::string text = ExplanationText(arguments.name, *explanation, arguments.cache_bytes > 0);
+  if (!node.has_value()) return Report{ToJson(arguments.name, *explanation), std::move(text)};
+  // What is measured, and what is held, is the node's.
+  explanation->requests.finding = AskedAt(*node, explanation->requests.finding);
+  Report report{ToJson(arguments.name, *explanation),
+                Wrapped(fmt::format("{} is on another node, at {}: what follows is of that one",
+                                    arguments.name, *node),
+                        "") +
+                    "\n" + AskedAt(*node, text)};
+  report.json["server"] = *node;
+  return report;
 }
 
 absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArguments& arguments) {

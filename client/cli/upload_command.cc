@@ -3,9 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "client/cli/command_line.h"
@@ -16,6 +20,7 @@
 #include "client/cli/metis_partition.h"
 #include "client/cli/permutation.h"
 #include "client/cli/progress_bar.h"
+#include "client/cli/suggestion.h"
 
 namespace sparsed::cli {
 namespace {
@@ -66,8 +71,15 @@ absl::Status WithFlags(const absl::Status& status, const UploadArguments& argume
 
 absl::StatusOr<std::vector<int32_t>> PartitionFor(const UploadArguments& arguments,
                                                   const CsrMatrix& matrix) {
-  if (arguments.partition != "metis") {
-    return ReadPartition(arguments.partition, matrix.rows, arguments.shards);
+  constexpr const char* kMetis = "metis";
+  if (arguments.partition != kMetis) {
+    auto parts = ReadPartition(arguments.partition, matrix.rows, arguments.shards);
+    std::error_code error;
+    if (parts.ok() || std::filesystem::exists(arguments.partition, error)) return parts;
+    const std::array<std::string, 1> known = {kMetis};
+    return absl::Status(parts.status().code(),
+                        fmt::format("--partition: {}{}", std::string(parts.status().message()),
+                                    DidYouMean(arguments.partition, known)));
   }
   return MetisPartition({matrix.rows, matrix.cols, matrix.row_offsets, matrix.column_indices},
                         arguments.shards);

@@ -154,24 +154,6 @@ Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
       [](const v1::MatrixInfo& reply) { return FromProto(reply.features()); });
 }
 
-Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
-                                           const std::string& prefix, Listed listed,
-                                           const CallOptions& options) {
-  v1::ListMatricesRequest request;
-  request.set_prefix(prefix);
-  request.set_shared(listed == Listed::kShared);
-  request.set_all(listed == Listed::kAll);
-  return LaunchList<v1::ListMatricesRequest, v1::ListMatricesReply, MatrixInfo>(
-      connection, "/sparsed.v1.Catalog/List", options, std::move(request),
-      [](const v1::ListMatricesReply& reply) {
-        std::vector<MatrixInfo> matrices;
-        for (const v1::MatrixInfo& matrix : reply.matrices()) {
-          matrices.push_back(FromProto(matrix));
-        }
-        return matrices;
-      });
-}
-
 Call<std::vector<PatternMeasurements>> ListMeasurements(
     const std::shared_ptr<Connection>& connection, const std::string& name,
     const MeasurementsOptions& which, const CallOptions& options) {

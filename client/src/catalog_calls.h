@@ -32,6 +32,7 @@ Call<MatrixFeatures> GetFeatures(const std::shared_ptr<Connection>& connection,
                                  const std::string& name, const CallOptions& options);
 /// The caller's own; those that other tenants share with it; those of all tenants.
 enum class Listed : uint8_t { kOwn, kShared, kAll };
+/// In a cluster other nodes are asked for theirs, too.
 Call<std::vector<MatrixInfo>> ListMatrices(const std::shared_ptr<Connection>& connection,
                                            const std::string& prefix, Listed listed,
                                            const CallOptions& options);

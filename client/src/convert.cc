@@ -215,7 +215,8 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                   .shares = FromProto(proto.shares()),
                   .nodes = {proto.nodes().begin(), proto.nodes().end()},
                   .copies_missing = proto.copies_missing(),
-                  .shards = {}};
+                  .shards = {},
+                  .nodes_gone = {proto.nodes_gone().begin(), proto.nodes_gone().end()}};
   for (const v1::Shard& shard : proto.shards()) {
     info.shards.push_back({.matrix = shard.matrix(),
                            .columns = shard.columns(),

@@ -1,3 +1,5 @@
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "client/src/catalog_calls.h"
@@ -10,6 +12,12 @@
 
 namespace sparsed {
 inline namespace client {
+std::optional<std::string> Matrix::RedirectedTo() const {
+  const std::shared_ptr<Connection> there = RouteOf(connection_, name_);
+  if (there == connection_) return std::nullopt;
+  return there->address();
+}
+
 absl::StatusOr<MatrixInfo> Matrix::Info(const CallOptions& options) const {
   return InfoAsync(options).Wait();
 }

@@ -84,8 +84,9 @@ absl::StatusOr<View> InMemory(const Connection& home, const Given& given, ValueT
   const auto* const view = std::get_if<View>(&given);
   if (view == nullptr) {
     return absl::FailedPreconditionError(fmt::format(
-        "{} is a buffer: here products with a matrix in shards take and bring what is in "
-        "the caller's memory",
+        "{} is a buffer: of products with a matrix in shards SpMM takes and keeps buffers "
+        "(with the matrix as it is, and its own values); all else goes with the request: files "
+        "for sparsectl, memory of the caller's",
         what));
   }
   if (const auto bytes = BytesOf(*view, what); !bytes.ok()) return bytes.status();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/status.h"
 #include "client/src/arrays.h"
 #include "client/src/convert.h"
 #include "client/src/exchange.h"
@@ -59,10 +60,7 @@ class ShardedUpload {
 
   absl::StatusOr<Matrix> Run() {
     if (absl::Status free = CheckName(); !free.ok()) return free;
-    if (absl::Status sent = SendAll(); !sent.ok()) {
-      TakeBack();
-      return sent;
-    }
+    if (absl::Status sent = SendAll(); !sent.ok()) return TakenBack(std::move(sent));
     absl::StatusOr<MatrixInfo> made = Make();
     if (made.ok()) {
       auto sharded = ShardedOf(*std::move(made));
@@ -73,8 +71,7 @@ class ShardedUpload {
       home_.nodes().LearnSharded(handle_.name(), *std::move(sharded));
       return handle_;
     }
-    if (WasRefused(made.status())) TakeBack();
-    return made.status();
+    return WasRefused(made.status()) ? TakenBack(made.status()) : made.status();
   }
 
  private:
@@ -263,9 +260,10 @@ class ShardedUpload {
     return work_.Wait(call);
   }
 
-  /// What it cannot take back, as nodes are away, the cluster drops a day later: nobody waits for
-  /// longer than this.
-  void TakeBack() {
+  /// `failed`, when what was sent is deleted again. What cannot be, as nodes or the directory are
+  /// away, the cluster drops a day later, and the status says so: nobody waits for longer than
+  /// this.
+  absl::Status TakenBack(absl::Status failed) {
     constexpr std::chrono::seconds kMost(5);
     std::vector<Call<void>> calls;
     calls.reserve(sent_.size());
@@ -273,7 +271,16 @@ class ShardedUpload {
       calls.push_back(
           DeleteMatrix(RouteOf(home_.shared_from_this(), name), name, {.timeout = kMost}));
     }
-    for (Call<void>& call : calls) call.Wait().IgnoreError();
+    int left = 0;
+    for (Call<void>& call : calls) {
+      const absl::Status deleted = call.Wait();
+      if (!deleted.ok() && !absl::IsNotFound(deleted)) ++left;
+    }
+    if (left == 0) return failed;
+    return Reworded(failed, fmt::format("{} (of the {} matrices that this upload sent for its "
+                                        "shards {} could not be deleted: the cluster drops them "
+                                        "in a day)",
+                                        std::string(failed.message()), sent_.size(), left));
   }
 
   Connection& home_;

@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "engine/retry.h"
 #include "server/cluster/placement.h"
 #include "server/cluster/shards.h"
 #include "server/log/log.h"
@@ -24,6 +25,8 @@ constexpr std::chrono::milliseconds kBeat(800);
 constexpr std::chrono::duration<double> kTrustedSilence(2.6);
 /// What is known of the directory is older only where it does not answer: else it is read again.
 constexpr std::chrono::duration<double> kTrustedView(3);
+/// After which to ask again for what is on no node that is there.
+constexpr std::chrono::seconds kAwayPause(2);
 /// More are never on their way.
 constexpr size_t kMostBeats = 64;
 
@@ -207,7 +210,7 @@ absl::Status Cluster::Beat() {
 
 void Cluster::Note(const absl::Status& status) {
   const MutexLock lock(mutex_);
-  const bool was_silent = steady_clock::now() - answered_ > kTrustedSilence;
+  const bool was_silent = IsSilentLocked();
   if (status.ok() || absl::IsAborted(status)) {
     answered_ = steady_clock::now();
     if (was_silent) Log(LogLevel::kInfo, "the directory answers again", {});
@@ -218,6 +221,8 @@ void Cluster::Note(const absl::Status& status) {
         {{"message", std::string(status.message())}});
   }
 }
+
+bool Cluster::IsSilentLocked() const { return steady_clock::now() - answered_ > kTrustedSilence; }
 
 std::string Cluster::Problem() const {
   const MutexLock lock(mutex_);
@@ -519,10 +524,16 @@ absl::Status Cluster::Route(std::string_view tenant, std::string_view reference,
     const std::string whole = is_shard ? WholeOf(key) : "";
     const std::string what = fmt::format("{}\"{}\"", whole.empty() ? "" : "a shard of ",
                                          whole.empty() ? reference : whole);
-    return absl::UnavailableError(
+    absl::Status away = absl::UnavailableError(
         need == Need::kChange || record->copies.size() == 1
             ? fmt::format("the node {}, which owns {}, is not there", record->owner(), what)
             : fmt::format("no node that has {} is there", what));
+    // Others take over within a moment; one that must come back takes longer.
+    const auto there = [this](const MatrixCopy& copy) { return IsAlive(copy.node); };
+    return std::ranges::any_of(record->copies, there) ||
+                   std::ranges::any_of(record->previous, there)
+               ? away
+               : engine::RetryLater(std::move(away), kAwayPause);
   }
   std::rotate(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(turn_++ % nodes.size()),
               nodes.end());
@@ -670,8 +681,16 @@ std::vector<Cluster::Node> Cluster::Nodes() const {
     nodes[name].record = record;
     nodes[name].alive = true;
   }
+  // This one is, and may have heard that its lease has ended where the directory is away.
+  if (Node& self = nodes[options_.self.name]; !self.alive && expelled_.empty()) {
+    self.record = Self();
+    self.alive = true;
+  }
   for (const std::string& name : known_.draining) nodes[name].draining = true;
   for (const auto& [key, record] : known_.matrices) {
+    // One that is gone is to be seen, and forgotten, for as long as records name it.
+    for (const MatrixCopy& copy : record.previous) nodes[copy.node];
+    for (const std::string& node : record.former) nodes[node];
     if (record.deleted) continue;
     for (const MatrixCopy& copy : record.copies) {
       Node& node = nodes[copy.node];

@@ -193,6 +193,8 @@ class Cluster {
   std::vector<engine::Share> SharesOf(const MatrixRecord& record) const;
   /// The name of the matrix that this one is a shard of; empty: of none.
   std::string WholeOf(const engine::NameKey& key) const;
+  /// Adds the names of nodes that have copies, each once, and which of them are not there.
+  void AddNodes(const std::vector<MatrixCopy>& copies, v1::MatrixInfo& info) const;
   /// What the directory knows of it, for a caller of tenant `looks`.
   v1::MatrixInfo InfoOf(const MatrixRecord& record, std::string_view looks) const;
 
@@ -259,6 +261,8 @@ class Cluster {
   bool IsMine(const MatrixRecord& record) const {
     return !record.deleted && record.owner() == options_.self.name;
   }
+  /// The directory is silent for so long that leases of nodes that are there may have ended.
+  bool IsSilentLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsAliveLocked(const std::string& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return known_.nodes.contains(node);
   }

@@ -58,6 +58,15 @@ v1::MatrixInfo SizesOf(const MatrixRecord& record, std::string_view looks) {
 
 bool IsInShards(const absl::Status& status) { return status.GetPayload(kInShardsUrl).has_value(); }
 
+void Cluster::AddNodes(const std::vector<MatrixCopy>& copies, v1::MatrixInfo& info) const {
+  const MutexLock lock(mutex_);
+  for (const MatrixCopy& copy : copies) {
+    if (std::ranges::find(info.nodes(), copy.node) != info.nodes().end()) continue;
+    info.add_nodes(copy.node);
+    if (!IsSilentLocked() && !IsAliveLocked(copy.node)) info.add_nodes_gone(copy.node);
+  }
+}
+
 v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view looks) const {
   v1::MatrixInfo info = SizesOf(record, looks);
   info.set_pattern_hash(record.pattern_hash);
@@ -66,7 +75,7 @@ v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view look
       record.in_shards() ? record.made : record.acknowledged().front().identity;
   info.set_version(identity.version);
   info.set_created_unix_ns(identity.created_unix_ns);
-  for (const MatrixCopy& copy : record.copies) info.add_nodes(copy.node);
+  AddNodes(record.copies, info);
   info.set_copies_missing(CopiesMissing(record.key));
   if (!record.in_shards()) return info;
   info.set_durable(true);
@@ -74,7 +83,6 @@ v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view look
   const int64_t nonzero_bytes = 4 + (info.type() == v1::ELEMENT_TYPE_F64   ? 8
                                      : info.type() == v1::ELEMENT_TYPE_F32 ? 4
                                                                            : 2);
-  std::set<std::string> nodes;
   for (const ShardRecord& sizes : record.shards) {
     csr_bytes += 8 * (sizes.rows + 1) + nonzero_bytes * sizes.nnz;
     ShardName name{record.upload, info.shards_size()};
@@ -97,10 +105,8 @@ v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view look
     const engine::NameKey key(record.key.first, ToString(name));
     const std::optional<MatrixRecord> of_shard = RecordOf(key);
     if (!of_shard.has_value()) continue;
-    for (const MatrixCopy& copy : of_shard->copies) {
-      shard.add_nodes(copy.node);
-      if (nodes.insert(copy.node).second) info.add_nodes(copy.node);
-    }
+    for (const MatrixCopy& copy : of_shard->copies) shard.add_nodes(copy.node);
+    AddNodes(of_shard->copies, info);
     info.set_copies_missing(std::max(info.copies_missing(), CopiesMissing(key)));
   }
   info.set_csr_bytes(csr_bytes);

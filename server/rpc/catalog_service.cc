@@ -334,7 +334,7 @@ class CatalogService final : public Service {
   std::map<std::string, v1::MatrixInfo> Elsewhere(const v1::ListMatricesRequest& request,
                                                   const Caller& caller) const {
     std::map<std::string, v1::MatrixInfo> infos;
-    if (service_.cluster == nullptr) return infos;
+    if (service_.cluster == nullptr || request.here()) return infos;
     const std::string looks = request.all() ? "" : caller.tenant;
     const bool own = !request.all() && !request.shared();
     for (const MatrixRecord& record :

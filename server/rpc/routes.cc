@@ -8,6 +8,7 @@
 
 #include "proto/wire/status_details.h"
 #include "server/cluster/shards.h"
+#include "sparsed/v1/types.pb.h"
 
 namespace sparsed::server {
 namespace {
@@ -61,18 +62,23 @@ std::vector<std::string> BuffersOf(const ComputeSpec& spec) {
   return names;
 }
 
-/// A product goes to the node that has its matrix, and its buffers do not: that node may have
-/// others of their names.
-absl::Status WithoutBuffers(const absl::Status& redirect, const ComputeSpec& spec) {
-  if (!redirect.GetPayload(wire::kRedirectUrl).has_value()) return redirect;
+/// A product goes to the node that has its matrix, and its buffers, which are those of `asked`, do
+/// not: that node may have others of their names.
+absl::Status WithoutBuffers(const absl::Status& status, const ComputeSpec& spec,
+                            const std::string& asked) {
+  const auto payload = status.GetPayload(wire::kRedirectUrl);
+  v1::Redirect redirect;
+  if (!payload || !redirect.ParseFromString(std::string(*payload))) return status;
   for (const std::string& buffer : BuffersOf(spec)) {
     if (ParseShardBuffer(buffer).has_value()) continue;
-    return absl::FailedPreconditionError(fmt::format(
-        "{}, and \"{}\" is a buffer of the node that was asked: put it there (--server=), "
-        "or have operands and results go with the request",
-        std::string(redirect.message()), buffer));
+    return absl::FailedPreconditionError(
+        fmt::format("{}, and \"{}\" is a buffer of the node that was asked, {}: put it there, and "
+                    "multiply there "
+                    "(sparsectl --server={}), or have operands and results go with the request",
+                    std::string(status.message()), buffer, asked,
+                    redirect.addresses_size() > 0 ? redirect.addresses(0) : "ADDRESS"));
   }
-  return redirect;
+  return status;
 }
 
 /// The operand whose rows S's columns name; null: the product has none such.
@@ -140,7 +146,7 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
     if (absl::Status here = service.cluster->CheckBuffer(tenant, buffer); !here.ok()) return here;
   }
   if (absl::Status here = service.cluster->RouteAll(tenant, matrices); !here.ok()) {
-    return WithoutBuffers(here, spec);
+    return WithoutBuffers(here, spec, service.cluster->self().name);
   }
   if (engine::OperandSpec* const operand = GatheredOf(spec)) {
     return service.cluster->GatherOperand(tenant, matrices.front(), *operand, stopped);
@@ -161,7 +167,7 @@ void AddNodes(const ServiceContext& service, v1::MatrixInfo& info) {
   const engine::NameKey key = engine::Named(info.owner(), info.name());
   const auto record = service.cluster->RecordOf(key);
   if (!record.has_value()) return;
-  for (const MatrixCopy& copy : record->copies) info.add_nodes(copy.node);
+  service.cluster->AddNodes(record->copies, info);
   info.set_copies_missing(service.cluster->CopiesMissing(key));
 }
 

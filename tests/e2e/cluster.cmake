@@ -10,3 +10,7 @@ set_tests_properties(shards_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_C
 add_test(NAME gateway_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/gateway_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
 set_tests_properties(gateway_test PROPERTIES LABELS e2e TIMEOUT 300 SKIP_RETURN_CODE 77)
+# What is said of other nodes' matrices, and of nodes that are gone.
+add_test(NAME one_replica_test
+  COMMAND ${CMAKE_CURRENT_LIST_DIR}/one_replica_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
+set_tests_properties(one_replica_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)

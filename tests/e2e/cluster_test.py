@@ -84,8 +84,8 @@ class Etcd:
 class Node:
     """A server of the cluster, with its folder and address for as many runs as it has."""
 
-    def __init__(self, sparsed, folder, name, etcd, flags=()):
-        self.flags = flags
+    def __init__(self, sparsed, folder, name, etcd, flags=(), replicas=REPLICAS):
+        self.flags, self.replicas = flags, replicas
         self.sparsed, self.folder, self.name, self.etcd = sparsed, folder / name, name, etcd
         self.folder.mkdir()
         self.port = reserved_port()
@@ -99,7 +99,8 @@ class Node:
             self.process = subprocess.Popen(
                 [self.sparsed, f"--listen={self.address}", f"--advertise={self.address}",
                  f"--node={self.name}", f"--etcd=127.0.0.1:{self.etcd.port}",
-                 f"--replicas={REPLICAS}", f"--data-dir={self.folder / 'data'}", f"--devices={DEVICES}",
+                 f"--replicas={self.replicas}", f"--data-dir={self.folder / 'data'}",
+                 f"--devices={DEVICES}",
                  "--host-memory=1GiB", "--threads=1", "--preparation-workers=0",
                  "--metrics-listen=127.0.0.1:0", "--log-format=json", "--shutdown-grace=5",
                  *self.flags],
@@ -122,9 +123,9 @@ class Node:
 
 
 class Cluster:
-    def __init__(self, sparsed, sparsectl, folder, etcd, names, flags=()):
+    def __init__(self, sparsed, sparsectl, folder, etcd, names, flags=(), replicas=REPLICAS):
         self.sparsectl, self.folder, self.etcd = sparsectl, folder, etcd
-        self.nodes = {name: Node(sparsed, folder, name, etcd, flags) for name in names}
+        self.nodes = {name: Node(sparsed, folder, name, etcd, flags, replicas) for name in names}
 
     @contextlib.contextmanager
     def running(self):
@@ -201,6 +202,10 @@ def buffers_stay(cluster, products):
         refused = cluster.run(away, "spmm", name, *ends, check=False)
         said = refused.stderr + refused.stdout
         assert refused.returncode == 6 and "is a buffer of the node that was asked" in said, said
+        # Both nodes, and what to do.
+        assert f"asked, {away}: put it there" in said, said
+        assert any(f"sparsectl --server={cluster.nodes[node].address}" in said
+                   for node in matrix["nodes"]), said
     cluster.run(here, "spmm", name, "--operand=@b", "--out=H.npy")
     assert (cluster.folder / "H.npy").read_bytes() == products[name]
     for node in (here, away):
@@ -284,6 +289,10 @@ def kill_one(cluster, products):
         return all(len(matrix["nodes"]) == REPLICAS and victim not in matrix["nodes"]
                    for matrix in cluster.matrices(others[0]).values())
     wait_for("copies are made again", whole)
+    # Records name it yet: it is to be seen, though it has nothing any more.
+    state = {node["name"]: node["state"]
+             for node in cluster.run(others[0], "cluster", "list")["nodes"]}
+    assert state[victim] == "gone", state
     say("its copies are made again")
     return victim, changed, deleted
 
@@ -438,6 +447,8 @@ def forget(cluster, products):
     del products["fewer"]
     forgotten = cluster.run("a", "cluster", "forget", "c")
     assert forgotten["records"] > 0 and forgotten["lost"] == 0, forgotten
+    wait_for("c is listed no more", lambda: "c" not in [
+        node["name"] for node in cluster.run("a", "cluster", "list")["nodes"]], 10)
     again = cluster.run("a", "cluster", "forget", "c", check=False)
     assert again.returncode != 0 and "nothing is known" in again.stderr + again.stdout, again
     # Only one is left: what is acknowledged says so.

@@ -85,4 +85,24 @@ absl::Status KeepProduct(const std::string& address, size_t copies) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> UntoldMatrices(const std::string& address, bool all,
+                                                        size_t matrices) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  const auto infos = all ? client->ListAll() : client->ListMatrices();
+  if (!infos.ok()) return infos.status();
+  if (infos->size() != matrices) {
+    return absl::InternalError(fmt::format("{} matrices are listed", infos->size()));
+  }
+  std::vector<std::string> untold;
+  for (const MatrixInfo& info : *infos) {
+    const bool told = info.state != MatrixState::kUnknown;
+    if (told != (info.csr_bytes > 0) || told != info.durable) {
+      return absl::InternalError(fmt::format("{} is half told", info.name));
+    }
+    if (!told) untold.push_back(info.name);
+  }
+  return untold;
+}
+
 }  // namespace sparsed::test

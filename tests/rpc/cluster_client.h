@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace sparsed::test {
 
@@ -16,5 +18,10 @@ absl::Status UseMatrix(const std::string& address, const std::string& name, int 
 /// Has a product kept as a matrix, which is on `copies` nodes when the call ends; and again, in the
 /// place of it.
 absl::Status KeepProduct(const std::string& address, size_t copies);
+
+/// Of the matrices that a client of the node at `address` lists, or of those of all tenants: which
+/// it learns no more of than the directory knows. INTERNAL if it lists fewer than `matrices`.
+absl::StatusOr<std::vector<std::string>> UntoldMatrices(const std::string& address, bool all,
+                                                        size_t matrices);
 
 }  // namespace sparsed::test

@@ -145,6 +145,54 @@ TEST_F(ClusterNodes, AClientIsRedirectedOnceAMatrix) {
       testing::Not(testing::ContainsRegex("sparsed_request_errors_total[{][^}]*[}] [1-9]")));
 }
 
+TEST_F(ClusterNodes, AListSaysOfOtherNodesMatricesWhatTheseKnow) {
+  Start(3, 1);
+  const Pattern pattern = Uniform(20, 20, 3, 1);
+  constexpr size_t kMatrices = 12;
+  std::vector<std::string> names;
+  size_t on_last = 0;
+  for (size_t i = 0; i < kMatrices; ++i) {
+    names.push_back(fmt::format("matrix-{:02}", i));
+    v1::MatrixInfo info;
+    const size_t node = UploadAnywhere(HeaderOf(names.back(), pattern), pattern,
+                                       FloatValues(pattern.nnz(), i), &info);
+    on_last += node == 2 ? 1 : 0;
+  }
+  ASSERT_GT(on_last, 0U);
+  ASSERT_LT(on_last, kMatrices);
+  for (const std::string& address : addresses_) {
+    for (const bool all : {false, true}) {
+      absl::StatusOr<std::vector<std::string>> untold;
+      // A node hears of what another one has made a moment later.
+      ASSERT_TRUE(Eventually([&] {
+        untold = UntoldMatrices(address, all, kMatrices);
+        return untold.ok();
+      })) << untold.status();
+      EXPECT_THAT(*untold, testing::IsEmpty()) << address;
+    }
+  }
+  // Of a node that is gone nobody knows, and only of that.
+  nodes_[2].reset();
+  nodes_.pop_back();
+  const auto untold = UntoldMatrices(addresses_[0], /*all=*/false, kMatrices);
+  ASSERT_TRUE(untold.ok()) << untold.status();
+  EXPECT_EQ(untold->size(), on_last);
+  grpc::ClientContext context;
+  v1::ListMatricesReply reply;
+  v1::ListMatricesRequest request;
+  ASSERT_TRUE(nodes_[0]->catalog().List(&context, request, &reply).ok());
+  ASSERT_EQ(reply.matrices_size(), static_cast<int>(kMatrices));
+  for (const v1::MatrixInfo& info : reply.matrices()) {
+    EXPECT_EQ(info.nodes_gone_size(), info.nodes(0) == "node-2" ? 1 : 0) << info.name();
+  }
+  // What the node itself has, and no other one.
+  request.set_here(true);
+  grpc::ClientContext here;
+  ASSERT_TRUE(nodes_[0]->catalog().List(&here, request, &reply).ok());
+  EXPECT_LT(reply.matrices_size(), static_cast<int>(kMatrices));
+  for (const v1::MatrixInfo& info : reply.matrices()) EXPECT_EQ(info.nodes(0), "node-0");
+}
+
 TEST_F(ClusterNodes, AClientWithReplicasSeesItsOwnChanges) {
   Start(3, 2);
   for (int i = 0; i < 6; ++i) {

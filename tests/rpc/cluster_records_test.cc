@@ -9,12 +9,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/retry.h"
 #include "server/cluster/cluster.h"
 #include "tests/rpc/test_server.h"
 
@@ -629,6 +631,71 @@ TEST_F(ClusterRecords, ANodeThatIsGoneForGoodIsForgotten) {
   EXPECT_FALSE(memory_.Record("deleted").has_value());
   EXPECT_EQ(memory_.Record("both")->owner(), "c");
   EXPECT_FALSE(memory_.Record("both")->Knows("b"));
+}
+
+TEST_F(ClusterRecords, ANodeThatIsGoneIsListedWhileRecordsNameIt) {
+  memory_.PutNode("b", true);
+  MatrixRecord deleted = RecordOf("deleted", {});
+  deleted.deleted = true;
+  deleted.former = {"b"};
+  memory_.Put(deleted);
+  Join(2);
+  const auto b = [&] {
+    const std::vector<Cluster::Node> nodes = cluster_->Nodes();
+    const auto found = std::ranges::find_if(
+        nodes, [](const Cluster::Node& node) { return node.record.name == "b"; });
+    return found == nodes.end() ? std::optional<bool>() : std::optional<bool>(found->alive);
+  };
+  ASSERT_TRUE(Eventually([&] { return b() == true; }));
+  memory_.PutNode("b", false);
+  EXPECT_TRUE(Eventually([&] { return b() == false; })) << "nobody learns that it is missing";
+  ASSERT_TRUE(cluster_->Forget("b", false).ok());
+  EXPECT_TRUE(Eventually([&] { return !b().has_value(); }));
+}
+
+TEST_F(ClusterRecords, ANodeIsThereForItselfAlsoWhereItsLeaseHasEnded) {
+  Join(1);
+  memory_.PutNode("a", false);
+  // Until it is registered again, and then, too.
+  for (int i = 0; i < 300; ++i) {
+    const std::vector<Cluster::Node> nodes = cluster_->Nodes();
+    ASSERT_EQ(nodes.size(), 1U);
+    ASSERT_TRUE(nodes.front().alive) << i;
+    ASSERT_EQ(nodes.front().record.address, "127.0.0.1:2");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+TEST_F(ClusterRecords, NobodyKnowsWhoIsGoneWhileTheDirectoryIsSilent) {
+  const MatrixRecord g = RecordOf("g", {{"b", kOther}});
+  memory_.Put(g);
+  Join(1);
+  const auto gone = [&] {
+    const v1::MatrixInfo info = cluster_->InfoOf(g, kTenant);
+    EXPECT_EQ(info.nodes_size(), 1);
+    return info.nodes_gone_size();
+  };
+  EXPECT_EQ(gone(), 1);
+  memory_.GoAway(true);
+  EXPECT_TRUE(Eventually([&] { return gone() == 0; }));
+  memory_.GoAway(false);
+  EXPECT_TRUE(Eventually([&] { return gone() == 1; }));
+  memory_.PutNode("b", true);
+  EXPECT_TRUE(Eventually([&] { return gone() == 0; }));
+}
+
+TEST_F(ClusterRecords, WhatIsOnNoNodeThatIsThereIsToBeAskedForRarely) {
+  memory_.PutNode("c", true);
+  memory_.Put(RecordOf("g", {{"b", kOther}}));
+  memory_.Put(RecordOf("h", {{"b", kOther}, {"c", kOther}}));
+  Join(1);
+  const absl::Status away = cluster_->Route(kTenant, "g", Cluster::Need::kRead);
+  EXPECT_TRUE(absl::IsUnavailable(away)) << away;
+  EXPECT_EQ(engine::RetryDelay(away), std::chrono::seconds(2));
+  // It will have another owner in a moment.
+  const absl::Status soon = cluster_->Route(kTenant, "h", Cluster::Need::kChange);
+  EXPECT_TRUE(absl::IsUnavailable(soon)) << soon;
+  EXPECT_EQ(engine::RetryDelay(soon), std::nullopt);
 }
 
 TEST_F(ClusterRecords, ANodeThatWasForgottenComesBackWithNothingAlone) {

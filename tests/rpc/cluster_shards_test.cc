@@ -189,6 +189,16 @@ TEST_F(ClusterShards, WithoutAReplicaALostNodeIsSaid) {
   EXPECT_NE(status.message().find("node-2"), std::string::npos) << status;
 }
 
+TEST_F(ClusterShards, AnUploadThatBreaksOffSaysWhatBecomesOfItsShards) {
+  Start(2, 1);
+  absl::Status status = UploadInShardsWith(addresses_[0], "g", [this] { etcd_->Kill(); });
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("could not be deleted: the cluster drops them in a day"),
+            std::string::npos)
+      << status;
+  EXPECT_GT(Kept(), 0U);
+}
+
 TEST_F(ClusterShards, ThereMayBeMoreThanAHeaderNames) {
   Start(2, 1);
   absl::Status status = UploadInShards(addresses_[0], "g", 80);

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sparsed/client.h"
@@ -921,6 +922,19 @@ absl::Status UploadInShards(const std::string& address, const std::string& name,
   const absl::StatusOr<Client> client = Client::Connect(address);
   if (!client.ok()) return client.status();
   return client->Upload(name, Sparse<float>(1).View(), {.shards = shards}).status();
+}
+
+absl::Status UploadInShardsWith(const std::string& address, const std::string& name,
+                                const std::function<void()>& meanwhile) {
+  const absl::StatusOr<Client> client = Client::Connect(address);
+  if (!client.ok()) return client.status();
+  bool done = false;
+  UploadOptions options;
+  options.shards = 80;
+  options.progress = [&](int64_t sent, int64_t total) {
+    if (2 * sent > total && !std::exchange(done, true)) meanwhile();
+  };
+  return client->Upload(name, Sparse<float>(1).View(), options).status();
 }
 
 absl::Status MultiplyInShards(const std::string& address, const std::string& name) {

@@ -55,6 +55,9 @@ absl::Status UploadShardsTo(const std::string& address);
 /// Uploads one, for the test to do something to nodes; checks products of it, by a client that
 /// knows nothing of it.
 absl::Status UploadInShards(const std::string& address, const std::string& name, int shards = 3);
+/// Likewise, with `meanwhile` done once half of it was sent.
+absl::Status UploadInShardsWith(const std::string& address, const std::string& name,
+                                const std::function<void()>& meanwhile);
 absl::Status MultiplyInShards(const std::string& address, const std::string& name);
 /// A buffer that stays.
 absl::Status PutForShards(const std::string& address, const std::string& name);

@@ -346,6 +346,9 @@ using SnapshotCallback = std::function<absl::Status(const SnapshotBytes&)>;
 class Matrix {
  public:
   const std::string& name() const { return name_; }
+  /// In a cluster: the address of another node that its calls go to, as one of them was redirected
+  /// there. None: they go to the server that the client was made for.
+  std::optional<std::string> RedirectedTo() const;
 
   /// What the server knows of it.
   absl::StatusOr<MatrixInfo> Info(const CallOptions& options = {}) const;
@@ -490,7 +493,9 @@ class Client {
   /// The same for any array, `bytes` > 0.
   absl::StatusOr<SharedBytes> AllocateSharedBytes(size_t bytes) const;
 
-  /// Matrices whose names begin with `prefix`, by name.
+  /// Matrices whose names begin with `prefix`, by name. In a cluster other nodes are asked for what
+  /// they alone know of theirs, for 3 s at most: of those of a node that does not answer the state
+  /// is unknown.
   absl::StatusOr<std::vector<MatrixInfo>> ListMatrices(const std::string& prefix = "",
                                                        const CallOptions& options = {}) const;
   Call<std::vector<MatrixInfo>> ListMatricesAsync(const std::string& prefix = "",

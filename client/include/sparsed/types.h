@@ -275,6 +275,7 @@ struct MatrixInfo {
   int copies_missing =
       0;  ///< in a cluster: nodes fewer than `--replicas` that have it and are there
   std::vector<ShardInfo> shards;  ///< of a matrix in shards (UploadOptions::shards); else empty
+  std::vector<std::string> nodes_gone;  ///< those of `nodes` that are not there
 };
 
 /// A number that a pattern is judged by.

@@ -280,6 +280,18 @@ TEST(Load, CountsFailuresThatMayPass) {
   EXPECT_EQ(result->first_failure, "full");
 }
 
+TEST(Load, OfWhichNoneWentWellFailsAsTheFirstDid) {
+  const std::atomic<bool> stop = false;
+  const auto result =
+      RunLoad({.workers = 1, .seconds = 0.1}, Once([](int, int64_t) -> absl::StatusOr<LoadSample> {
+                std::this_thread::sleep_for(milliseconds(1));
+                return absl::UnavailableError("node-3 is not there");
+              }),
+              stop);
+  EXPECT_TRUE(absl::IsUnavailable(result.status())) << result.status();
+  EXPECT_EQ(result.status().message(), "no request went well: node-3 is not there");
+}
+
 TEST(Load, OfAScheduleEachIsMadeOnceWhenItIsDue) {
   const std::atomic<bool> stop = false;
   std::vector<nanoseconds> schedule;
