@@ -32,7 +32,7 @@ function(sparsed_precompile name)
   endif()
 endfunction()
 
-# sparsed_library(NAME SOURCES... [SHARED] [DEPS libs...]): a library of one room; static, unless many
+# sparsed_library(NAME SOURCES... [SHARED] [DEPS libs...]): a library of one module; static, unless many
 # programs that travel together share it.
 function(sparsed_library name)
   cmake_parse_arguments(ARG "SHARED" "" "DEPS" ${ARGN})

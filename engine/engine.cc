@@ -28,8 +28,8 @@ constexpr std::chrono::duration<double> kScrubAgain = std::chrono::hours(1);
 /// Memory that nobody took for so long, and at most for twice as long, goes back to the system.
 /// Buffers are looked at as often.
 constexpr std::chrono::seconds kKeepTime{2};
-/// In a quiet moment, for how long a lane that nobody uses is waited for, and for how long the
-/// steps of a calibration are all together: somebody may come after all.
+/// In a quiet moment, for how long a worker slot that nobody uses is waited for, and for how long
+/// the steps of a calibration are all together: somebody may come after all.
 constexpr std::chrono::milliseconds kQuietWait{500};
 constexpr std::chrono::seconds kCalibrationWait{2};
 /// After which a device that could not be calibrated is tried again, at the latest.
@@ -119,7 +119,7 @@ class Engine::Scrubber {
     return std::max(std::chrono::nanoseconds(0), now - std::chrono::nanoseconds(unix_ns));
   }
 
-  /// Stores a layout again that is whole in memory. Without one its plans' classes are wanted
+  /// Stores a layout again that is whole in memory. Without one its plans' signatures are wanted
   /// again, and a restart builds what they need instead of stumbling over the damage.
   absl::Status Repair(const ArrayOwner& layout) {
     std::shared_ptr<Pattern> owner;
@@ -129,7 +129,7 @@ class Engine::Scrubber {
       owner = matrix->pattern();
       for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
         const std::shared_ptr<const Layout> whole = entry.layout->Resident();
-        if (entry.description->recipe != layout.recipe || whole == nullptr) continue;
+        if (entry.description->pipeline != layout.pipeline || whole == nullptr) continue;
         const absl::StatusOr<LayoutRecord> stored =
             store_.PutLayout(pattern.hash(), *whole, entry.build_seconds);
         if (stored.ok())
@@ -139,8 +139,8 @@ class Engine::Scrubber {
       }
       break;
     }
-    absl::Status dropped = store_.DropLayout(layout.pattern_hash, layout.recipe);
-    if (dropped.ok() && owner != nullptr) owner->SetOnDisk(layout.recipe, nullptr);
+    absl::Status dropped = store_.DropLayout(layout.pattern_hash, layout.pipeline);
+    if (dropped.ok() && owner != nullptr) owner->SetOnDisk(layout.pipeline, nullptr);
     return dropped;
   }
 
@@ -301,9 +301,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
                                     *engine->budget_, *engine->executor_, observer);
   Preparation& preparation = *engine->preparation_;
   engine->catalog_->on_published = [&preparation](MatrixLease matrix,
-                                                  const std::vector<ProblemClass>& classes,
+                                                  const std::vector<ProblemSignature>& signatures,
                                                   const Requester& requester) {
-    preparation.Prepare(std::move(matrix), classes, requester);
+    preparation.Prepare(std::move(matrix), signatures, requester);
   };
   engine->catalog_->on_changed = [executor = engine->executor_.get()](std::string_view tenant,
                                                                       std::string_view name) {
@@ -312,8 +312,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   engine->catalog_->on_pattern_gone = [&preparation](const std::shared_ptr<Pattern>& pattern) {
     preparation.Forget(pattern);
   };
-  engine->executor_->on_unknown_class = [&preparation](const MatrixLease& matrix,
-                                                       const Problem& problem) {
+  engine->executor_->on_unknown_signature = [&preparation](const MatrixLease& matrix,
+                                                           const Problem& problem) {
     preparation.RequestTrial(matrix, problem);
   };
   engine->executor_->on_new_rows = [&preparation](const MatrixLease& matrix, const Problem& problem,
@@ -375,7 +375,7 @@ absl::Status Engine::OpenGpus(Observer& observer) {
     }
     const DeviceId id{DeviceKind::kCuda, ordinal};
     // What is set wrongly is no reason to do without.
-    if (options_.gpu_required || absl::IsInvalidArgument(gpu.status())) {
+    if (options_.gpu_required || absl::IsOutOfRange(gpu.status())) {
       return absl::FailedPreconditionError(
           fmt::format("{} cannot serve: {}", Name(id), std::string(gpu.status().message())));
     }
@@ -515,7 +515,7 @@ std::optional<bool> Engine::store_up() const {
 
 std::vector<DeviceFacts> Engine::devices() const {
   std::vector<DeviceFacts> facts = {{"cpu", CpuDescription(),
-                                     options_.execution.lanes * options_.execution.threads_per_lane,
+                                     options_.execution.slots * options_.execution.threads_per_slot,
                                      "", true}};
   const auto add_constants = [this, &facts](DeviceId id) {
     const Backend& backend = executor_->backend(id);

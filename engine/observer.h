@@ -22,8 +22,8 @@ struct KernelRun {
   std::string_view kernel;
   std::string_view device;
   double seconds = 0;
-  double flops = 0;          ///< useful floating point operations
-  double floor_seconds = 0;  ///< memory-bound minimum: bytes to move over the device's rate
+  double flops = 0;             ///< useful floating point operations
+  double roofline_seconds = 0;  ///< memory-bound minimum: bytes to move over the device's rate
 };
 
 /// A preparation that ended.
@@ -67,10 +67,10 @@ class Observer {
   virtual void OnMatrixExpired(const MatrixExpiry&) {}
   /// Since the last call of it so often, the tenant's use went past its soft limit.
   virtual void OnSoftLimit(const Tenant& /*tenant*/, Quota /*quota*/, int64_t /*times*/) {}
-  /// What became of a recipe for a class: "tried", "ruled_out", "no_memory", "no_time".
-  virtual void OnRecipe(std::string_view /*outcome*/) {}
-  /// A model that serves ("used"), or is only watched ("watched"), estimated for a class what was
-  /// then measured: its first choice had this share of the best speed that was measured.
+  /// What became of a pipeline for a signature: "tried", "ruled_out", "no_memory", "no_time".
+  virtual void OnPipeline(std::string_view /*outcome*/) {}
+  /// A model that serves ("used"), or is only watched ("watched"), estimated for a signature what
+  /// was then measured: its first choice had this share of the best speed that was measured.
   virtual void OnModelChoice(std::string_view /*model*/, std::string_view /*role*/,
                              double /*share*/) {}
   /// A model that was to be used or watched is not; `sentence` names it and says why.

@@ -1,5 +1,5 @@
 // What a device may do for the builders of layouts, faster than the CPU and with the same results,
-// bit by bit. BuildContext (recipe.h) may have one; kernels/cuda/build implements it.
+// bit by bit. BuildContext (pipeline.h) may have one; kernels/cuda/build implements it.
 //
 // Errors: RESOURCE_EXHAUSTED for memory on either side; UNAVAILABLE, INTERNAL: the device fails.
 // After any of them the CPU can do it.
@@ -14,7 +14,7 @@
 #include "kernels/formats/csr.h"
 #include "kernels/formats/row_segments.h"
 #include "kernels/layout.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed {
 

@@ -57,9 +57,9 @@ bool ReadsLayouts(Operation operation, std::string_view kind) {
   return reads(SpgemmKernels());
 }
 
-absl::StatusOr<std::string> FormatRecipe(const SpgemmKernel& kernel, const Problem& problem,
-                                         const CsrView& left, const CsrView& right) {
-  if (kernel.recipe != nullptr) return kernel.recipe(problem, left, right);
+absl::StatusOr<std::string> FormatPipeline(const SpgemmKernel& kernel, const Problem& problem,
+                                           const CsrView& left, const CsrView& right) {
+  if (kernel.pipeline != nullptr) return kernel.pipeline(problem, left, right);
   return std::string(kernel.layout_kind);
 }
 

@@ -162,20 +162,20 @@ struct SpgemmKernel {
   /// Whether its counts are somebody else's: they serve its own calls, and no other kernel's.
   bool from_library = false;
   /// "csr", or the kind of the layout that it reads T from, too, and S where `left_too`: of one
-  /// recipe both.
+  /// pipeline both.
   std::string_view layout_kind = kCsr;
   bool left_too = false;
-  /// The recipe (kernels/recipe.h) of that layout for these factors; null: its kind with the
+  /// The pipeline (kernels/pipeline.h) of that layout for these factors; null: its kind with the
   /// parameters that it has by default. All in host memory. FAILED_PRECONDITION, in a sentence:
   /// the matrices don't suit it.
-  absl::StatusOr<std::string> (*recipe)(const Problem&, const CsrView& left,
-                                        const CsrView& right) = nullptr;
+  absl::StatusOr<std::string> (*pipeline)(const Problem&, const CsrView& left,
+                                          const CsrView& right) = nullptr;
 };
 
-/// The recipe of the layout that the kernel reads its factors from besides plain CSR, as
-/// SpgemmKernel::recipe; "csr" if it reads none.
-absl::StatusOr<std::string> FormatRecipe(const SpgemmKernel& kernel, const Problem& problem,
-                                         const CsrView& left, const CsrView& right);
+/// The pipeline of the layout that the kernel reads its factors from besides plain CSR, as
+/// SpgemmKernel::pipeline; "csr" if it reads none.
+absl::StatusOr<std::string> FormatPipeline(const SpgemmKernel& kernel, const Problem& problem,
+                                           const CsrView& left, const CsrView& right);
 
 /// The problem as a kernel on `layout` sees it: a transposed layout turns SpMM's transposition
 /// around.

@@ -20,8 +20,8 @@ namespace sparsed {
 /// store, the checksums and the devices move arrays and know nothing of kinds; the kind's header in
 /// kernels/formats gives a typed view and documents each array.
 struct Layout {
-  std::string kind;    ///< "csr", "aspt"
-  std::string recipe;  ///< canonical text of the recipe that made it (kernels/recipe.h)
+  std::string kind;      ///< "csr", "aspt"
+  std::string pipeline;  ///< canonical text of the pipeline that made it (kernels/pipeline.h)
   std::vector<std::pair<std::string, int64_t>> parameters;  ///< for the kind's view
   int64_t rows = 0;  ///< of the matrix as the kernel sees it: swapped in a transposed layout
   int64_t cols = 0;

@@ -57,23 +57,23 @@ std::string_view Name(Semiring semiring) {
   return "unknown";
 }
 
-ProblemClass ClassOf(const Problem& problem) {
-  ProblemClass c{problem.operation, problem.transposed, problem.type, 0, problem.device};
+ProblemSignature SignatureOf(const Problem& problem) {
+  ProblemSignature c{problem.operation, problem.transposed, problem.type, 0, problem.device};
   if (problem.operation != Operation::kSpgemm) {
     const int32_t* width =
-        std::lower_bound(std::begin(kClassWidths), std::end(kClassWidths), problem.k);
+        std::lower_bound(std::begin(kSignatureWidths), std::end(kSignatureWidths), problem.k);
     c.allow_tf32 = problem.allow_tf32 && problem.operation == Operation::kSpmm &&
                    problem.type == ElementType::kF32 && problem.device == DeviceKind::kCuda;
-    c.k_bucket = width == std::end(kClassWidths) ? *std::rbegin(kClassWidths) : *width;
+    c.k_bucket = width == std::end(kSignatureWidths) ? *std::rbegin(kSignatureWidths) : *width;
   }
   return c;
 }
 
-Problem ProblemOf(const ProblemClass& c) {
+Problem ProblemOf(const ProblemSignature& c) {
   return {c.operation, c.transposed, c.type, c.k_bucket, c.device, c.allow_tf32};
 }
 
-std::string ToString(const ProblemClass& c) {
+std::string ToString(const ProblemSignature& c) {
   const std::string_view transposed = c.transposed ? "^T" : "";
   if (c.operation == Operation::kSpgemm) {
     return fmt::format("{}{} {} {}", Name(c.operation), transposed, Name(c.type), Name(c.device));

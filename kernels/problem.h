@@ -57,13 +57,13 @@ struct Problem {
   bool masked = false;                        ///< SpGEMM under SpgemmArguments::mask
 };
 
-/// K of a class: a problem's K rounded up, wider ones share the last. A single column is a class of
-/// its own: SpMV.
-inline constexpr int32_t kClassWidths[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024};
+/// K of a signature: a problem's K rounded up, wider ones share the last. A single column is a
+/// signature of its own: SpMV.
+inline constexpr int32_t kSignatureWidths[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024};
 
-/// A class of problems that share a plan: as Problem (of SpGEMM without semiring and mask), K
-/// rounded up to one of kClassWidths. Ordered, hashable by its text.
-struct ProblemClass {
+/// Problems that share a plan, their signature: as Problem (of SpGEMM without semiring and mask), K
+/// rounded up to one of kSignatureWidths. Ordered, hashable by its text.
+struct ProblemSignature {
   Operation operation = Operation::kSpmm;
   bool transposed = false;
   ElementType type = ElementType::kF32;
@@ -71,13 +71,13 @@ struct ProblemClass {
   DeviceKind device = DeviceKind::kCpu;
   bool allow_tf32 = false;  ///< false wherever it makes no difference
 
-  friend auto operator<=>(const ProblemClass&, const ProblemClass&) = default;
+  friend auto operator<=>(const ProblemSignature&, const ProblemSignature&) = default;
 };
-ProblemClass ClassOf(const Problem& problem);
-/// The widest problem of the class.
-Problem ProblemOf(const ProblemClass& c);
+ProblemSignature SignatureOf(const Problem& problem);
+/// The widest problem of the signature.
+Problem ProblemOf(const ProblemSignature& c);
 /// "spmm f32 k<=128 cpu", "spmm^T tf32 k<=128 cuda" (f32 with TF32 allowed).
-std::string ToString(const ProblemClass& c);
+std::string ToString(const ProblemSignature& c);
 
 /// How far a run has come that may be cut: it computes its work part by part, and stops between two
 /// of them when somebody else is to go first. Runs of the same arguments with the same Progress and

@@ -70,7 +70,7 @@ int CalibrateDevices(const Config& config, std::ostream& out, std::ostream& err)
       continue;
     }
     const bool cpu = kind == DeviceKind::kCpu;
-    Print(*calibration, kind, cpu ? options.execution.threads_per_lane : 0, out);
+    Print(*calibration, kind, cpu ? options.execution.threads_per_slot : 0, out);
   }
   return exit_code;
 }

@@ -40,8 +40,8 @@ engine::EngineOptions ToEngineOptions(const Config& config) {
   options.catalog.share_patterns = config.share_patterns || config.access_file.empty();
   options.scrub_interval_seconds = config.scrub_interval_seconds;
   options.past_measurement_bytes = config.past_measurement_bytes;
-  options.execution.lanes = config.lanes;
-  options.execution.threads_per_lane = std::max(1, config.threads / config.lanes);
+  options.execution.slots = config.worker_slots;
+  options.execution.threads_per_slot = std::max(1, config.threads / config.worker_slots);
   options.execution.max_queued = config.max_queued;
   options.execution.batch_wait = std::chrono::microseconds(config.batch_wait_microseconds);
   // A client that reads slowly makes its SpGEMM pause before its connection's share is used up.

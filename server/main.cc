@@ -144,7 +144,7 @@ void LogStart(const Config& config, Server& server) {
           {"devices", devices},
           {"host_memory_bytes", config.host_memory_bytes},
           {"threads", int64_t{config.threads}},
-          {"worker_slots", int64_t{config.lanes}},
+          {"worker_slots", int64_t{config.worker_slots}},
           {"matrices", static_cast<int64_t>(server.engine().catalog().All().size())},
           {"models", ModelsOf(server.engine())},
       });

@@ -188,7 +188,7 @@ Layout PermutedLayout(const Pattern& pattern, const std::vector<int32_t>& row_or
     permuted.row_offsets.push_back(permuted.nnz());
   }
   Layout layout = PlainLayout(permuted);
-  layout.recipe = transposed ? "transpose" : "permuted";
+  layout.pipeline = transposed ? "transpose" : "permuted";
   layout.transposed = transposed;
   if (!row_order.empty()) layout.arrays.push_back(MakeArray("row_order", row_order));
   layout.arrays.push_back(MakeArray(kValueSource, value_source));

@@ -8,10 +8,10 @@
 namespace sparsed::test {
 namespace {
 
-absl::Status Build(const std::string& recipe, const CsrView& csr, ElementType type,
+absl::Status Build(const std::string& pipeline, const CsrView& csr, ElementType type,
                    const void* csr_values, const BuildContext& context, Layout& layout,
                    Array& values) {
-  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
+  const absl::StatusOr<Pipeline> parsed = ParsePipeline(pipeline);
   if (!parsed.ok()) return parsed.status();
   absl::StatusOr<BuiltLayout> built = BuildLayout(*parsed, csr, context);
   if (!built.ok()) return built.status();
@@ -43,13 +43,13 @@ absl::StatusOr<ProductFormats> MakeFormats(const SpgemmKernel& kernel, const Pro
                                            const BuildContext& context) {
   ProductFormats formats;
   if (kernel.layout_kind == kCsr) return formats;
-  const absl::StatusOr<std::string> recipe =
-      FormatRecipe(kernel, problem, arguments.left, arguments.right);
-  if (!recipe.ok()) return recipe.status();
-  absl::Status status = Build(*recipe, arguments.right, problem.type, arguments.right_values,
+  const absl::StatusOr<std::string> pipeline =
+      FormatPipeline(kernel, problem, arguments.left, arguments.right);
+  if (!pipeline.ok()) return pipeline.status();
+  absl::Status status = Build(*pipeline, arguments.right, problem.type, arguments.right_values,
                               context, formats.right, formats.right_values);
   if (status.ok() && kernel.left_too) {
-    status = Build(*recipe, arguments.left, problem.type, arguments.left_values, context,
+    status = Build(*pipeline, arguments.left, problem.type, arguments.left_values, context,
                    formats.left, formats.left_values);
   }
   if (!status.ok()) return status;

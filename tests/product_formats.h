@@ -5,7 +5,7 @@
 #include "kernels/array.h"
 #include "kernels/kernel_table.h"
 #include "kernels/layout.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::test {
 
@@ -18,8 +18,8 @@ struct ProductFormats {
   void AddTo(SpgemmArguments& arguments) const;
 };
 
-/// Of `arguments`, in host memory, in the recipe that the kernel has for them. FAILED_PRECONDITION:
-/// they don't suit it; and a builder's errors.
+/// Of `arguments`, in host memory, in the pipeline that the kernel has for them.
+/// FAILED_PRECONDITION: they don't suit it; and a builder's errors.
 absl::StatusOr<ProductFormats> MakeFormats(const SpgemmKernel& kernel, const Problem& problem,
                                            const SpgemmArguments& arguments,
                                            const BuildContext& context);

@@ -37,7 +37,7 @@ absl::StatusOr<std::shared_ptr<const Layout>> LayoutOf(
     const v1::ExportedLayout& exported, const std::shared_ptr<const MappedMemory>& arrays) {
   auto layout = std::make_shared<Layout>();
   layout->kind = exported.kind();
-  layout->recipe = exported.recipe();
+  layout->pipeline = exported.recipe();
   for (const auto& parameter : exported.parameters()) {
     layout->parameters.emplace_back(parameter.name(), parameter.value());
   }

@@ -75,25 +75,25 @@ CallOptions Arguments::Call(const sparsed_call_options* given) {
   return call;
 }
 
-std::vector<ProblemClass> Arguments::Problems(const sparsed_problem* problems, size_t count,
-                                              const char* what) {
-  std::vector<ProblemClass> classes;
-  if (count == 0 || !Need(problems, what)) return classes;
+std::vector<ProblemSignature> Arguments::Problems(const sparsed_problem* problems, size_t count,
+                                                  const char* what) {
+  std::vector<ProblemSignature> signatures;
+  if (count == 0 || !Need(problems, what)) return signatures;
   for (size_t i = 0; i < count; ++i) {
     const sparsed_problem& problem = problems[i];
     if (problem.operation < SPARSED_SPMM || problem.operation > SPARSED_SPGEMM) {
       Refuse(
           fmt::format("{}[{}] has the operation {}; there are SpMM (1), SDDMM (2) and SpGEMM (3)",
                       what, i, problem.operation));
-      return classes;
+      return signatures;
     }
     NotNegative(problem.k, "the k of a problem");
-    classes.push_back({.operation = static_cast<Operation>(problem.operation),
-                       .transposed = problem.transposed != 0,
-                       .k = problem.k,
-                       .allow_tf32 = problem.allow_tf32 != 0});
+    signatures.push_back({.operation = static_cast<Operation>(problem.operation),
+                          .transposed = problem.transposed != 0,
+                          .k = problem.k,
+                          .allow_tf32 = problem.allow_tf32 != 0});
   }
-  return classes;
+  return signatures;
 }
 
 void Arguments::CheckReduction(const Reduction& reduction) {

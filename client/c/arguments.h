@@ -51,8 +51,8 @@ class Arguments {
     bool which;
   };
   void CheckReduction(const Reduction& reduction);
-  std::vector<ProblemClass> Problems(const sparsed_problem* problems, size_t count,
-                                     const char* what);
+  std::vector<ProblemSignature> Problems(const sparsed_problem* problems, size_t count,
+                                         const char* what);
 
   /// Dense matrices of one product, which are all on one device.
   Operand In(const sparsed_dense* dense, const char* what, const Client& client);

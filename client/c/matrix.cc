@@ -48,7 +48,7 @@ PrepareOptions PrepareOptionsOf(const sparsed_prepare_options* given, Arguments&
   PrepareOptions prepare;
   prepare.expected = in.Problems(options.expected, options.expected_count, "expected");
   prepare.again = options.again != 0;
-  if (options.recipe != nullptr) prepare.recipe = options.recipe;
+  if (options.recipe != nullptr) prepare.pipeline = options.recipe;
   if (options.kernel != nullptr) prepare.kernel = options.kernel;
   prepare.explore = options.explore != 0;
   return prepare;

@@ -280,10 +280,10 @@ std::string ToCsv(const Json& json) {
 /// So that its plan is found before it is measured, not meanwhile. Who may not ask for that
 /// measures what there is.
 absl::Status PrepareFor(const Matrix& matrix, const BenchOptions& bench) {
-  const ProblemClass wanted = {.operation = bench.operation,
-                               .transposed = bench.transpose,
-                               .k = bench.operation == Operation::kSpgemm ? 0 : bench.k,
-                               .allow_tf32 = bench.allow_tf32};
+  const ProblemSignature wanted = {.operation = bench.operation,
+                                   .transposed = bench.transpose,
+                                   .k = bench.operation == Operation::kSpgemm ? 0 : bench.k,
+                                   .allow_tf32 = bench.allow_tf32};
   const absl::Status asked = matrix.Prepare({.expected = {wanted}});
   if (absl::IsPermissionDenied(asked) || absl::IsFailedPrecondition(asked)) return absl::OkStatus();
   if (!asked.ok()) return asked;

@@ -88,17 +88,17 @@ CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words) {
   return option->type_name(fmt::format("{}", fmt::join(words, "|")))->check(check);
 }
 
-void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char* standard) {
+void AddTuneFor(CLI::App* command, std::vector<std::string>& signatures, const char* standard) {
   command
       ->add_option(
-          "--tune-for", classes,
+          "--tune-for", signatures,
           fmt::format("The problem signatures to tune it for: spmm:K, spmm^T:K (with :tf32 behind "
                       "where TF32 is allowed), sddmm:K or spgemm; repeatable (default: {}). K, the "
                       "columns of the dense operand, is rounded up to 1, 8, 16, 32, 64, 128, 256, "
                       "512 or 1024: widths in between share a plan",
                       standard))
       ->type_name("spmm:K|spmm^T:K|sddmm:K|spgemm")
-      ->check([](const std::string& text) { return Refusal(ParseClass(text)); });
+      ->check([](const std::string& text) { return Refusal(ParseSignature(text)); });
 }
 
 CLI::Option* AddOut(CLI::App* group, OutputArguments& output) {
@@ -158,9 +158,10 @@ std::string MissingCopies(const MatrixInfo& info) {
   std::vector<std::string> there = info.nodes;
   std::erase_if(there, [&](const std::string& node) { return IsGone(info, node); });
   return fmt::format(
-      "fewer nodes than --replicas have it, {} {} missing: it is lost if {} is, and copied again "
-      "when there are more (sparsectl cluster list)",
-      info.copies_missing, info.copies_missing == 1 ? "is" : "are", fmt::join(there, ", "));
+      "fewer nodes than --replicas have it, {} {} missing: {}copied again when there are more "
+      "(sparsectl cluster list)",
+      info.copies_missing, info.copies_missing == 1 ? "is" : "are",
+      there.empty() ? "it is " : fmt::format("it is lost if {} is, and ", fmt::join(there, ", ")));
 }
 
 void AddNote(const std::string& note, Report& report) {

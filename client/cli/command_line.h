@@ -49,7 +49,7 @@ std::string ExampleLines(std::initializer_list<const char*> lines);
 
 CLI::Option* AddName(CLI::App* command, std::string& name);
 /// `standard` is what is tuned for where nothing is said.
-void AddTuneFor(CLI::App* command, std::vector<std::string>& classes, const char* standard);
+void AddTuneFor(CLI::App* command, std::vector<std::string>& signatures, const char* standard);
 /// --format, which needs `out`, the option of the path.
 void AddOutputFormat(CLI::App* command, CLI::Option* out, OutputArguments& output);
 CLI::Option* AddOut(CLI::App* group, OutputArguments& output);

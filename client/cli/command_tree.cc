@@ -125,7 +125,7 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
       "Build and time every candidate, also what the model or the rules leave out: slow, for "
       "measurements that a model can be trained with (sparsectl model train)");
   prepare
-      ->add_option("--pipeline", prepared->recipe,
+      ->add_option("--pipeline", prepared->pipeline,
                    "Run this transform pipeline and time its layout beside plain CSR for that, "
                    "whatever the model or the rules say; the fastest serves, as usual. Written as "
                    "`show` writes it; parameters may be left out (default: what they propose)")

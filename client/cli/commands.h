@@ -17,13 +17,14 @@ namespace sparsed::cli {
 /// "f32", "f64", "f16", "bf16"; INVALID_ARGUMENT for anything else.
 absl::StatusOr<ValueType> ParseType(std::string_view text);
 /// "spmm:128" and so on; INVALID_ARGUMENT says what else there is.
-absl::StatusOr<ProblemClass> ParseClass(std::string_view text);
+absl::StatusOr<ProblemSignature> ParseSignature(std::string_view text);
 /// "sum-product" and so on, likewise.
 absl::StatusOr<Semiring> ParseSemiring(std::string_view text);
 /// Says in the report that TF32 makes no difference to products of a matrix of the type on this
 /// server, if it makes none.
 void AddTf32Note(const Client& client, ValueType type, Report& report);
-absl::StatusOr<std::vector<ProblemClass>> ParseClasses(const std::vector<std::string>& texts);
+absl::StatusOr<std::vector<ProblemSignature>> ParseSignatures(
+    const std::vector<std::string>& texts);
 /// "300 x 200, 15,000 nonzeros, f32".
 std::string Summary(const MatrixInfo& info);
 /// Waits until the matrix is prepared, with a progress bar.
@@ -53,7 +54,7 @@ struct PrepareArguments {
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
   bool again = false;
   bool explore = false;
-  std::string recipe, kernel;  ///< empty: none in particular
+  std::string pipeline, kernel;  ///< empty: none in particular
   bool wait = false;
 };
 absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments);

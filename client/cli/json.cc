@@ -9,7 +9,7 @@
 namespace sparsed::cli {
 namespace {
 
-Json ToJson(const ProblemClass& c) {
+Json ToJson(const ProblemSignature& c) {
   return {{"operation", Name(c.operation)},
           {"transposed", c.transposed},
           {"k", c.k},
@@ -77,11 +77,11 @@ Json ToJson(const std::optional<BusyTrials>& trials) {
 /// By the names of columns that data sets of measurements have (docs/preparation.md).
 Json RowOf(const Measurement& m) {
   Json row = CommonOf(m);
-  row["class"] = ToJson(m.problem_class);
-  row["recipe"] = m.recipe;
+  row["class"] = ToJson(m.signature);
+  row["recipe"] = m.pipeline;
   row["csr_ms"] = m.baseline_ms;
-  row["floor_ms"] = m.floor_ms;
-  row["floor_share"] = m.floor_share;
+  row["floor_ms"] = m.roofline_ms;
+  row["floor_share"] = m.roofline_share;
   return row;
 }
 
@@ -89,11 +89,11 @@ Json RowOf(const Measurement& m) {
 
 Json ToJson(const Measurement& m) {
   Json json = CommonOf(m);
-  json["signature"] = ToJson(m.problem_class);
-  json["pipeline"] = m.recipe;
+  json["signature"] = ToJson(m.signature);
+  json["pipeline"] = m.pipeline;
   json["baseline_ms"] = m.baseline_ms;
-  json["roofline_ms"] = m.floor_ms;
-  json["roofline_share"] = m.floor_share;
+  json["roofline_ms"] = m.roofline_ms;
+  json["roofline_share"] = m.roofline_share;
   return json;
 }
 
@@ -134,8 +134,8 @@ Json ToJson(const MatrixInfo& info) {
     json["shares"].push_back({{"with", share.with}, {"write", share.write}});
   }
   for (const PlanInfo& plan : info.plans) {
-    json["plans"].push_back({{"signature", ToJson(plan.problem_class)},
-                             {"pipeline", plan.recipe},
+    json["plans"].push_back({{"signature", ToJson(plan.signature)},
+                             {"pipeline", plan.pipeline},
                              {"kernel", plan.kernel},
                              {"device", plan.device},
                              {"baseline_ms", plan.baseline_ms},
@@ -148,14 +148,14 @@ Json ToJson(const MatrixInfo& info) {
   }
   for (const LayoutInfo& layout : info.layouts) {
     json["layouts"].push_back({{"kind", layout.kind},
-                               {"pipeline", layout.recipe},
+                               {"pipeline", layout.pipeline},
                                {"bytes", layout.bytes},
                                {"build_seconds", layout.build_seconds}});
   }
   for (const Measurement& m : info.measurements) json["measurements"].push_back(ToJson(m));
   for (const Decision& decision : info.decisions) {
-    json["decisions"].push_back({{"signature", ToJson(decision.problem_class)},
-                                 {"pipeline", decision.recipe},
+    json["decisions"].push_back({{"signature", ToJson(decision.signature)},
+                                 {"pipeline", decision.pipeline},
                                  {"tried", decision.tried},
                                  {"reason", decision.reason}});
   }

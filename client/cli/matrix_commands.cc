@@ -41,7 +41,7 @@ std::string Since(const PlanInfo& plan) {
 std::string PlanInUse(const MatrixInfo& info) {
   const auto used = std::ranges::find_if(info.plans, &PlanInfo::in_use);
   if (used == info.plans.end()) return "";
-  return fmt::format("{}: {} / {}", Text(used->problem_class), used->recipe, used->kernel);
+  return fmt::format("{}: {} / {}", Text(used->signature), used->pipeline, used->kernel);
 }
 
 std::string PlansText(const MatrixInfo& info) {
@@ -49,7 +49,7 @@ std::string PlansText(const MatrixInfo& info) {
                "SINCE", "WHY"},
               {"SINCE", "DEVICE", "WHY", "BASELINE ms", "USED/s"});
   for (const PlanInfo& plan : info.plans) {
-    plans.Add({Text(plan.problem_class), UseText(plan), plan.recipe, plan.kernel, plan.device,
+    plans.Add({Text(plan.signature), UseText(plan), plan.pipeline, plan.kernel, plan.device,
                plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",
                KnownMilliseconds(plan.plan_ms), Since(plan), plan.reason});
   }
@@ -64,9 +64,9 @@ std::string PlansText(const MatrixInfo& info) {
 std::string Outcome(const MatrixInfo& info, const Decision& decision) {
   double best = 0;
   for (const Measurement& m : info.measurements) {
-    const bool of_it = m.recipe == decision.recipe ||
-                       fmt::format("{} / {}", m.recipe, m.kernel) == decision.recipe;
-    if (!of_it || m.median_ms <= 0 || Text(m.problem_class) != Text(decision.problem_class)) {
+    const bool of_it = m.pipeline == decision.pipeline ||
+                       fmt::format("{} / {}", m.pipeline, m.kernel) == decision.pipeline;
+    if (!of_it || m.median_ms <= 0 || Text(m.signature) != Text(decision.signature)) {
       continue;
     }
     best = std::max(best, m.baseline_ms / m.median_ms);
@@ -75,16 +75,16 @@ std::string Outcome(const MatrixInfo& info, const Decision& decision) {
 }
 
 std::string DecisionsText(const MatrixInfo& info) {
-  Table recipes({"SIGNATURE", "SPEED-UP", "WHY", "PIPELINE"});
+  Table pipelines({"SIGNATURE", "SPEED-UP", "WHY", "PIPELINE"});
   for (const Decision& decision : info.decisions) {
-    const bool of_the_class = decision.recipe.empty();
-    recipes.Add({Text(decision.problem_class),
-                 decision.tried ? Outcome(info, decision)
-                 : of_the_class ? ""
-                                : "not tried",
-                 decision.reason, decision.recipe});
+    const bool of_the_signature = decision.pipeline.empty();
+    pipelines.Add({Text(decision.signature),
+                   decision.tried     ? Outcome(info, decision)
+                   : of_the_signature ? ""
+                                      : "not tried",
+                   decision.reason, decision.pipeline});
   }
-  return recipes.empty() ? "" : fmt::format("\nTransform pipelines\n{}", recipes.Text());
+  return pipelines.empty() ? "" : fmt::format("\nTransform pipelines\n{}", pipelines.Text());
 }
 
 /// In a cluster: "node-1, node-3 (gone)".
@@ -122,8 +122,8 @@ std::string UntoldText(const std::vector<MatrixInfo>& matrices) {
   if (!silent.empty()) {
     who += fmt::format("{}silent: {}", who.empty() ? "" : "; ", fmt::join(silent, ", "));
   }
-  return fmt::format("of matrices of nodes that do not answer only names and sizes are known ({})",
-                     who);
+  return fmt::format(
+      "of matrices whose nodes said nothing of them only names and sizes are known ({})", who);
 }
 
 /// `text` with its commands as they are given to the server at `address`.
@@ -181,7 +181,7 @@ std::string DetailsText(const MatrixInfo& info) {
   Table layouts({"KIND", "BYTES", "BUILD s", "PIPELINE"});
   for (const LayoutInfo& layout : info.layouts) {
     layouts.Add({layout.kind, Bytes(layout.bytes), fmt::format("{:.3f}", layout.build_seconds),
-                 layout.recipe});
+                 layout.pipeline});
   }
   if (!layouts.empty()) text += fmt::format("\nLayouts\n{}", layouts.Text());
   text += DecisionsText(info);
@@ -206,14 +206,15 @@ absl::Status WaitReady(const Matrix& matrix) {
   });
 }
 
-absl::StatusOr<std::vector<ProblemClass>> ParseClasses(const std::vector<std::string>& texts) {
-  std::vector<ProblemClass> classes;
+absl::StatusOr<std::vector<ProblemSignature>> ParseSignatures(
+    const std::vector<std::string>& texts) {
+  std::vector<ProblemSignature> signatures;
   for (const std::string& text : texts) {
-    const absl::StatusOr<ProblemClass> problem_class = ParseClass(text);
-    if (!problem_class.ok()) return problem_class.status();
-    classes.push_back(*problem_class);
+    const absl::StatusOr<ProblemSignature> signature = ParseSignature(text);
+    if (!signature.ok()) return signature.status();
+    signatures.push_back(*signature);
   }
-  return classes;
+  return signatures;
 }
 
 std::string Summary(const MatrixInfo& info) {
@@ -242,8 +243,8 @@ absl::StatusOr<ValueType> ParseType(std::string_view text) {
   return absl::InvalidArgumentError(fmt::format("{} is none of f32, f64, f16 and bf16", text));
 }
 
-absl::StatusOr<ProblemClass> ParseClass(const std::string_view whole) {
-  ProblemClass c;
+absl::StatusOr<ProblemSignature> ParseSignature(const std::string_view whole) {
+  ProblemSignature c;
   std::string_view text = whole;
   c.allow_tf32 = text.ends_with(kTf32);
   if (c.allow_tf32) text.remove_suffix(kTf32.size());
@@ -422,37 +423,44 @@ absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArgu
                   Counted(patterns->size(), "pattern"))};
 }
 
+/// The steps of a transform pipeline without their parameters, which the server writes behind those
+/// that a user left out.
+std::string StepsOf(std::string_view pipeline) {
+  std::string steps = WithoutParameters(pipeline);
+  std::erase(steps, ' ');
+  return steps;
+}
+
 /// "spmm K=64: breadth_first, which was asked for: 0.63x plain CSR's speed": what became of the
 /// transform pipeline that was asked for, also where another one serves.
 std::string AskedText(const MatrixInfo& info, const PrepareArguments& arguments,
-                      const std::vector<ProblemClass>& expected) {
+                      const std::vector<ProblemSignature>& expected) {
   std::string text;
-  if (arguments.recipe.empty()) return text;
+  if (arguments.pipeline.empty()) return text;
   for (const Decision& decision : info.decisions) {
-    // The server writes parameters behind it that were left out.
-    const bool of_it =
-        decision.recipe == arguments.recipe || decision.recipe.starts_with(arguments.recipe + "(");
-    const bool of_class =
-        expected.empty() || std::ranges::any_of(expected, [&](const ProblemClass& c) {
-          return Text(c) == Text(decision.problem_class);
+    const bool of_it = StepsOf(decision.pipeline) == StepsOf(arguments.pipeline);
+    const bool of_signature =
+        expected.empty() || std::ranges::any_of(expected, [&](const ProblemSignature& c) {
+          return Text(c) == Text(decision.signature);
         });
-    if (!of_it || !of_class) continue;
-    const std::string outcome = decision.tried
-                                    ? fmt::format("{} plain CSR's speed", Outcome(info, decision))
-                                    : fmt::format("not tried: {}", decision.reason);
-    text += Wrapped(fmt::format("  {}: {}, which was asked for: {}", Text(decision.problem_class),
-                                decision.recipe, outcome),
+    if (!of_it || !of_signature) continue;
+    const std::string gain = Outcome(info, decision);
+    const std::string outcome = !decision.tried   ? fmt::format("not tried: {}", decision.reason)
+                                : gain == "tried" ? gain
+                                                  : fmt::format("{} plain CSR's speed", gain);
+    text += Wrapped(fmt::format("  {}: {}, which was asked for: {}", Text(decision.signature),
+                                decision.pipeline, outcome),
                     "    ");
   }
   return text;
 }
 
 absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arguments) {
-  absl::StatusOr<std::vector<ProblemClass>> expected = ParseClasses(arguments.expect);
+  absl::StatusOr<std::vector<ProblemSignature>> expected = ParseSignatures(arguments.expect);
   if (!expected.ok()) return expected.status();
   const PrepareOptions options = {.expected = *std::move(expected),
                                   .again = arguments.again,
-                                  .recipe = arguments.recipe,
+                                  .pipeline = arguments.pipeline,
                                   .kernel = arguments.kernel,
                                   .explore = arguments.explore};
   const Matrix matrix = client.MatrixNamed(arguments.name);
@@ -469,7 +477,7 @@ absl::StatusOr<Report> Prepare(const Client& client, const PrepareArguments& arg
   if (report.ok() && arguments.wait) {
     report->text += AskedText(*info, arguments, options.expected);
   }
-  if (report.ok() && std::ranges::any_of(options.expected, &ProblemClass::allow_tf32)) {
+  if (report.ok() && std::ranges::any_of(options.expected, &ProblemSignature::allow_tf32)) {
     AddTf32Note(client, info->type, *report);
   }
   return report;

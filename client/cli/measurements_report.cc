@@ -30,11 +30,11 @@ std::string Quoted(std::string_view text) {
 std::string Known(double value) { return value > 0 ? fmt::format("{}", value) : ""; }
 
 std::string CsvOf(const Measurement& m) {
-  const ProblemClass& c = m.problem_class;
+  const ProblemSignature& c = m.signature;
   return fmt::format("{},{:d},{},{:d},{},{},{},{},{},{},{},{},{},{},{},{:d},{},{:d},{:d}",
                      Name(c.operation), c.transposed, Name(m.type), c.allow_tf32, c.k, m.k,
-                     Quoted(m.recipe), Quoted(m.kernel), Quoted(m.device), m.median_ms,
-                     m.preparation_ms, Known(m.floor_ms), Known(m.baseline_ms), m.runs,
+                     Quoted(m.pipeline), Quoted(m.kernel), Quoted(m.device), m.median_ms,
+                     m.preparation_ms, Known(m.roofline_ms), Known(m.baseline_ms), m.runs,
                      Quoted(m.model), m.censored, m.right_pattern_hash, m.transpose_left,
                      m.transpose_right);
 }
@@ -80,11 +80,11 @@ Table MeasurementsTable(const std::vector<Measurement>& measurements) {
                "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"},
               {"RUNS", "TYPE", "K", "DEVICE", "BUILD ms", "GFLOP/s", "BASELINE ms", "ROOFLINE"});
   for (const Measurement& m : measurements) {
-    table.Add(
-        {Text(m.problem_class), Name(m.type), std::to_string(m.k), KnownMilliseconds(m.median_ms),
-         KnownMilliseconds(m.baseline_ms), KnownMilliseconds(m.preparation_ms),
-         m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "", RooflineShare(m.floor_share, m.roof),
-         std::to_string(m.runs), m.device, m.kernel, m.recipe});
+    table.Add({Text(m.signature), Name(m.type), std::to_string(m.k), KnownMilliseconds(m.median_ms),
+               KnownMilliseconds(m.baseline_ms), KnownMilliseconds(m.preparation_ms),
+               m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "",
+               RooflineShare(m.roofline_share, m.roof), std::to_string(m.runs), m.device, m.kernel,
+               m.pipeline});
   }
   return table;
 }
@@ -103,7 +103,7 @@ std::string UnsureText(const MatrixInfo& info) {
   for (const PlanInfo& plan : info.plans) {
     if (!plan.busy_trials) continue;
     text += Wrapped(
-        fmt::format("  {}: {}", Text(plan.problem_class), UnsureText(*plan.busy_trials, info.name)),
+        fmt::format("  {}: {}", Text(plan.signature), UnsureText(*plan.busy_trials, info.name)),
         "    ");
   }
   return text;
@@ -115,7 +115,7 @@ std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns) {
     if (pattern.measurements.empty()) continue;
     std::vector<Measurement> sorted = pattern.measurements;
     std::ranges::stable_sort(sorted, {}, [](const Measurement& m) {
-      const ProblemClass& c = m.problem_class;
+      const ProblemSignature& c = m.signature;
       return std::tuple(m.type, c.operation, c.transposed, c.allow_tf32, c.k, m.device,
                         m.median_ms);
     });

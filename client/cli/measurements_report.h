@@ -12,12 +12,12 @@ namespace sparsed::cli {
 
 /// A header and a line for each measurement, as RFC 4180 has it but for line ends: pattern_hash;
 /// the pattern's features by name (empty if they are not computed); operation, transposed (0 or 1),
-/// type, allow_tf32 (0 or 1), class (the widest K of the class), k (that was timed), recipe,
+/// type, allow_tf32 (0 or 1), class (the widest K of the signature), k (that was timed), recipe,
 /// kernel, device, median_ms, preparation_ms, floor_ms, csr_ms (empty if not known), runs, model
 /// (of the processor or the card; empty if not known), censored (0 or 1), right_pattern_hash (of
 /// SpGEMM), transpose_left, transpose_right, past (0 or 1). Columns are only added, at the end.
 std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns);
-/// For people: a table for each pattern, fastest first within a class.
+/// For people: a table for each pattern, fastest first within a signature.
 std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns);
 
 /// "45 %" of what memory allows; "in cache" where caches hold what is multiplied, so that memory is

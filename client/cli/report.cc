@@ -44,18 +44,6 @@ constexpr size_t kLeastSentence = 12;
 /// The column of transform pipelines.
 constexpr std::string_view kPipeline = "PIPELINE";
 
-/// "aspt > lsh_cluster" of "aspt(panel=64) > lsh_cluster(siglen=128)".
-std::string WithoutParameters(std::string_view pipeline) {
-  std::string text;
-  bool inside = false;
-  for (const char c : pipeline) {
-    if (c == '(') inside = true;
-    if (!inside) text += c;
-    if (c == ')') inside = false;
-  }
-  return text;
-}
-
 bool IsSentence(std::string_view cell) {
   constexpr int kWords = 4;
   return std::ranges::count(cell, ' ') >= kWords - 1;
@@ -128,6 +116,17 @@ bool Before(const Json& a, const Json& b) {
 }
 
 }  // namespace
+
+std::string WithoutParameters(std::string_view pipeline) {
+  std::string text;
+  bool inside = false;
+  for (const char c : pipeline) {
+    if (c == '(') inside = true;
+    if (!inside) text += c;
+    if (c == ')') inside = false;
+  }
+  return text;
+}
 
 TextStyle& Style() {
   static TextStyle style;
@@ -324,7 +323,7 @@ std::string Time(std::chrono::system_clock::time_point time) {
                      fmt::localtime(std::chrono::system_clock::to_time_t(time)));
 }
 
-std::string Text(const ProblemClass& c) {
+std::string Text(const ProblemSignature& c) {
   std::string text = Name(c.operation);
   if (c.transposed) text += "^T";
   if (c.k > 0) text += fmt::format(" K={}", c.k);

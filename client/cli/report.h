@@ -103,6 +103,8 @@ struct Report {
   int exit_code = 0;
 };
 
+/// "aspt > lsh_cluster" of "aspt(panel=64) > lsh_cluster(siglen=128)".
+std::string WithoutParameters(std::string_view pipeline);
 /// `line` with its end, broken between words where the style has a width; further lines begin with
 /// `indent`.
 std::string Wrapped(std::string_view line, std::string_view indent);
@@ -120,7 +122,7 @@ std::string Duration(std::chrono::nanoseconds time);
 /// Local time.
 std::string Time(std::chrono::system_clock::time_point time);
 /// "spmm^T K=64".
-std::string Text(const ProblemClass& problem_class);
+std::string Text(const ProblemSignature& signature);
 /// Phases that happened: "0.812 ms: queue 0.010, receive 0.301, kernel 0.401, send 0.100".
 std::string Text(const Timings& timings);
 

@@ -161,7 +161,7 @@ absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& argum
     if (!time_to_live.ok()) return time_to_live.status();
     options.time_to_live = *time_to_live;
   }
-  absl::StatusOr<std::vector<ProblemClass>> expected = ParseClasses(arguments.expect);
+  absl::StatusOr<std::vector<ProblemSignature>> expected = ParseSignatures(arguments.expect);
   if (!expected.ok()) return expected.status();
   options.expected = *std::move(expected);
   std::vector<Report> reports;
@@ -172,7 +172,7 @@ absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& argum
     reports.push_back(*std::move(report));
     names.push_back(NameFor(arguments, file));
   }
-  const bool tf32 = std::ranges::any_of(options.expected, &ProblemClass::allow_tf32);
+  const bool tf32 = std::ranges::any_of(options.expected, &ProblemSignature::allow_tf32);
   Report all{{{"matrices", Json::array()}}, ""};
   for (size_t i = 0; i < reports.size(); ++i) {
     if (arguments.wait) {

@@ -111,11 +111,11 @@ Call<void> Prepare(const std::shared_ptr<Connection>& connection, const std::str
                    const PrepareOptions& prepare, const CallOptions& options) {
   v1::PrepareRequest request;
   request.set_name(name);
-  for (const ProblemClass& problem_class : prepare.expected) {
-    *request.add_expected() = ToProto(problem_class);
+  for (const ProblemSignature& signature : prepare.expected) {
+    *request.add_expected() = ToProto(signature);
   }
   request.set_again(prepare.again);
-  request.set_recipe(prepare.recipe);
+  request.set_recipe(prepare.pipeline);
   request.set_kernel(prepare.kernel);
   request.set_explore(prepare.explore);
   return LaunchUnary<v1::PrepareReply, void>(connection, "/sparsed.v1.Catalog/Prepare", options,

@@ -31,7 +31,7 @@ MatrixState FromProto(v1::MatrixState state) {
   }
 }
 
-ProblemClass FromProto(const v1::ProblemClass& c) {
+ProblemSignature FromProto(const v1::ProblemClass& c) {
   return {static_cast<Operation>(c.operation()), c.transposed(), c.k(), c.allow_tf32()};
 }
 
@@ -66,12 +66,12 @@ ValueType FromProto(v1::ElementType type) {
   }
 }
 
-v1::ProblemClass ToProto(const ProblemClass& problem_class) {
+v1::ProblemClass ToProto(const ProblemSignature& signature) {
   v1::ProblemClass proto;
-  proto.set_operation(static_cast<v1::ProblemClass::Operation>(problem_class.operation));
-  proto.set_transposed(problem_class.transposed);
-  proto.set_k(problem_class.k);
-  proto.set_allow_tf32(problem_class.allow_tf32);
+  proto.set_operation(static_cast<v1::ProblemClass::Operation>(signature.operation));
+  proto.set_transposed(signature.transposed);
+  proto.set_k(signature.k);
+  proto.set_allow_tf32(signature.allow_tf32);
   return proto;
 }
 
@@ -122,16 +122,16 @@ BusyTrials FromProto(const v1::BusyTrials& trials) {
 }
 
 Measurement FromProto(const v1::Measurement& m) {
-  return {.problem_class = FromProto(m.problem_class()),
-          .recipe = m.recipe(),
+  return {.signature = FromProto(m.problem_class()),
+          .pipeline = m.recipe(),
           .kernel = m.kernel(),
           .device = m.device(),
           .median_ms = m.median_ms(),
           .gflops = m.gflops(),
           .runs = m.runs(),
           .k = m.k(),
-          .floor_share = m.floor_share(),
-          .floor_ms = m.floor_ms(),
+          .roofline_share = m.floor_share(),
+          .roofline_ms = m.floor_ms(),
           .baseline_ms = m.baseline_ms(),
           .preparation_ms = m.preparation_ms(),
           .type = FromProto(m.type()),

@@ -33,7 +33,7 @@ constexpr size_t SizeOf(ValueType type) {
 v1::ElementType ToProto(ValueType type);
 /// Anything that is not a type of values is f32.
 ValueType FromProto(v1::ElementType type);
-v1::ProblemClass ToProto(const ProblemClass& problem_class);
+v1::ProblemClass ToProto(const ProblemSignature& signature);
 
 /// Details become payloads, by their type URL.
 absl::Status FromProto(const v1::Status& proto);

@@ -44,11 +44,14 @@ bool IsElsewhere(const MatrixInfo& info) {
   return info.state == MatrixState::kUnknown && info.shards.empty() && !info.nodes.empty();
 }
 
-Call<Connection*> ConnectTo(Nodes& nodes, const std::string& address) {
+/// The state alone, as nobody waits for what has not come in time.
+using Connecting = std::shared_ptr<CallState<Connection*>>;
+
+Connecting ConnectTo(Nodes& nodes, const std::string& address) {
   auto state = std::make_shared<CallState<Connection*>>();
   nodes.Connect({address},
                 [state](absl::StatusOr<Connection*> there) { state->Complete(std::move(there)); });
-  return Call<Connection*>(std::move(state), [] {});
+  return state;
 }
 
 /// Puts what other nodes say of theirs in the place of what `home` says of them.
@@ -61,7 +64,11 @@ void AskOthers(Connection& home, ShardWork& work, v1::ListMatricesRequest reques
     elsewhere.emplace(info.name, &info);
   }
   if (!any_there) return;
-  const auto until = steady_clock::now() + kPatience;
+  std::chrono::nanoseconds patience = kPatience;
+  if (const auto left = work.options().timeout) {
+    patience = std::min<std::chrono::nanoseconds>(patience, *left);
+  }
+  const auto until = steady_clock::now() + patience;
   const auto options = [&] {
     CallOptions left = work.options();
     const std::chrono::nanoseconds patience =
@@ -76,7 +83,7 @@ void AskOthers(Connection& home, ShardWork& work, v1::ListMatricesRequest reques
   if (!server.ok()) return;
   Nodes& nodes = home.nodes();
   nodes.Learn(server->node_addresses);
-  std::vector<Call<Connection*>> connecting;
+  std::vector<Connecting> connecting;
   for (const std::string& address : server->node_addresses) {
     if (connecting.size() == kMostNodes) break;
     if (address != home.address()) connecting.push_back(ConnectTo(nodes, address));
@@ -84,11 +91,11 @@ void AskOthers(Connection& home, ShardWork& work, v1::ListMatricesRequest reques
   request.set_here(true);
   std::vector<Call<Infos>> lists;
   // None waits for another one that does not answer.
-  while (!connecting.empty() && steady_clock::now() < until) {
-    std::erase_if(connecting, [&](Call<Connection*>& call) {
+  while (!connecting.empty() && steady_clock::now() < until && !work.cancelled()) {
+    std::erase_if(connecting, [&](const Connecting& state) {
       constexpr std::chrono::milliseconds kLook(5);
-      if (!call.WaitFor(kLook)) return false;
-      const absl::StatusOr<Connection*> there = call.Wait();
+      if (!state->WaitUntil(steady_clock::now() + kLook)) return false;
+      const absl::StatusOr<Connection*> there = state->Take();
       if (there.ok()) lists.push_back(Ask({keep, *there}, request, options()));
       return true;
     });

@@ -248,8 +248,8 @@ Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const std::st
   header.set_sort(upload.sort);
   header.set_sum_duplicates(upload.sum_duplicates);
   header.set_pattern_hash(upload.pattern_hash);
-  for (const ProblemClass& problem_class : upload.expected) {
-    *header.add_expected() = ToProto(problem_class);
+  for (const ProblemSignature& signature : upload.expected) {
+    *header.add_expected() = ToProto(signature);
   }
   header.set_values_are_ones(upload.values_are_ones);
 

@@ -33,6 +33,7 @@ class ShardWork : public std::enable_shared_from_this<ShardWork> {
              const std::function<void(absl::Status)>& failed);
   /// Calls that it waits for are cancelled soon.
   void Cancel() { cancelled_ = true; }
+  bool cancelled() const { return cancelled_; }
 
   /// For a call that is a part of it: with the time that is left.
   CallOptions options() const;

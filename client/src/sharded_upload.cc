@@ -27,7 +27,7 @@ std::string NewUpload() {
 }
 
 /// What nobody multiplies with is prepared for what takes least.
-const std::vector<ProblemClass> kNoProducts = {{.operation = Operation::kSddmm, .k = 1}};
+const std::vector<ProblemSignature> kNoProducts = {{.operation = Operation::kSddmm, .k = 1}};
 
 /// Values of rows whose nonzeros begin there, one after the other; of consecutive rows a part of
 /// what there is.

@@ -8,8 +8,8 @@
 
 namespace sparsed::engine {
 
-/// What plain CSR took beside one candidate and beside another one of the same class and width, in
-/// milliseconds, while the machine did other work.
+/// What plain CSR took beside one candidate and beside another one of the same signature and width,
+/// in milliseconds, while the machine did other work.
 struct BusyTrials {
   double least_baseline_ms = 0, most_baseline_ms = 0;
 };

@@ -49,9 +49,9 @@ std::map<std::string, std::string> FirstTenants(const StoreContents& contents) {
 }
 
 /// It is there already.
-void SetOnDiskAnyway(Pattern& pattern, const std::string& recipe, int64_t bytes) {
+void SetOnDiskAnyway(Pattern& pattern, const std::string& pipeline, int64_t bytes) {
   if (pattern.payer() == nullptr) return;
-  pattern.SetOnDisk(recipe, TenantOf(*pattern.payer()).HoldAnyway(Quota::kDiskBytes, bytes));
+  pattern.SetOnDisk(pipeline, TenantOf(*pattern.payer()).HoldAnyway(Quota::kDiskBytes, bytes));
 }
 
 absl::StatusOr<bool> SamePattern(Pattern& pattern, const CsrView& csr, Store::Stop stop) {
@@ -131,7 +131,7 @@ absl::Status Catalog::Restore(const StoreContents& contents) {
     int64_t bytes = 0;
     for (const StoredArray& array : record.arrays) bytes += BytesOf(array);
     const auto pattern = patterns.find(record.pattern_hash);
-    if (pattern != patterns.end()) SetOnDiskAnyway(*pattern->second, record.layout.recipe, bytes);
+    if (pattern != patterns.end()) SetOnDiskAnyway(*pattern->second, record.layout.pipeline, bytes);
   }
   for (const MatrixRecord& record : contents.matrices) {
     const auto pattern = patterns.find(record.pattern_hash);
@@ -416,12 +416,12 @@ absl::StatusOr<MatrixKeep> Catalog::KeepMatrix(std::string_view tenant, const Ma
 absl::Status Catalog::PlaceInLayouts(const Matrix& matrix, int threads, Store::Stop stop) {
   std::set<std::string> of_cpu, of_gpu;
   for (const auto& active : matrix.pattern()->plans().List()) {
-    const bool on_cpu = active->plan.problem_class.device == DeviceKind::kCpu;
-    (on_cpu ? of_cpu : of_gpu).insert(active->plan.recipe);
+    const bool on_cpu = active->plan.signature.device == DeviceKind::kCpu;
+    (on_cpu ? of_cpu : of_gpu).insert(active->plan.pipeline);
   }
   for (const Pattern::BuiltEntry& entry : matrix.pattern()->Layouts()) {
-    const std::string& recipe = entry.description->recipe;
-    if (of_gpu.contains(recipe) && !of_cpu.contains(recipe)) continue;
+    const std::string& pipeline = entry.description->pipeline;
+    if (of_gpu.contains(pipeline) && !of_cpu.contains(pipeline)) continue;
     // Products have them placed when they need them.
     if (ReadsLayouts(Operation::kSpgemm, entry.description->kind)) continue;
     if (absl::Status s = CheckStop(stop); !s.ok()) return s;

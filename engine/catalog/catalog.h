@@ -59,7 +59,7 @@ struct UploadHeader {
   bool values_are_ones = false;
   std::string pattern_hash;  ///< empty: not known to the caller
   /// Of no particular type and device: the preparation puts in the matrix's and its own.
-  std::vector<ProblemClass> expected;
+  std::vector<ProblemSignature> expected;
   /// For which nothing needs to use it before it is forgotten; 0: it stays.
   std::chrono::nanoseconds time_to_live{0};
   /// Of a copy of what another server has: the numbers that it has there. 0: it gets its own.
@@ -233,9 +233,10 @@ class Catalog {
   /// Matrices have that pattern, or one that is being uploaded.
   bool HasPattern(const std::string& hash) const;
 
-  /// Called, outside any lock, after a matrix was published by an upload (with the classes that it
-  /// expects) and after the last matrix of a pattern was deleted. Set before the first upload.
-  std::function<void(MatrixLease, const std::vector<ProblemClass>&, const Requester&)> on_published;
+  /// Called, outside any lock, after a matrix was published by an upload (with the signatures that
+  /// it expects) and after the last matrix of a pattern was deleted. Set before the first upload.
+  std::function<void(MatrixLease, const std::vector<ProblemSignature>&, const Requester&)>
+      on_published;
   std::function<void(const std::shared_ptr<Pattern>&)> on_pattern_gone;
   /// Called as the name comes to stand for other values or another matrix, or for none, or is
   /// shared no more: with the catalog's lock, so that nobody sees the change before. Must not

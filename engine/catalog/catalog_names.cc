@@ -11,13 +11,13 @@ namespace sparsed::engine {
 namespace {
 
 /// That its pattern has plans for; none: what an upload that says nothing expects.
-std::vector<ProblemClass> PreparedClasses(const Matrix& matrix) {
-  std::vector<ProblemClass> classes;
+std::vector<ProblemSignature> PreparedSignatures(const Matrix& matrix) {
+  std::vector<ProblemSignature> signatures;
   for (const auto& active : matrix.pattern()->plans().List()) {
-    const ProblemClass& c = active->plan.problem_class;
-    if (c.type == matrix.type() && c.operation != Operation::kSpgemm) classes.push_back(c);
+    const ProblemSignature& c = active->plan.signature;
+    if (c.type == matrix.type() && c.operation != Operation::kSpgemm) signatures.push_back(c);
   }
-  return classes;
+  return signatures;
 }
 
 absl::Status IsItsName(std::string_view name) {
@@ -50,7 +50,7 @@ absl::StatusOr<MatrixLease> Catalog::Copy(std::string_view tenant, std::string_v
   header.name = new_name;
   header.replace = replace;
   header.time_to_live = matrix.keep().time_to_live;
-  header.expected = PreparedClasses(matrix);
+  header.expected = PreparedSignatures(matrix);
   return Add(header, matrix.pattern(), *std::move(values), std::move(order), threads, stop);
 }
 

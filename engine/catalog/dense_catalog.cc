@@ -101,8 +101,8 @@ absl::StatusOr<Array> PutTogether(const DenseShape& shape, const std::vector<Den
   return whole;
 }
 
-/// What `make` makes, away from lanes and reactors as if it were on the disk, where somebody needs
-/// it, and for as long as the memory is not needed for other things.
+/// What `make` makes, away from worker slots and reactors as if it were on the disk, where somebody
+/// needs it, and for as long as the memory is not needed for other things.
 std::shared_ptr<LazyArray> MadeWhenNeeded(LazyArray::Loader make, Budget& budget,
                                           const MemoryOwner& payer) {
   return std::make_shared<LazyArray>(LazyArray::DiskCopy{

@@ -43,19 +43,19 @@ std::vector<PlanTable::Used> Matrix::UsedPlans() const {
 
 absl::StatusOr<Array> Matrix::Values(LazyArray::Stop stop) const { return values_->Get(stop); }
 
-std::shared_ptr<PlacedValues> Matrix::FindPlaced(const std::string& recipe) const {
+std::shared_ptr<PlacedValues> Matrix::FindPlaced(const std::string& pipeline) const {
   const MutexLock lock(mutex_);
-  const auto found = placed_.find(recipe);
+  const auto found = placed_.find(pipeline);
   return found == placed_.end() ? nullptr : found->second;
 }
 
 absl::StatusOr<Array> Matrix::ValuesIn(const Layout& layout, MemorySource& memory,
                                        int threads) const {
-  if (layout.recipe == kCsr) return Values();
+  if (layout.pipeline == kCsr) return Values();
   // A request may still use a layout that was dropped; keeping its values would be for nobody.
-  std::shared_ptr<const LazyLayout> known = pattern_->FindLayout(layout.recipe);
+  std::shared_ptr<const LazyLayout> known = pattern_->FindLayout(layout.pipeline);
   if (known != nullptr && known->Resident().get() != &layout) known = nullptr;
-  if (const auto placed = FindPlaced(layout.recipe); known != nullptr && placed != nullptr) {
+  if (const auto placed = FindPlaced(layout.pipeline); known != nullptr && placed != nullptr) {
     if (std::optional<Array> values = placed->Find(known)) return *std::move(values);
   }
   absl::StatusOr<Array> csr_values = Values();
@@ -67,17 +67,17 @@ absl::StatusOr<Array> Matrix::ValuesIn(const Layout& layout, MemorySource& memor
   auto placed = std::make_shared<PlacedValues>(known, *slots, evictions_, keep_.payer);
   placed->Find(known);  // They are used now.
   const MutexLock lock(mutex_);
-  if (pattern_->FindLayout(layout.recipe) == known) placed_[layout.recipe].swap(placed);
+  if (pattern_->FindLayout(layout.pipeline) == known) placed_[layout.pipeline].swap(placed);
   return slots;
 }
 
-void Matrix::DropLayout(const std::string& recipe) const {
+void Matrix::DropLayout(const std::string& pipeline) const {
   const MutexLock lock(mutex_);
-  placed_.erase(recipe);
+  placed_.erase(pipeline);
 }
 
-int64_t Matrix::LayoutValueBytes(const std::string& recipe) const {
-  const std::shared_ptr<PlacedValues> placed = FindPlaced(recipe);
+int64_t Matrix::LayoutValueBytes(const std::string& pipeline) const {
+  const std::shared_ptr<PlacedValues> placed = FindPlaced(pipeline);
   return placed == nullptr ? 0 : placed->bytes();
 }
 

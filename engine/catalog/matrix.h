@@ -59,7 +59,7 @@ class PlacedValues final : public Evictable {
   bool idle() const override;
 
  private:
-  /// A rebuilt layout of the same recipe may order values differently.
+  /// A rebuilt layout of the same pipeline may order values differently.
   const std::weak_ptr<const LazyLayout> layout_;
   const std::shared_ptr<EvictionQueue> evictions_;
   const MemoryOwner* const payer_;
@@ -111,13 +111,13 @@ class Matrix {
   /// nobody needs the room. Plain CSR's are Values().
   absl::StatusOr<Array> ValuesIn(const Layout& layout, MemorySource& memory, int threads) const;
   /// Forgets the values of a layout that the pattern has dropped.
-  void DropLayout(const std::string& recipe) const;
-  /// Bytes of values held for layouts besides plain CSR, by recipe.
-  int64_t LayoutValueBytes(const std::string& recipe) const;
+  void DropLayout(const std::string& pipeline) const;
+  /// Bytes of values held for layouts besides plain CSR, by pipeline.
+  int64_t LayoutValueBytes(const std::string& pipeline) const;
 
  private:
   /// Null if there are none.
-  std::shared_ptr<PlacedValues> FindPlaced(const std::string& recipe) const;
+  std::shared_ptr<PlacedValues> FindPlaced(const std::string& pipeline) const;
 
   const std::string tenant_, name_;
   const std::shared_ptr<Pattern> pattern_;
@@ -130,7 +130,7 @@ class Matrix {
   const MatrixKeep keep_;
   const std::shared_ptr<EvictionQueue> evictions_;
   mutable Mutex mutex_;
-  /// By recipe.
+  /// By pipeline.
   mutable std::map<std::string, std::shared_ptr<PlacedValues>> placed_ ABSL_GUARDED_BY(mutex_);
 };
 

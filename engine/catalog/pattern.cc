@@ -17,30 +17,30 @@ absl::StatusOr<TenantHold> Pattern::HoldDisk(int64_t bytes) const {
   return TenantOf(*payer_).Hold(Quota::kDiskBytes, bytes);
 }
 
-void Pattern::SetOnDisk(const std::string& recipe, TenantHold hold) {
+void Pattern::SetOnDisk(const std::string& pipeline, TenantHold hold) {
   const MutexLock lock(mutex_);
   if (hold == nullptr) {
-    on_disk_.erase(recipe);
+    on_disk_.erase(pipeline);
   } else {
-    on_disk_[recipe] = std::move(hold);
+    on_disk_[pipeline] = std::move(hold);
   }
 }
 
-bool Pattern::on_disk(const std::string& recipe) const {
+bool Pattern::on_disk(const std::string& pipeline) const {
   const MutexLock lock(mutex_);
-  return on_disk_.contains(recipe);
+  return on_disk_.contains(pipeline);
 }
 
 std::vector<Pattern::BuiltEntry> Pattern::Layouts() const {
   const MutexLock lock(mutex_);
   std::vector<BuiltEntry> entries;
-  for (const auto& [recipe, entry] : layouts_) entries.push_back(entry);
+  for (const auto& [pipeline, entry] : layouts_) entries.push_back(entry);
   return entries;
 }
 
-std::shared_ptr<LazyLayout> Pattern::FindLayout(const std::string& recipe) const {
+std::shared_ptr<LazyLayout> Pattern::FindLayout(const std::string& pipeline) const {
   const MutexLock lock(mutex_);
-  const auto found = layouts_.find(recipe);
+  const auto found = layouts_.find(pipeline);
   return found == layouts_.end() ? nullptr : found->second.layout;
 }
 
@@ -48,20 +48,20 @@ void Pattern::AddLayout(std::shared_ptr<const Layout> layout, double build_secon
   auto description = WithoutElements(*layout);
   auto lazy = std::make_shared<LazyLayout>(std::move(layout));
   const MutexLock lock(mutex_);
-  const std::string recipe = description->recipe;
-  layouts_[recipe] = {std::move(description), std::move(lazy), build_seconds};
+  const std::string pipeline = description->pipeline;
+  layouts_[pipeline] = {std::move(description), std::move(lazy), build_seconds};
 }
 
 void Pattern::AddLayout(const Layout& description, LazyLayout::DiskCopy disk,
                         double build_seconds) {
   auto lazy = std::make_shared<LazyLayout>(std::move(disk));
   const MutexLock lock(mutex_);
-  layouts_[description.recipe] = {WithoutElements(description), std::move(lazy), build_seconds};
+  layouts_[description.pipeline] = {WithoutElements(description), std::move(lazy), build_seconds};
 }
 
-void Pattern::DropLayout(const std::string& recipe) {
+void Pattern::DropLayout(const std::string& pipeline) {
   const MutexLock lock(mutex_);
-  layouts_.erase(recipe);
+  layouts_.erase(pipeline);
 }
 
 void Pattern::DropLayout(const std::shared_ptr<const LazyLayout>& layout) {

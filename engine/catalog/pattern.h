@@ -35,8 +35,8 @@ class Pattern {
   /// until it is let go of; null: nobody pays.
   absl::StatusOr<TenantHold> HoldDisk(int64_t bytes) const;
   /// The layout, or plain CSR, is on the disk, as `hold` counts; null: it is not (any more).
-  void SetOnDisk(const std::string& recipe, TenantHold hold);
-  bool on_disk(const std::string& recipe) const;
+  void SetOnDisk(const std::string& pipeline, TenantHold hold);
+  bool on_disk(const std::string& pipeline) const;
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   int64_t nnz() const { return nnz_; }
@@ -58,16 +58,16 @@ class Pattern {
     std::shared_ptr<LazyLayout> layout;
     double build_seconds = 0;
   };
-  /// Layouts that exist besides plain CSR, by recipe.
+  /// Layouts that exist besides plain CSR, by pipeline.
   std::vector<BuiltEntry> Layouts() const;
   /// Null if there is none.
-  std::shared_ptr<LazyLayout> FindLayout(const std::string& recipe) const;
+  std::shared_ptr<LazyLayout> FindLayout(const std::string& pipeline) const;
   /// One that is in memory.
   void AddLayout(std::shared_ptr<const Layout> layout, double build_seconds);
   /// One that is on the disk. The arrays of `description` need no elements.
   void AddLayout(const Layout& description, LazyLayout::DiskCopy disk, double build_seconds);
   /// Requests that hold it keep it alive until they end.
-  void DropLayout(const std::string& recipe);
+  void DropLayout(const std::string& pipeline);
   /// This one and none that took its place.
   void DropLayout(const std::shared_ptr<const LazyLayout>& layout);
 
@@ -100,7 +100,7 @@ class Pattern {
 
   mutable Mutex mutex_;
   std::map<std::string, BuiltEntry> layouts_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, TenantHold> on_disk_ ABSL_GUARDED_BY(mutex_);  ///< by recipe
+  std::map<std::string, TenantHold> on_disk_ ABSL_GUARDED_BY(mutex_);  ///< by pipeline
   std::shared_ptr<const Features> features_ ABSL_GUARDED_BY(mutex_);
   std::string owner_ ABSL_GUARDED_BY(mutex_);  ///< the first one
   bool owned_ ABSL_GUARDED_BY(mutex_) = false, of_several_ ABSL_GUARDED_BY(mutex_) = false;

@@ -15,24 +15,25 @@ constexpr std::chrono::minutes kTryAgainAfter{5};
 constexpr double kUseHalfLife = 60;  // seconds
 
 /// There are few enough: their text has one definition.
-std::unordered_map<std::string, ProblemClass> AllClassesByText() {
-  std::unordered_map<std::string, ProblemClass> classes;
+std::unordered_map<std::string, ProblemSignature> AllSignaturesByText() {
+  std::unordered_map<std::string, ProblemSignature> signatures;
   for (Operation operation : {Operation::kSpmm, Operation::kSddmm, Operation::kSpgemm}) {
     for (bool transposed : {false, true}) {
       for (ElementType type :
            {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
         for (DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
           for (bool allow_tf32 : {false, true}) {
-            for (int64_t k : kClassWidths) {
-              const ProblemClass c = ClassOf({operation, transposed, type, k, device, allow_tf32});
-              classes.emplace(ToString(c), c);
+            for (int64_t k : kSignatureWidths) {
+              const ProblemSignature c =
+                  SignatureOf({operation, transposed, type, k, device, allow_tf32});
+              signatures.emplace(ToString(c), c);
             }
           }
         }
       }
     }
   }
-  return classes;
+  return signatures;
 }
 
 /// What is left of its rate.
@@ -43,11 +44,11 @@ double UsedAt(const PlanUses::Use& use, PlanUses::Clock::time_point now) {
 
 }  // namespace
 
-std::optional<ProblemClass> ParseProblemClass(std::string_view text) {
-  static const auto* const classes =
-      new std::unordered_map<std::string, ProblemClass>(AllClassesByText());
-  const auto found = classes->find(std::string(text));
-  return found == classes->end() ? std::nullopt : std::optional(found->second);
+std::optional<ProblemSignature> ParseProblemSignature(std::string_view text) {
+  static const auto* const signatures =
+      new std::unordered_map<std::string, ProblemSignature>(AllSignaturesByText());
+  const auto found = signatures->find(std::string(text));
+  return found == signatures->end() ? std::nullopt : std::optional(found->second);
 }
 
 double StreamedBytes(const Problem& problem, int64_t rows, int64_t cols, int64_t nnz) {
@@ -82,7 +83,7 @@ double Gflops(int64_t nnz, int64_t k, double milliseconds) {
   return 2e-6 * static_cast<double>(nnz) * static_cast<double>(k) / milliseconds;
 }
 
-std::string Plan::ToString() const { return fmt::format("{} / {}", recipe, kernel); }
+std::string Plan::ToString() const { return fmt::format("{} / {}", pipeline, kernel); }
 
 std::string ToString(const PatternPair& pair, std::string_view left_hash) {
   const std::string_view left = pair.transpose_left ? "transpose" : kCsr;
@@ -97,15 +98,15 @@ bool PlanTable::Found::due() const {
   return plan->plan.provisional && std::chrono::steady_clock::now() - plan->since >= kTryAgainAfter;
 }
 
-PlanTable::Found PlanTable::Find(const ProblemClass& problem_class,
+PlanTable::Found PlanTable::Find(const ProblemSignature& signature,
                                  const std::optional<PatternPair>& pair) const {
   const MutexLock lock(mutex_);
-  if (const auto exact = plans_.find({problem_class, pair}); exact != plans_.end()) {
+  if (const auto exact = plans_.find({signature, pair}); exact != plans_.end()) {
     return {exact->second, true};
   }
-  Found found{NearestLocked(problem_class)};
-  if (found.plan == nullptr && problem_class.allow_tf32) {
-    ProblemClass f32 = problem_class;
+  Found found{NearestLocked(signature)};
+  if (found.plan == nullptr && signature.allow_tf32) {
+    ProblemSignature f32 = signature;
     f32.allow_tf32 = false;
     found.plan = NearestLocked(f32);
   }
@@ -113,18 +114,18 @@ PlanTable::Found PlanTable::Find(const ProblemClass& problem_class,
 }
 
 std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
-    const ProblemClass& problem_class) const {
+    const ProblemSignature& signature) const {
   std::shared_ptr<const ActivePlan> nearest;
   double nearest_distance = 0;
   for (const auto& [key, plan] : plans_) {
     const auto& [c, pair] = key;
     if (pair) continue;
-    ProblemClass same_k = c;
-    same_k.k_bucket = problem_class.k_bucket;
-    if (same_k != problem_class) continue;
+    ProblemSignature same_k = c;
+    same_k.k_bucket = signature.k_bucket;
+    if (same_k != signature) continue;
     // By powers of two; of two equally near the narrower comes first.
     const double distance =
-        std::abs(std::log2(static_cast<double>(c.k_bucket) / problem_class.k_bucket));
+        std::abs(std::log2(static_cast<double>(c.k_bucket) / signature.k_bucket));
     if (nearest == nullptr || distance < nearest_distance) {
       nearest = plan;
       nearest_distance = distance;
@@ -134,7 +135,7 @@ std::shared_ptr<const ActivePlan> PlanTable::NearestLocked(
 }
 
 void PlanTable::Replace(std::shared_ptr<const ActivePlan> plan) {
-  const std::pair key(plan->plan.problem_class, plan->plan.pair);
+  const std::pair key(plan->plan.signature, plan->plan.pair);
   std::vector<std::shared_ptr<const std::function<void()>>> watchers;
   {
     const MutexLock lock(mutex_);
@@ -187,13 +188,13 @@ std::vector<PlanTable::Used> PlanTable::ListUsed(ElementType type, const PlanUse
 
 void PlanUses::Count(const Plan& plan, Clock::time_point now) {
   const MutexLock lock(mutex_);
-  Use& use = uses_[{plan.problem_class, plan.pair}];
+  Use& use = uses_[{plan.signature, plan.pair}];
   use = {UsedAt(use, now) + std::log(2) / kUseHalfLife, now};
 }
 
 std::optional<PlanUses::Use> PlanUses::Of(const Plan& plan, Clock::time_point now) const {
   const MutexLock lock(mutex_);
-  const auto found = uses_.find({plan.problem_class, plan.pair});
+  const auto found = uses_.find({plan.signature, plan.pair});
   if (found == uses_.end()) return std::nullopt;
   return Use{UsedAt(found->second, now), found->second.last};
 }

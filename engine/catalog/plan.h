@@ -1,4 +1,4 @@
-// Plans: which layout and which kernel serve a class of problems on one pattern.
+// Plans: which layout and which kernel serve a problem signature on one pattern.
 #pragma once
 
 #include <chrono>
@@ -22,13 +22,13 @@
 
 namespace sparsed::engine {
 
-/// The class whose ToString() is `text`; none if there is no such class.
-std::optional<ProblemClass> ParseProblemClass(std::string_view text);
+/// The signature whose ToString() is `text`; none if there is no such signature.
+std::optional<ProblemSignature> ParseProblemSignature(std::string_view text);
 
 /// A pure, printable value.
 struct Plan {
-  ProblemClass problem_class;
-  std::string recipe = "csr";
+  ProblemSignature signature;
+  std::string pipeline = "csr";
   std::string kernel;
   double baseline_ms = 0;  ///< plain CSR for the same problem; 0: not tried
   double plan_ms = 0;
@@ -37,26 +37,26 @@ struct Plan {
   /// for want of memory. Requests use such a plan like any other, but nothing of it is stored, and
   /// the next upload or start of the server tries again, or the next request after a while.
   bool provisional = false;
-  /// SpGEMM: of that product, whose factors the kernel reads from layouts of the recipe; none: of
+  /// SpGEMM: of that product, whose factors the kernel reads from layouts of the pipeline; none: of
   /// any that has no plan of its own, from plain CSR.
   std::optional<PatternPair> pair;
   /// Of a server with several GPUs: how operands had best lie; none: nothing was tried.
   std::optional<TriedDistribution> distribution = std::nullopt;
 
-  /// "<recipe> / <kernel>".
+  /// "<pipeline> / <kernel>".
   std::string ToString() const;
 };
 
-/// For people, in the place of the recipe where that is plain CSR: "csr * csr" of a pattern with
+/// For people, in the place of the pipeline where that is plain CSR: "csr * csr" of a pattern with
 /// itself, else "csr * <hash of the right one>"; "csr * transpose", "transpose * transpose <hash>"
 /// and so on of transposed ones.
 std::string ToString(const PatternPair& pair, std::string_view left_hash);
 
 /// One trial: everything that a later, learned selector would want to know of it.
 struct Measurement {
-  ProblemClass problem_class;
+  ProblemSignature signature;
   int64_t k = 0;  ///< the width that was timed
-  std::string recipe;
+  std::string pipeline;
   std::string kernel;
   std::string device = "cpu";
   double median_ms = 0;
@@ -66,7 +66,7 @@ struct Measurement {
   double baseline_ms = 0;
   /// Compulsory bytes at the device's rate, as that was known then; 0: not known. RooflineOf has it
   /// at the rate that is known now.
-  double floor_ms = 0;
+  double roofline_ms = 0;
   double preparation_ms = 0;  ///< to build the layout
   std::string model = {};     ///< the processor's or the card's name; empty: not known
   std::optional<PatternPair> pair = std::nullopt;  ///< SpGEMM
@@ -77,10 +77,10 @@ struct Measurement {
   bool censored = false;
 };
 
-/// What became of a recipe for a class, or of a kernel of SpGEMM for a pair.
+/// What became of a pipeline for a signature, or of a kernel of SpGEMM for a pair.
 struct Decision {
-  ProblemClass problem_class;
-  std::string recipe;  ///< empty: it is about the class, or the pair
+  ProblemSignature signature;
+  std::string pipeline;  ///< empty: it is about the signature, or the pair
   bool tried = false;
   std::string reason;       ///< why, or why not
   std::string kernel = {};  ///< of SpGEMM
@@ -111,7 +111,7 @@ struct ActivePlan {
 };
 
 /// What a plan is of.
-using PlanKey = std::pair<ProblemClass, std::optional<PatternPair>>;
+using PlanKey = std::pair<ProblemSignature, std::optional<PatternPair>>;
 
 /// How much the plans of a pattern are used: by all requests, or by those for one matrix. Of
 /// bounded size, as plans are. Thread-safe.
@@ -142,7 +142,7 @@ class PlanTable {
 
   struct Found {
     std::shared_ptr<const ActivePlan> plan;  ///< null: nothing near; use plain CSR's default kernel
-    bool exact = false;  ///< false: a plan of a neighbouring class; a trial would be worth it
+    bool exact = false;  ///< false: a plan of a neighbouring signature; a trial would be worth it
 
     /// There is nothing left to find out.
     bool decided() const { return exact && !plan->plan.provisional; }
@@ -150,10 +150,10 @@ class PlanTable {
     /// some time ago.
     bool due() const;
   };
-  /// The plan of the class, else of the nearest K with the same operation, transposition and type;
-  /// where TF32 is allowed and nothing was tried with it, that of f32. Without a plan of the pair,
-  /// that of any.
-  Found Find(const ProblemClass& problem_class,
+  /// The plan of the signature, else of the nearest K with the same operation, transposition and
+  /// type; where TF32 is allowed and nothing was tried with it, that of f32. Without a plan of the
+  /// pair, that of any.
+  Found Find(const ProblemSignature& signature,
              const std::optional<PatternPair>& pair = std::nullopt) const;
   void Replace(std::shared_ptr<const ActivePlan> plan);
   /// Calls `changed` after each change, from whichever thread made it, until what is returned goes,
@@ -175,8 +175,8 @@ class PlanTable {
                              Clock::time_point now = Clock::now()) const;
 
  private:
-  /// Null if there is none of the class but for K.
-  std::shared_ptr<const ActivePlan> NearestLocked(const ProblemClass& problem_class) const
+  /// Null if there is none of the signature but for K.
+  std::shared_ptr<const ActivePlan> NearestLocked(const ProblemSignature& signature) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;

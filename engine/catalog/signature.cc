@@ -4,8 +4,8 @@
 
 namespace sparsed::engine {
 
-std::string SignatureText(const ProblemClass& problem_class) {
-  const ProblemClass& c = problem_class;
+std::string SignatureText(const ProblemSignature& signature) {
+  const ProblemSignature& c = signature;
   const std::string width =
       c.operation == Operation::kSpgemm ? "" : fmt::format(" K={}", c.k_bucket);
   return fmt::format("{}{}{} {} {}", Name(c.operation), c.transposed ? "^T" : "", width,

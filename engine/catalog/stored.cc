@@ -56,12 +56,12 @@ absl::StatusOr<Layout> ReadLayout(Store& store, const LayoutRecord& layout, Memo
 }
 
 std::optional<Measurement> FromRecord(const MeasurementRecord& record, int64_t nnz) {
-  const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
+  const std::optional<ProblemSignature> c = ParseProblemSignature(record.signature);
   if (!c) return std::nullopt;
   Measurement measurement;
-  measurement.problem_class = *c;
+  measurement.signature = *c;
   measurement.k = record.k;
-  measurement.recipe = record.recipe;
+  measurement.pipeline = record.pipeline;
   measurement.kernel = record.kernel;
   measurement.device = record.device;
   measurement.median_ms = record.median_ms;
@@ -69,7 +69,7 @@ std::optional<Measurement> FromRecord(const MeasurementRecord& record, int64_t n
   measurement.gflops = Gflops(nnz, record.k, record.median_ms);
   measurement.runs = record.runs;
   measurement.baseline_ms = record.baseline_ms;
-  measurement.floor_ms = record.floor_ms;
+  measurement.roofline_ms = record.roofline_ms;
   measurement.preparation_ms = record.preparation_ms;
   measurement.model = record.model;
   measurement.pair = record.pair;

@@ -26,7 +26,7 @@ LazyLayout::DiskCopy DiskCopyOf(Store& store, Budget& budget, MemoryOwner* payer
 absl::StatusOr<Layout> ReadLayout(Store& store, const LayoutRecord& layout, MemorySource& memory,
                                   Store::Stop stop);
 
-/// On a pattern of `nnz` nonzeros; none if there is no such class (any more).
+/// On a pattern of `nnz` nonzeros; none if there is no such signature (any more).
 std::optional<Measurement> FromRecord(const MeasurementRecord& record, int64_t nnz);
 PatternMeasurements FromRecord(PastPattern past);
 

@@ -14,7 +14,7 @@ std::vector<Measurement> TrialLog::measurements() const {
 void TrialLog::Add(Measurement measurement) {
   const MutexLock lock(mutex_);
   for (Measurement& known : measurements_) {
-    if (known.problem_class == measurement.problem_class && known.recipe == measurement.recipe &&
+    if (known.signature == measurement.signature && known.pipeline == measurement.pipeline &&
         known.kernel == measurement.kernel && known.device == measurement.device &&
         known.k == measurement.k && known.pair == measurement.pair) {
       known = std::move(measurement);
@@ -29,10 +29,10 @@ void TrialLog::SetMeasurements(std::vector<Measurement> measurements) {
   measurements_ = std::move(measurements);
 }
 
-void TrialLog::Forget(const ProblemClass& problem_class, const std::optional<PatternPair>& pair) {
+void TrialLog::Forget(const ProblemSignature& signature, const std::optional<PatternPair>& pair) {
   const MutexLock lock(mutex_);
   std::erase_if(measurements_, [&](const Measurement& m) {
-    return m.problem_class == problem_class && (!pair || m.pair == pair);
+    return m.signature == signature && (!pair || m.pair == pair);
   });
 }
 
@@ -41,11 +41,11 @@ std::vector<Decision> TrialLog::decisions() const {
   return decisions_;
 }
 
-void TrialLog::SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
+void TrialLog::SetDecisions(const ProblemSignature& signature, std::vector<Decision> decisions,
                             const std::optional<PatternPair>& pair) {
   const MutexLock lock(mutex_);
   std::erase_if(decisions_, [&](const Decision& d) {
-    return d.problem_class == problem_class && (!pair || d.pair == pair);
+    return d.signature == signature && (!pair || d.pair == pair);
   });
   std::ranges::move(decisions, std::back_inserter(decisions_));
 }

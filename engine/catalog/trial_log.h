@@ -1,4 +1,4 @@
-// What trials on a pattern found: measurements, and what became of recipes and kernels.
+// What trials on a pattern found: measurements, and what became of pipelines and kernels.
 #pragma once
 
 #include <memory>
@@ -26,19 +26,19 @@ struct PatternMeasurements {
 class TrialLog {
  public:
   std::vector<Measurement> measurements() const;
-  /// Replaces one of the same class, K, recipe, kernel, device and pair.
+  /// Replaces one of the same signature, K, pipeline, kernel, device and pair.
   void Add(Measurement measurement);
-  /// Replaces all; of each class, K, recipe, kernel, device and pair there is one.
+  /// Replaces all; of each signature, K, pipeline, kernel, device and pair there is one.
   void SetMeasurements(std::vector<Measurement> measurements);
-  /// Forgets the measurements of the class; where `pair` is given, those of that pair alone.
-  void Forget(const ProblemClass& problem_class,
+  /// Forgets the measurements of the signature; where `pair` is given, those of that pair alone.
+  void Forget(const ProblemSignature& signature,
               const std::optional<PatternPair>& pair = std::nullopt);
 
-  /// What became of recipes, class by class.
+  /// What became of pipelines, signature by signature.
   std::vector<Decision> decisions() const;
-  /// Replaces those about the class, which all of `decisions` are about; where `pair` is given,
+  /// Replaces those about the signature, which all of `decisions` are about; where `pair` is given,
   /// those about that pair alone.
-  void SetDecisions(const ProblemClass& problem_class, std::vector<Decision> decisions,
+  void SetDecisions(const ProblemSignature& signature, std::vector<Decision> decisions,
                     const std::optional<PatternPair>& pair = std::nullopt);
 
  private:

@@ -109,8 +109,8 @@ absl::StatusOr<ExportedRun> Attachment::Export(Problem problem) {
   problem.type = matrix->type();
   problem.device = device_.kind;
   problem.allow_tf32 = problem.allow_tf32 && problem.type == ElementType::kF32;
-  const absl::StatusOr<Resolved> resolved =
-      Resolve(*impl_, device_, matrix, problem, matrix->pattern()->plans().Find(ClassOf(problem)));
+  const absl::StatusOr<Resolved> resolved = Resolve(
+      *impl_, device_, matrix, problem, matrix->pattern()->plans().Find(SignatureOf(problem)));
   if (!resolved.ok()) return resolved.status();
   if (absl::Status s = ExportLayout(resolved->layout, *run); !s.ok()) return s;
   run->plan = resolved->text;
@@ -125,7 +125,7 @@ absl::StatusOr<ExportedRun> Attachment::ExportRows(bool transposed) {
       RowsOf(run->matrix->pattern(), transposed);
   if (!rows.ok()) return rows.status();
   if (absl::Status s = ExportLayout(*rows, *run); !s.ok()) return s;
-  run->plan = (*rows)->recipe;
+  run->plan = (*rows)->pipeline;
   return run;
 }
 
@@ -138,7 +138,7 @@ absl::StatusOr<std::shared_ptr<const Layout>> Attachment::RowsOf(
   try {
     std::thread([&] {
       BuildContext context;
-      context.threads = impl_->cpu.threads_per_lane();
+      context.threads = impl_->cpu.threads_per_slot();
       built = impl_->derived->Transposed(pattern, context);
     }).join();
   } catch (const std::system_error&) {
@@ -159,9 +159,9 @@ absl::Status Attachment::ExportLayout(const std::shared_ptr<const Layout>& layou
 
 std::shared_ptr<const void> Attachment::IdentityOf(
     const std::shared_ptr<Pattern>& pattern, const std::shared_ptr<const Layout>& layout) const {
-  if (layout->recipe == kCsr) return pattern;
-  if (layout->recipe == DerivedPatterns::kTransposeRecipe) return impl_->derived;
-  const std::shared_ptr<LazyLayout> kept = pattern->FindLayout(layout->recipe);
+  if (layout->pipeline == kCsr) return pattern;
+  if (layout->pipeline == DerivedPatterns::kTransposePipeline) return impl_->derived;
+  const std::shared_ptr<LazyLayout> kept = pattern->FindLayout(layout->pipeline);
   if (kept != nullptr && kept->Resident() == layout) return kept;
   return layout;
 }

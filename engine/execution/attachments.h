@@ -26,7 +26,7 @@ struct ExportedRun {
   uint64_t contents = 0;  ///< ... and right, if not the fastest, as long as this is no higher
   MatrixLease matrix;
   uint64_t version = 0;  ///< of the values
-  std::string plan;      ///< "<recipe> / <kernel>"; of plain rows "<recipe>"
+  std::string plan;      ///< "<pipeline> / <kernel>"; of plain rows "<pipeline>"
   std::string kernel;    ///< empty of plain rows
   /// Its arrays have no elements: those lie in `arrays`, one after another, each at the next
   /// multiple of kPackedAlignment.
@@ -80,7 +80,7 @@ class Attachment {
   /// The matrix that the name stands for now. NOT_FOUND.
   absl::StatusOr<MatrixLease> Current() const;
   /// For SpMM or SDDMM; type and device of `problem` are the matrix's and the caller's. Blocks on
-  /// the disk and on copies. A class without a plan is tried soon, as if a request had come.
+  /// the disk and on copies. A signature without a plan is tried soon, as if a request had come.
   /// NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED without a kernel, INVALID_ARGUMENT.
   absl::StatusOr<ExportedRun> Export(Problem problem);
   /// Plain CSR of S, or of S^T, for what has no plan. Blocks likewise, also on making that of S^T.

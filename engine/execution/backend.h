@@ -1,5 +1,5 @@
 // A device as calls and trials use it: where operands, results and workspaces of its kernels are,
-// its lanes, and how a kernel is run and timed there. The CPU is one of them, a GPU another.
+// its worker slots, and how a kernel is run and timed there. The CPU is one of them, a GPU another.
 #pragma once
 
 #include <atomic>
@@ -35,14 +35,14 @@
 namespace sparsed::engine {
 
 class Backend;
-struct DeviceLane;
+struct DeviceSlot;
 
 /// A thread's own part of a device, and what belongs to it. OpenMP keeps one team for each thread
 /// that opens parallel regions, so request threads never grow teams.
-struct Lane {
+struct WorkerSlot {
   Backend* backend = nullptr;
   int threads = 1;            ///< OpenMP team; 1 on a GPU
-  DeviceLane* gpu = nullptr;  ///< a GPU's streams
+  DeviceSlot* gpu = nullptr;  ///< a GPU's streams
   Buffer workspace = {};      ///< the backend's memory; grows to what a kernel asks for
   /// On a GPU, kernels and copies within the device are queued and nobody waits for them: whoever
   /// set this keeps all that they read and write until Backend::Settle.
@@ -53,13 +53,13 @@ struct Lane {
   bool express = false;
 };
 
-/// A point in what a lane does, one thing after the other.
+/// A point in what a worker slot does, one thing after the other.
 class Moment {
  public:
   virtual ~Moment() = default;
   /// Waits until all before it is done.
   virtual absl::Status Await() const = 0;
-  /// Of two of one lane that were awaited.
+  /// Of two of one worker slot that were awaited.
   virtual absl::StatusOr<double> MillisecondsSince(const Moment& begin) const = 0;
 };
 
@@ -69,7 +69,7 @@ struct PlacedSparse {
   std::shared_ptr<const Array> values;  ///< in the layout's order; null: not asked for
 };
 
-/// What a run takes besides its lane.
+/// What a run takes besides its worker slot.
 struct RunOptions {
   Buffer& workspace;     ///< grown as needed
   MemorySource& memory;  ///< the workspace's
@@ -81,7 +81,7 @@ struct RunOptions {
   Progress* progress = nullptr;
 };
 
-/// Thread-safe, but for lanes: a lane is used by one thread at a time. Errors of all:
+/// Thread-safe, but for worker slots: a slot is used by one thread at a time. Errors of all:
 /// RESOURCE_EXHAUSTED without room there, UNAVAILABLE once the device is lost, CANCELLED.
 class Backend {
  public:
@@ -103,7 +103,7 @@ class Backend {
   virtual absl::Status status() const { return absl::OkStatus(); }
   /// Returns `status`; if it says that the device is lost, so it is from now on.
   virtual absl::Status Checked(absl::Status status) { return status; }
-  /// Bytes that it copies, read and written both counted: the floor's denominator.
+  /// Bytes that it copies, read and written both counted: the roofline's denominator.
   virtual double bytes_per_second() const = 0;
   virtual int64_t cache_bytes() const = 0;  ///< of its last level cache
   /// A kernel took `milliseconds` to move at least so many bytes: the rate is no less from now on,
@@ -131,12 +131,12 @@ class Backend {
   virtual MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) = 0;
 
   /// What a scheduler runs jobs on; those of a GPU exist once.
-  virtual std::vector<Lane> NewLanes() = 0;
-  /// What trials run on, whichever lane's thread that is; none: on the thread's own.
-  virtual std::optional<Lane> TrialLane() { return std::nullopt; }
-  /// What a lane keeps of its workspace when a job has ended.
+  virtual std::vector<WorkerSlot> NewWorkerSlots() = 0;
+  /// What trials run on, whichever worker slot's thread that is; none: on the thread's own.
+  virtual std::optional<WorkerSlot> TrialSlot() { return std::nullopt; }
+  /// What a worker slot keeps of its workspace when a job has ended.
   virtual size_t kept_workspace() const = 0;
-  /// Runs the loop of a lane's thread with the device as the thread's own.
+  /// Runs the loop of a worker slot's thread with the device as the thread's own.
   virtual void OnThread(const std::function<void()>& loop) { loop(); }
   /// Called now and then: what was on its way here may go. `rests`: nobody used the device since
   /// the last time.
@@ -152,63 +152,67 @@ class Backend {
                                              const Array* values, MemorySource& host) = 0;
 
   /// One value a nonzero, in CSR's order and one after the other, in that of a placed layout, which
-  /// the lane's kernels may use from then on; new ones take the device's `memory`.
+  /// the worker slot's kernels may use from then on; new ones take the device's `memory`.
   virtual absl::StatusOr<std::shared_ptr<const Array>> OrderValues(const PlacedDense& csr_values,
                                                                    const Layout& layout,
                                                                    MemorySource& memory,
-                                                                   Lane& lane) = 0;
+                                                                   WorkerSlot& slot) = 0;
 
   /// A dense matrix that is held by name: stays there for the next call, if there is room.
   virtual absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                                 const DenseShape& shape) = 0;
   /// One that is in host memory.
-  virtual absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) = 0;
+  virtual absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape,
+                                            WorkerSlot& slot) = 0;
   /// Memory for one, from the device's `memory`; gaps between its rows, which nobody asked for, are
   /// zeros.
   virtual absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
-                                               MemorySource& memory, Lane& lane) = 0;
+                                               MemorySource& memory, WorkerSlot& slot) = 0;
   /// Elements of each into another that is of as many rows and columns.
-  virtual absl::Status CopyDense(std::span<const DenseCopy> copies, Lane& lane) = 0;
-  absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, Lane& lane) {
+  virtual absl::Status CopyDense(std::span<const DenseCopy> copies, WorkerSlot& slot) = 0;
+  absl::Status CopyDense(const PlacedDense& from, const PlacedDense& to, WorkerSlot& slot) {
     const DenseCopy copy{from, to};
-    return CopyDense({&copy, 1}, lane);
+    return CopyDense({&copy, 1}, slot);
   }
   /// Indices that belong to a matrix: stay there for the next call, if there is room.
   virtual absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
       const std::shared_ptr<LazyArray>& indices) = 0;
   /// Row order[i] of `to` is row i of `from`; `order` (i64, placed) may be null: row i.
   virtual absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
-                               Lane& lane) = 0;
+                               WorkerSlot& slot) = 0;
   /// Row order[i] of `from` for each i; `order` (i64) is placed. The new one takes the device's
   /// `memory`.
   virtual absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
-                                             MemorySource& memory, Lane& lane) = 0;
+                                             MemorySource& memory, WorkerSlot& slot) = 0;
   /// As WeightedSum; terms and the result are placed.
   virtual absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
-                           Lane& lane) = 0;
+                           WorkerSlot& slot) = 0;
   /// As RowSoftmax (`gradient` null) and RowSoftmaxGradient (y and its gradient), of nonzeros of a
   /// placed CSR, in its order.
   virtual absl::Status Softmax(const Layout& csr, double scale, const PlacedDense& from,
-                               const PlacedDense* gradient, const PlacedDense& to, Lane& lane) = 0;
+                               const PlacedDense* gradient, const PlacedDense& to,
+                               WorkerSlot& slot) = 0;
   // As the functions of these names (kernels/row_products.h, kernels/nonzero_passes.h,
   // kernels/attention.h); all that they read and write is placed. UNIMPLEMENTED of what a GPU has
   // no kernel for. Who gives options may cut it, on the CPU.
   virtual absl::Status ComputeRowProducts(const RowProducts& products, ElementType type,
-                                          Lane& lane) = 0;
-  virtual absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) = 0;
+                                          WorkerSlot& slot) = 0;
+  virtual absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type,
+                                       WorkerSlot& slot) = 0;
   virtual absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type,
-                                     Lane& lane) = 0;
-  virtual absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) = 0;
+                                     WorkerSlot& slot) = 0;
+  virtual absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type,
+                                     WorkerSlot& slot) = 0;
   virtual absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
-                                            Lane& lane, const RunOptions& options) = 0;
+                                            WorkerSlot& slot, const RunOptions& options) = 0;
   virtual absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
-                                                    ElementType type, Lane& lane,
+                                                    ElementType type, WorkerSlot& slot,
                                                     const RunOptions& options) = 0;
   /// Fills `to`, there, with `period` (host memory, at most as long) over and over.
-  virtual absl::Status Repeat(const Array& period, Array& to, Lane& lane) = 0;
+  virtual absl::Status Repeat(const Array& period, Array& to, WorkerSlot& slot) = 0;
   /// Queues zeros behind the rows of a padded one: what kernels left there, of infinities say, is
   /// in no later product.
-  virtual absl::Status ClearPadding(const PlacedDense& /*dense*/, Lane& /*lane*/) {
+  virtual absl::Status ClearPadding(const PlacedDense& /*dense*/, WorkerSlot& /*slot*/) {
     return absl::OkStatus();
   }
   /// A result as a buffer of `shape`, which stays here until somebody needs it elsewhere: then
@@ -219,30 +223,30 @@ class Backend {
   /// many bytes of `host` there are.
   using Arrived = std::function<void(const Array& host, size_t bytes)>;
   virtual absl::Status Fetch(const PlacedDense& result, const DenseShape& shape,
-                             MemorySource& memory, Lane& lane, const Arrived& arrived) = 0;
+                             MemorySource& memory, WorkerSlot& slot, const Arrived& arrived) = 0;
   /// Likewise, into an array of `shape`, whose gaps stay as they are.
   virtual absl::Status FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
-                                 Lane& lane) = 0;
+                                 WorkerSlot& slot) = 0;
 
-  /// Runs it on the lane and waits, unless that queues. `*milliseconds`: the kernel's, also of one
-  /// that failed where that is known; of one that is queued, nothing.
-  virtual absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+  /// Runs it on the worker slot and waits, unless that queues. `*milliseconds`: the kernel's, also
+  /// of one that failed where that is known; of one that is queued, nothing.
+  virtual absl::Status Run(WorkerSlot& slot, const BoundRun& run, const RunOptions& options,
                            double* milliseconds) = 0;
-  /// Now, for who measures what the lane does next, or did.
-  virtual absl::StatusOr<std::unique_ptr<Moment>> Now(Lane& lane) = 0;
+  /// Now, for who measures what the worker slot does next, or did.
+  virtual absl::StatusOr<std::unique_ptr<Moment>> Now(WorkerSlot& slot) = 0;
   /// Waits for what is queued, or on its way from other GPUs.
-  virtual absl::Status Settle(Lane& lane) = 0;
+  virtual absl::Status Settle(WorkerSlot& slot) = 0;
   /// What is queued from now on comes after all that is on its way from other GPUs.
-  virtual absl::Status AwaitFetched(Lane& /*lane*/) { return absl::OkStatus(); }
-  /// The same of any work. A context has the lane's threads or stream, and no workspace.
-  virtual Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const = 0;
-  virtual absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,
+  virtual absl::Status AwaitFetched(WorkerSlot& /*slot*/) { return absl::OkStatus(); }
+  /// The same of any work. A context has the worker slot's threads or stream, and no workspace.
+  virtual Context ContextOf(WorkerSlot& slot, const std::atomic<bool>* stop) const = 0;
+  virtual absl::Status Timed(WorkerSlot& slot, const std::function<absl::Status()>& work,
                              double* milliseconds) = 0;
   /// Kernels read and write what is in host memory.
   virtual bool shares_host_memory() const = 0;
   /// Copies that are there when it returns; nothing needs them if memory is shared.
-  virtual absl::Status CopyIn(Lane& lane, void* to, const void* from, size_t bytes) = 0;
-  virtual absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) = 0;
+  virtual absl::Status CopyIn(WorkerSlot& slot, void* to, const void* from, size_t bytes) = 0;
+  virtual absl::Status CopyOut(WorkerSlot& slot, void* to, const void* from, size_t bytes) = 0;
 
  private:
   /// bytes_per_second() is not below this any more.

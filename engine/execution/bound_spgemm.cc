@@ -66,16 +66,16 @@ BoundSpgemm::BoundSpgemm(Backend& backend, const SpgemmKernel& kernel, const Pro
       factors_(std::move(factors)),
       arguments_(factors_.arguments()) {}
 
-absl::Status BoundSpgemm::Prepare(Lane& lane, const std::atomic<bool>* stop, MemorySource& memory,
-                                  double* milliseconds) {
+absl::Status BoundSpgemm::Prepare(WorkerSlot& slot, const std::atomic<bool>* stop,
+                                  MemorySource& memory, double* milliseconds) {
   if (kernel_.prepare == nullptr) return absl::OkStatus();
   std::shared_ptr<void> prepared;
   double taken = 0;
   const absl::Status status = backend_.Timed(
-      lane,
+      slot,
       [&] {
         absl::StatusOr<std::shared_ptr<void>> made =
-            kernel_.prepare(backend_.ContextOf(lane, stop), problem_, arguments_, memory);
+            kernel_.prepare(backend_.ContextOf(slot, stop), problem_, arguments_, memory);
         if (made.ok()) prepared = *std::move(made);
         return made.status();
       },
@@ -85,38 +85,38 @@ absl::Status BoundSpgemm::Prepare(Lane& lane, const std::atomic<bool>* stop, Mem
   return status;
 }
 
-absl::StatusOr<Context> BoundSpgemm::ContextOf(Lane& lane, const RunOptions& options) {
-  // To find it out a kernel may look at every row, and lanes are alike.
-  if (!workspace_bytes_) workspace_bytes_ = kernel_.workspace(problem_, arguments_, lane.threads);
+absl::StatusOr<Context> BoundSpgemm::ContextOf(WorkerSlot& slot, const RunOptions& options) {
+  // To find it out a kernel may look at every row, and worker slots are alike.
+  if (!workspace_bytes_) workspace_bytes_ = kernel_.workspace(problem_, arguments_, slot.threads);
   absl::Status grown = Grow(options.workspace, *workspace_bytes_, options.memory);
   if (!grown.ok()) return grown;
-  Context context = backend_.ContextOf(lane, options.stop);
+  Context context = backend_.ContextOf(slot, options.stop);
   context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   context.prepared = prepared_.get();
   context.progress = options.progress;
   return context;
 }
 
-absl::Status BoundSpgemm::CountRows(Lane& lane, const RunOptions& options, RowRange range,
+absl::Status BoundSpgemm::CountRows(WorkerSlot& slot, const RunOptions& options, RowRange range,
                                     std::span<int64_t> row_sizes, double* milliseconds) {
-  const absl::StatusOr<Context> context = ContextOf(lane, options);
+  const absl::StatusOr<Context> context = ContextOf(slot, options);
   if (!context.ok()) return context.status();
   double taken = 0;
   const absl::Status status = backend_.Timed(
-      lane, [&] { return kernel_.symbolic(*context, arguments_, range, row_sizes); }, &taken);
+      slot, [&] { return kernel_.symbolic(*context, arguments_, range, row_sizes); }, &taken);
   *milliseconds += taken;
   return status;
 }
 
-absl::Status BoundSpgemm::Count(Lane& lane, const RunOptions& options, bool exact,
+absl::Status BoundSpgemm::Count(WorkerSlot& slot, const RunOptions& options, bool exact,
                                 std::span<int64_t> row_sizes, int64_t* products,
                                 double* milliseconds) {
-  const absl::StatusOr<Context> context = ContextOf(lane, options);
+  const absl::StatusOr<Context> context = ContextOf(slot, options);
   if (!context.ok()) return context.status();
   double taken = 0;
   const auto count = [&](std::span<int64_t> sizes, int64_t* multiplications) {
     const absl::Status status = backend_.Timed(
-        lane,
+        slot,
         [&] {
           absl::Status queued = kernel_.analyse(*context, arguments_, sizes, multiplications);
           if (!queued.ok() || !exact) return queued;
@@ -136,11 +136,11 @@ absl::Status BoundSpgemm::Count(Lane& lane, const RunOptions& options, bool exac
   absl::Status status =
       count(sizes_there->MutableAs<int64_t>(), products_there->MutableAs<int64_t>().data());
   if (status.ok()) {
-    status = backend_.CopyOut(lane, row_sizes.data(), sizes_there->buffer.data(),
+    status = backend_.CopyOut(slot, row_sizes.data(), sizes_there->buffer.data(),
                               row_sizes.size_bytes());
   }
   if (status.ok()) {
-    status = backend_.CopyOut(lane, products, products_there->buffer.data(), sizeof *products);
+    status = backend_.CopyOut(slot, products, products_there->buffer.data(), sizeof *products);
   }
   return status;
 }

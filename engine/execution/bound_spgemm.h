@@ -43,7 +43,7 @@ absl::StatusOr<SpgemmFactors> PlaceFactors(Backend& backend, const SpgemmFactor&
                                            const std::shared_ptr<const Layout>& mask,
                                            MemorySource& host);
 
-/// Used by one thread at a time, on any lane of its backend. Milliseconds are added up.
+/// Used by one thread at a time, on any worker slot of its backend. Milliseconds are added up.
 class BoundSpgemm {
  public:
   /// `backend` and `kernel` outlive it.
@@ -57,17 +57,17 @@ class BoundSpgemm {
 
   /// What the kernel makes of its factors before anything else; once. FAILED_PRECONDITION, in a
   /// sentence: they don't suit it.
-  absl::Status Prepare(Lane& lane, const std::atomic<bool>* stop, MemorySource& memory,
+  absl::Status Prepare(WorkerSlot& slot, const std::atomic<bool>* stop, MemorySource& memory,
                        double* milliseconds);
   /// How many entries each row has (`exact`), or at most has, and how many multiplications there
   /// are; to host memory. A GPU's kernels count exactly; the bounds of the CPU's may be cut.
-  absl::Status Count(Lane& lane, const RunOptions& options, bool exact,
+  absl::Status Count(WorkerSlot& slot, const RunOptions& options, bool exact,
                      std::span<int64_t> row_sizes, int64_t* products, double* milliseconds);
   /// On the CPU: how many entries the rows of a range have.
-  absl::Status CountRows(Lane& lane, const RunOptions& options, RowRange range,
+  absl::Status CountRows(WorkerSlot& slot, const RunOptions& options, RowRange range,
                          std::span<int64_t> row_sizes, double* milliseconds);
   /// For Queue: its workspace is `options`'.
-  absl::StatusOr<Context> ContextOf(Lane& lane, const RunOptions& options);
+  absl::StatusOr<Context> ContextOf(WorkerSlot& slot, const RunOptions& options);
   /// Computes rows, as SpgemmKernel::numeric; everything is where the kernel runs.
   absl::Status Queue(const Context& context, RowRange rows, std::span<const int64_t> row_begin,
                      int32_t* column_indices, void* values, std::span<int64_t> row_nnz) const {

@@ -86,7 +86,7 @@ class Steps {
       : backend_(backend), host_(host), stop_(stop), wanted_(wanted) {}
   virtual ~Steps() = default;
 
-  using Step = std::function<absl::Status(Lane&)>;
+  using Step = std::function<absl::Status(WorkerSlot&)>;
   /// In the order in which they are to be taken; each may be taken again.
   virtual std::vector<Step> All() = 0;
   /// What they need, on no worker slot.
@@ -131,7 +131,7 @@ class Steps {
   }
 
   /// An SpMM of plain CSR's first kernel, whose operand is larger than most caches.
-  absl::Status Multiply(double near, Lane& lane) {
+  absl::Status Multiply(double near, WorkerSlot& slot) {
     const int64_t rows = matrix_rows();
     const absl::StatusOr<PlacedSparse> placed = backend_.Place(matrix_.csr, &matrix_.values, host_);
     if (!placed.ok()) return placed.status();
@@ -144,7 +144,7 @@ class Steps {
       if (!array->ok()) return array->status();
     }
     std::ranges::fill(period->MutableAs<float>(), 1.0f);
-    if (absl::Status filled = backend_.Repeat(*period, *b, lane); !filled.ok()) return filled;
+    if (absl::Status filled = backend_.Repeat(*period, *b, slot); !filled.ok()) return filled;
     const Problem problem{.operation = Operation::kSpmm,
                           .type = ElementType::kF32,
                           .k = kK,
@@ -161,7 +161,7 @@ class Steps {
     const double work = static_cast<double>(rows * Scattered::kOfRow * kK);
     const auto rate = [&]() -> absl::StatusOr<double> {
       double milliseconds = 0;
-      const absl::Status ran = backend_.Run(lane, run, {workspace, memory, stop_}, &milliseconds);
+      const absl::Status ran = backend_.Run(slot, run, {workspace, memory, stop_}, &milliseconds);
       if (!ran.ok()) return ran;
       return work / std::max(milliseconds * 1e-3, 1e-9);
     };
@@ -190,37 +190,37 @@ class GpuSteps final : public Steps {
     using cuda::Probe;
     using D = DeviceConstants;
     return {
-        [this](Lane& lane) { return Begin(lane); },
-        [this](Lane& lane) { return Copies(lane); },
-        [this](Lane& lane) {
-          return Rate(lane, &D::read_bytes_per_second, "reading memory", Probe::kMemoryReads,
+        [this](WorkerSlot& slot) { return Begin(slot); },
+        [this](WorkerSlot& slot) { return Copies(slot); },
+        [this](WorkerSlot& slot) {
+          return Rate(slot, &D::read_bytes_per_second, "reading memory", Probe::kMemoryReads,
                       kMemoryBytes, 1);
         },
-        [this](Lane& lane) {
-          return Rate(lane, &D::cache_bytes_per_second, "reading the cache", Probe::kCacheReads,
+        [this](WorkerSlot& slot) {
+          return Rate(slot, &D::cache_bytes_per_second, "reading the cache", Probe::kCacheReads,
                       CachedBytes(), 32);
         },
-        [this](Lane& lane) {
-          return Rate(lane, &D::shared_bytes_per_second, "reading shared memory",
+        [this](WorkerSlot& slot) {
+          return Rate(slot, &D::shared_bytes_per_second, "reading shared memory",
                       Probe::kSharedReads, cuda::kLeastProbeBytes, 1);
         },
-        [this](Lane& lane) {
-          return Rate(lane, &D::atomic_adds_per_second, "adding atomically", Probe::kAtomicAdds,
+        [this](WorkerSlot& slot) {
+          return Rate(slot, &D::atomic_adds_per_second, "adding atomically", Probe::kAtomicAdds,
                       CachedBytes(), 4);
         },
-        [this](Lane& lane) {
-          return Rate(lane, &D::f32_flops_per_second, "multiplying f32", Probe::kMultiplyF32,
+        [this](WorkerSlot& slot) {
+          return Rate(slot, &D::f32_flops_per_second, "multiplying f32", Probe::kMultiplyF32,
                       cuda::kLeastProbeBytes, 1);
         },
-        [this](Lane& lane) {
-          return Rate(lane, &D::f64_flops_per_second, "multiplying f64", Probe::kMultiplyF64,
+        [this](WorkerSlot& slot) {
+          return Rate(slot, &D::f64_flops_per_second, "multiplying f64", Probe::kMultiplyF64,
                       cuda::kLeastProbeBytes, 1);
         },
-        [this](Lane& lane) { return Launches(lane); },
-        [this](Lane& lane) { return HostCopies(lane); },
-        [this](Lane& lane) {
+        [this](WorkerSlot& slot) { return Launches(slot); },
+        [this](WorkerSlot& slot) { return HostCopies(slot); },
+        [this](WorkerSlot& slot) {
           memory_ = Buffer();
-          return Multiply(kNear, lane);
+          return Multiply(kNear, slot);
         },
     };
   }
@@ -235,31 +235,31 @@ class GpuSteps final : public Steps {
   }
 
   /// Memory, and the clocks on their way up.
-  absl::Status Begin(Lane& lane) {
+  absl::Status Begin(WorkerSlot& slot) {
     constexpr double kWarmUpSeconds = 0.05;
     memory_ = Buffer();
     absl::StatusOr<Buffer> memory = backend_.memory(MemoryUse::kPreparation).Allocate(kMemoryBytes);
     if (!memory.ok()) return memory.status();
     memory_ = *std::move(memory);
-    absl::Status filled = lane.gpu->stream.Fill(memory_.mutable_data(), 0, kMemoryBytes);
+    absl::Status filled = slot.gpu->stream.Fill(memory_.mutable_data(), 0, kMemoryBytes);
     const Clock::time_point begin = Clock::now();
     while (filled.ok() && SecondsSince(begin) < kWarmUpSeconds) {
       filled =
-          cuda::QueueProbe(lane.gpu->stream, cuda::Probe::kMultiplyF32, Memory(kMemoryBytes), 1)
+          cuda::QueueProbe(slot.gpu->stream, cuda::Probe::kMultiplyF32, Memory(kMemoryBytes), 1)
               .status();
-      const absl::Status done = device_.Settle(lane.gpu->stream);
+      const absl::Status done = device_.Settle(slot.gpu->stream);
       if (filled.ok()) filled = done;
     }
     return filled;
   }
 
-  absl::Status Rate(Lane& lane, double DeviceConstants::*constant, std::string_view what,
+  absl::Status Rate(WorkerSlot& slot, double DeviceConstants::*constant, std::string_view what,
                     cuda::Probe probe, size_t bytes, int repeats) {
     return Find(constant, what, kNear, [&]() -> absl::StatusOr<double> {
       double amount = 0;
-      const absl::StatusOr<double> ms = device_.Timed(*lane.gpu, [&] {
+      const absl::StatusOr<double> ms = device_.Timed(*slot.gpu, [&] {
         const absl::StatusOr<double> queued =
-            cuda::QueueProbe(lane.gpu->stream, probe, Memory(bytes), repeats);
+            cuda::QueueProbe(slot.gpu->stream, probe, Memory(bytes), repeats);
         if (queued.ok()) amount = *queued;
         return queued.status();
       });
@@ -268,12 +268,12 @@ class GpuSteps final : public Steps {
     });
   }
 
-  absl::Status Copies(Lane& lane) {
+  absl::Status Copies(WorkerSlot& slot) {
     constexpr size_t kHalf = kMemoryBytes / 2;
     return Find(&DeviceConstants::copy_bytes_per_second, "copying memory", kNear,
                 [&]() -> absl::StatusOr<double> {
-                  const absl::StatusOr<double> ms = device_.Timed(*lane.gpu, [&] {
-                    return lane.gpu->stream.Copy(memory_.mutable_data() + kHalf, memory_.data(),
+                  const absl::StatusOr<double> ms = device_.Timed(*slot.gpu, [&] {
+                    return slot.gpu->stream.Copy(memory_.mutable_data() + kHalf, memory_.data(),
                                                  kHalf);
                   });
                   if (!ms.ok()) return ms.status();
@@ -281,11 +281,11 @@ class GpuSteps final : public Steps {
                 });
   }
 
-  absl::Status Launches(Lane& lane) {
+  absl::Status Launches(WorkerSlot& slot) {
     constexpr int kLaunches = 50, kQueued = 400;
     double rate = 0;  // a second
     const auto launch = [&](int repeats) {
-      return cuda::QueueProbe(lane.gpu->stream, cuda::Probe::kEmpty, Memory(kMemoryBytes), repeats)
+      return cuda::QueueProbe(slot.gpu->stream, cuda::Probe::kEmpty, Memory(kMemoryBytes), repeats)
           .status();
     };
     absl::Status status = Median(
@@ -293,7 +293,7 @@ class GpuSteps final : public Steps {
           const Clock::time_point begin = Clock::now();
           for (int i = 0; i < kLaunches; ++i) {
             if (absl::Status s = launch(1); !s.ok()) return s;
-            if (absl::Status s = device_.Settle(lane.gpu->stream); !s.ok()) return s;
+            if (absl::Status s = device_.Settle(slot.gpu->stream); !s.ok()) return s;
           }
           return SecondsSince(begin) / kLaunches;
         },
@@ -303,7 +303,7 @@ class GpuSteps final : public Steps {
     status = Median(
         [&]() -> absl::StatusOr<double> {
           const absl::StatusOr<double> ms =
-              device_.Timed(*lane.gpu, [&] { return launch(kQueued); });
+              device_.Timed(*slot.gpu, [&] { return launch(kQueued); });
           if (!ms.ok()) return ms.status();
           return *ms * 1e-3 / kQueued;
         },
@@ -327,7 +327,7 @@ class GpuSteps final : public Steps {
     return absl::OkStatus();
   }
 
-  absl::Status HostCopies(Lane& lane) {
+  absl::Status HostCopies(WorkerSlot& slot) {
     absl::StatusOr<Buffer> host = host_.Allocate(kCopiedBytes);
     if (!host.ok()) return host.status();
     std::memset(host->mutable_data(), 1, kCopiedBytes);
@@ -344,7 +344,7 @@ class GpuSteps final : public Steps {
       if (status.ok() && seconds > 0) found_.*constant = kCopiedBytes / seconds;
       return status;
     };
-    cuda::Stream& stream = lane.gpu->stream;
+    cuda::Stream& stream = slot.gpu->stream;
     absl::Status status = copies(&DeviceConstants::to_device_bytes_per_second, [&] {
       return device_.CopyIn(stream, memory_.mutable_data(), host->data(), kCopiedBytes);
     });
@@ -370,7 +370,7 @@ class CpuSteps final : public Steps {
  public:
   CpuSteps(CpuBackend& cpu, MemorySource& host, const std::atomic<bool>* stop,
            const std::atomic<bool>* wanted)
-      : Steps(cpu, host, stop, wanted), threads_(cpu.threads_per_lane()) {}
+      : Steps(cpu, host, stop, wanted), threads_(cpu.threads_per_slot()) {}
 
   absl::Status Prepare() override {
     if (absl::Status made = Steps::Prepare(); !made.ok()) return made;
@@ -380,7 +380,7 @@ class CpuSteps final : public Steps {
   std::vector<Step> All() override {
     using D = DeviceConstants;
     return {
-        [this](Lane&) {
+        [this](WorkerSlot&) {
           if (!beyond_caches_) return absl::OkStatus();
           const size_t half = memory_.size() / 2;
           return Timed(&D::copy_bytes_per_second, "copying memory", [&](int repeats) {
@@ -388,13 +388,13 @@ class CpuSteps final : public Steps {
                                    repeats, threads_);
           });
         },
-        [this](Lane&) {
+        [this](WorkerSlot&) {
           if (!beyond_caches_) return absl::OkStatus();
           return Timed(&D::read_bytes_per_second, "reading memory", [this](int repeats) {
             return cpu::ReadMemory({memory_.data(), memory_.size()}, repeats, threads_);
           });
         },
-        [this](Lane&) {
+        [this](WorkerSlot&) {
           const size_t bytes =
               std::min(static_cast<size_t>(CacheRateBytes(backend_.cache_bytes(), threads_)),
                        memory_.size());
@@ -402,15 +402,15 @@ class CpuSteps final : public Steps {
             return cpu::ReadMemory({memory_.data(), bytes}, repeats, threads_);
           });
         },
-        [this](Lane&) {
+        [this](WorkerSlot&) {
           memory_ = Buffer();
           return Flops(&D::f32_flops_per_second, "multiplying f32", ElementType::kF32);
         },
-        [this](Lane&) {
+        [this](WorkerSlot&) {
           return Flops(&D::f64_flops_per_second, "multiplying f64", ElementType::kF64);
         },
-        [this](Lane&) { return Teams(); },
-        [this](Lane& lane) { return Multiply(kNearWithHost, lane); },
+        [this](WorkerSlot&) { return Teams(); },
+        [this](WorkerSlot& slot) { return Multiply(kNearWithHost, slot); },
     };
   }
 
@@ -553,12 +553,13 @@ absl::StatusOr<Calibration> Calibrate(Executor& executor, MemorySource& host, De
     absl::Status status;
     const absl::Status ran = executor.RunIdle(
         device,
-        [&](Lane& lane) {
+        [&](WorkerSlot& slot) {
           const Budget::SpareOnly spare;
           const int before = executor.running(device);
           const double busy = executor.busy_seconds(device);
-          status = all[i](lane);
-          // Other lanes': those that run, and those that ended meanwhile. This one's counts later.
+          status = all[i](slot);
+          // Other worker slots': those that run, and those that ended meanwhile. This one's counts
+          // later.
           const int beside = std::max(before, executor.running(device)) - 1;
           if (status.ok() && (beside > 0 || executor.busy_seconds(device) > busy)) {
             status = absl::AbortedError(

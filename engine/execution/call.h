@@ -266,7 +266,7 @@ struct ArrayFacts {
 };
 
 struct CallBegin {
-  std::string plan;  ///< "<recipe> / <kernel>"
+  std::string plan;  ///< "<pipeline> / <kernel>"
   int64_t nnz = 0;   ///< SpGEMM: exact, or -1
   int64_t rows = 0;  ///< of the result
   int64_t cols = 0;
@@ -286,7 +286,7 @@ struct ResultBlock {
 /// Nanoseconds from Submit on. The server adds receive_ns and send_ns. They add up to the call's
 /// time without the pauses for its reader, but where copies and kernels overlap: then to more.
 struct CallTimings {
-  uint64_t queue_ns = 0;  ///< waiting for a lane, each time anew
+  uint64_t queue_ns = 0;  ///< waiting for a worker slot, each time anew
   uint64_t setup_ns = 0;  ///< what is left: the disk, memory, libraries, attempts that failed
   uint64_t to_device_ns = 0;
   uint64_t kernel_ns = 0;
@@ -295,7 +295,7 @@ struct CallTimings {
 
 /// What a step of a chain did.
 struct StepEnd {
-  std::string plan;  ///< "<recipe> / <kernel>", or what it was: "sum", "softmax", "mean"
+  std::string plan;  ///< "<pipeline> / <kernel>", or what it was: "sum", "softmax", "mean"
   uint64_t nanoseconds = 0;
 };
 

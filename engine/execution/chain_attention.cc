@@ -13,7 +13,7 @@ namespace {
 ElementType SumTypeOf(ElementType type) { return IsHalf(type) ? ElementType::kF32 : type; }
 
 std::string PlanOf(const Layout& layout, DeviceKind device, std::string_view kernel) {
-  return fmt::format("{} / {}.csr.{}", layout.recipe, device == DeviceKind::kCpu ? "cpu" : "cuda",
+  return fmt::format("{} / {}.csr.{}", layout.pipeline, device == DeviceKind::kCpu ? "cpu" : "cuda",
                      kernel);
 }
 
@@ -105,75 +105,77 @@ absl::Status ChainCall::CheckStep(const AttentionGradientStep& of, Step& step) {
   return status;
 }
 
-absl::StatusOr<ConstDense> ChainCall::ViewOf(size_t value, const MatrixLease& order, Lane& lane) {
-  const absl::StatusOr<PlacedDense> placed = InOrder(value, order, lane);
+absl::StatusOr<ConstDense> ChainCall::ViewOf(size_t value, const MatrixLease& order,
+                                             WorkerSlot& slot) {
+  const absl::StatusOr<PlacedDense> placed = InOrder(value, order, slot);
   if (!placed.ok()) return placed.status();
   return placed->View(placed->shape.cols);
 }
 
 absl::Status ChainCall::PlaceScores(const AttentionScores& from, const Step& step, EdgeScores& to,
-                                    Lane& lane) {
+                                    WorkerSlot& slot) {
   to.kind = from.kind;
   to.heads = from.heads;
   to.scale = from.scale;
   to.slope = from.slope;
-  const absl::StatusOr<ConstDense> left = ViewOf(from.left, nullptr, lane);
+  const absl::StatusOr<ConstDense> left = ViewOf(from.left, nullptr, slot);
   if (!left.ok()) return left.status();
   to.left = *left;
-  const absl::StatusOr<ConstDense> right = ViewOf(from.right, nullptr, lane);
+  const absl::StatusOr<ConstDense> right = ViewOf(from.right, nullptr, slot);
   if (!right.ok()) return right.status();
   to.right = *right;
   if (from.att) {
-    const absl::StatusOr<ConstDense> att = ViewOf(*from.att, nullptr, lane);
+    const absl::StatusOr<ConstDense> att = ViewOf(*from.att, nullptr, slot);
     if (!att.ok()) return att.status();
     to.att = *att;
   }
   if (!from.bias) return absl::OkStatus();
-  const absl::StatusOr<ConstDense> bias = ViewOf(*from.bias, OrderOf(step.matrix), lane);
+  const absl::StatusOr<ConstDense> bias = ViewOf(*from.bias, OrderOf(step.matrix), slot);
   if (!bias.ok()) return bias.status();
   to.bias = *bias;
   return absl::OkStatus();
 }
 
-absl::Status ChainCall::Run(const AttentionStep& spec, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const AttentionStep& spec, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
   const absl::StatusOr<std::shared_ptr<const Layout>> rows =
-      PlacePattern(step.matrix, /*transposed=*/false, lane);
+      PlacePattern(step.matrix, /*transposed=*/false, slot);
   if (!rows.ok()) return rows.status();
   EdgeAttention attention{**rows, {}};
-  if (absl::Status s = PlaceScores(spec.scores, step, attention.scores, lane); !s.ok()) return s;
-  const absl::StatusOr<ConstDense> values = ViewOf(spec.values, nullptr, lane);
+  if (absl::Status s = PlaceScores(spec.scores, step, attention.scores, slot); !s.ok()) return s;
+  const absl::StatusOr<ConstDense> values = ViewOf(spec.values, nullptr, slot);
   if (!values.ok()) return values.status();
   attention.values = *values;
-  const absl::StatusOr<PlacedDense> out = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> out = NewValue(step.value, slot);
   if (!out.ok()) return out.status();
   attention.out = out->MutableView(out->shape.cols);
-  const absl::StatusOr<PlacedDense> sums = NewValue(step.value + 1, lane);
+  const absl::StatusOr<PlacedDense> sums = NewValue(step.value + 1, slot);
   if (!sums.ok()) return sums.status();
   attention.log_sums = sums->MutableView(sums->shape.cols);
-  step.done.plan = PlanOf(**rows, lane.backend->id().kind, "attention");
-  const Pass pass = [attention, type = step.matrix->type()](Lane& on, const RunOptions& options) {
+  step.done.plan = PlanOf(**rows, slot.backend->id().kind, "attention");
+  const Pass pass = [attention, type = step.matrix->type()](WorkerSlot& on,
+                                                            const RunOptions& options) {
     return on.backend->ComputeEdgeAttention(attention, type, on, options);
   };
-  return Compute(step, pass, /*resumes=*/true, {*out, *sums}, lane);
+  return Compute(step, pass, /*resumes=*/true, {*out, *sums}, slot);
 }
 
-absl::Status ChainCall::Run(const AttentionGradientStep& spec, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const AttentionGradientStep& spec, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
   const absl::StatusOr<std::shared_ptr<const Layout>> rows =
-      PlacePattern(step.matrix, /*transposed=*/false, lane);
+      PlacePattern(step.matrix, /*transposed=*/false, slot);
   if (!rows.ok()) return rows.status();
   const absl::StatusOr<std::shared_ptr<const Layout>> columns =
-      PlacePattern(step.matrix, /*transposed=*/true, lane);
+      PlacePattern(step.matrix, /*transposed=*/true, slot);
   if (!columns.ok()) return columns.status();
   EdgeAttentionGradient gradient{**rows, **columns, {}};
-  if (absl::Status s = PlaceScores(spec.scores, step, gradient.scores, lane); !s.ok()) return s;
+  if (absl::Status s = PlaceScores(spec.scores, step, gradient.scores, slot); !s.ok()) return s;
   const std::pair<size_t, ConstDense*> used[] = {{spec.values, &gradient.values},
                                                  {spec.result, &gradient.out},
                                                  {spec.log_sums, &gradient.log_sums},
                                                  {spec.gradient, &gradient.gradient}};
   for (const auto& [value, to] : used) {
-    const absl::StatusOr<ConstDense> view = ViewOf(value, nullptr, lane);
+    const absl::StatusOr<ConstDense> view = ViewOf(value, nullptr, slot);
     if (!view.ok()) return view.status();
     *to = *view;
   }
@@ -186,16 +188,17 @@ absl::Status ChainCall::Run(const AttentionGradientStep& spec, size_t i, Lane& l
   std::vector<PlacedDense> results;
   for (const auto& [is_wanted, to] : wanted) {
     if (!is_wanted) continue;
-    const absl::StatusOr<PlacedDense> made = NewValue(value++, lane);
+    const absl::StatusOr<PlacedDense> made = NewValue(value++, slot);
     if (!made.ok()) return made.status();
     *to = made->MutableView(made->shape.cols);
     results.push_back(*made);
   }
-  step.done.plan = PlanOf(**rows, lane.backend->id().kind, "attention_gradient");
-  const Pass pass = [gradient, type = step.matrix->type()](Lane& on, const RunOptions& options) {
+  step.done.plan = PlanOf(**rows, slot.backend->id().kind, "attention_gradient");
+  const Pass pass = [gradient, type = step.matrix->type()](WorkerSlot& on,
+                                                           const RunOptions& options) {
     return on.backend->ComputeEdgeAttentionGradient(gradient, type, on, options);
   };
-  return Compute(step, pass, /*resumes=*/true, std::move(results), lane);
+  return Compute(step, pass, /*resumes=*/true, std::move(results), slot);
 }
 
 }  // namespace sparsed::engine

@@ -22,21 +22,21 @@ constexpr double kShortMilliseconds = 1;
 
 }  // namespace
 
-/// While it lives the lane queues; then it waits for what is queued.
+/// While it lives the worker slot queues; then it waits for what is queued.
 class ChainCall::Queue {
  public:
-  explicit Queue(Lane& lane) : lane_(lane) { lane.queues = true; }
+  explicit Queue(WorkerSlot& slot) : slot_(slot) { slot.queues = true; }
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
   ~Queue() { Settle().IgnoreError(); }
 
   absl::Status Settle() {
-    if (!std::exchange(lane_.queues, false)) return absl::OkStatus();
-    return lane_.backend->Settle(lane_);
+    if (!std::exchange(slot_.queues, false)) return absl::OkStatus();
+    return slot_.backend->Settle(slot_);
   }
 
  private:
-  Lane& lane_;
+  WorkerSlot& slot_;
 };
 
 ChainCall::ChainCall(std::shared_ptr<Executor::Impl> impl, ChainSpec spec,
@@ -95,7 +95,7 @@ void ChainCall::TakePlans(DeviceKind kind) {
     if (!step.product) continue;
     step.problem.device = kind;
     if (!step.planned()) continue;
-    step.plan = step.matrix->pattern()->plans().Find(ClassOf(step.problem));
+    step.plan = step.matrix->pattern()->plans().Find(SignatureOf(step.problem));
     if (!step.reduces || step.plan.plan == nullptr) continue;
     const std::optional<LayoutKernel> kernel =
         FindLayoutKernel(Operation::kSpmm, step.plan.plan->plan.kernel);
@@ -151,7 +151,7 @@ Job::Loader ChainCall::ToLoad() const {
 }
 
 Job::Loader ChainCall::LoaderOfTransposed(const MatrixLease& matrix) const {
-  // A lane of the CPU has more threads for it.
+  // A worker slot of the CPU has more threads for it.
   if (device().kind == DeviceKind::kCpu ||
       impl_->derived->FindTransposed(matrix->pattern()) != nullptr) {
     return nullptr;
@@ -194,11 +194,11 @@ void ChainCall::Restart() {
   }
 }
 
-Job::Next ChainCall::Run(Lane& lane, absl::Status* end) {
-  *end = CheckedOn(*lane.backend, token(), RunSteps(lane));
+Job::Next ChainCall::Run(WorkerSlot& slot, absl::Status* end) {
+  *end = CheckedOn(*slot.backend, token(), RunSteps(slot));
   if (end->ok() && next_ < steps_.size()) return Next::kAgain;
   if (end->ok()) {
-    *end = CheckedOn(*lane.backend, token(), Send(lane));
+    *end = CheckedOn(*slot.backend, token(), Send(slot));
     if (end->ok()) {
       const double seconds = 1e-9 * static_cast<double>(end_.timings.kernel_ns);
       scheduler().costs(device()).Took(Kind(), Operation::kSpmm, Work(), seconds);
@@ -221,58 +221,58 @@ Job::Next ChainCall::Run(Lane& lane, absl::Status* end) {
     if (!absl::IsResourceExhausted(moved)) *end = std::move(moved);
     return Next::kEnded;
   }
-  lane.gpu->prepared.Clear();  // it may be what there is no room for
+  slot.gpu->prepared.Clear();  // it may be what there is no room for
   TakePlans(DeviceKind::kCpu);
   MoveTo(DeviceId{});
   return Next::kAgain;
 }
 
-absl::Status ChainCall::PlaceOperands(Lane& lane) {
+absl::Status ChainCall::PlaceOperands(WorkerSlot& slot) {
   const auto begin = Clock::now();
   for (size_t i = 0; i < operands_.size(); ++i) {
-    absl::StatusOr<PlacedDense> placed = operands_[i].On(*lane.backend, lane, token());
+    absl::StatusOr<PlacedDense> placed = operands_[i].On(*slot.backend, slot, token());
     if (!placed.ok()) return placed.status();
     values_[i].placed = *std::move(placed);
   }
   placed_ = true;
-  if (lane.backend->id().kind != DeviceKind::kCpu) {
+  if (slot.backend->id().kind != DeviceKind::kCpu) {
     end_.timings.to_device_ns += NanosecondsSince(begin);
   }
   return absl::OkStatus();
 }
 
-absl::Status ChainCall::RunSteps(Lane& lane) {
-  Backend& backend = *lane.backend;
+absl::Status ChainCall::RunSteps(WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
   if (!placed_) {
-    const absl::Status s = PlaceOperands(lane);
-    if (!s.ok() && lane.fetches) backend.Settle(lane).IgnoreError();
+    const absl::Status s = PlaceOperands(slot);
+    if (!s.ok() && slot.fetches) backend.Settle(slot).IgnoreError();
     if (!s.ok()) return s;
   }
   const size_t first = next_;
   const auto began = Clock::now();
-  Queue queue(lane);
-  absl::StatusOr<std::unique_ptr<Moment>> begin = backend.Now(lane);
+  Queue queue(slot);
+  absl::StatusOr<std::unique_ptr<Moment>> begin = backend.Now(slot);
   if (!begin.ok()) return begin.status();
   std::vector<std::unique_ptr<Moment>> moments;
   moments.push_back(*std::move(begin));
   size_t ahead = 1, passed = 0;  // a moment that was waited for
   while (next_ < steps_.size()) {
     if (token().stopped()) return token().status();
-    absl::Status ran = steps_[next_].cut ? GoOn(steps_[next_], lane) : RunStep(next_, lane);
+    absl::Status ran = steps_[next_].cut ? GoOn(steps_[next_], slot) : RunStep(next_, slot);
     if (absl::IsResourceExhausted(ran) && may_repeat_ && !(free_.empty() && kept_.empty())) {
       // What steps before it used is there for it once they have ended.
-      if (absl::Status s = backend.Settle(lane); !s.ok()) return s;
+      if (absl::Status s = backend.Settle(slot); !s.ok()) return s;
       free_.clear();
       kept_.clear();
       for (size_t made = steps_[next_].value; made < values_end(next_); ++made) {
         values_[made].placed.reset();
       }
-      ran = RunStep(next_, lane);
+      ran = RunStep(next_, slot);
     }
     if (!ran.ok()) return OfStep(next_, ran);
     std::ranges::move(used_, std::back_inserter(kept_));
     used_.clear();
-    absl::StatusOr<std::unique_ptr<Moment>> end = backend.Now(lane);
+    absl::StatusOr<std::unique_ptr<Moment>> end = backend.Now(slot);
     if (!end.ok()) return end.status();
     moments.push_back(*std::move(end));
     if (steps_[next_].cut != nullptr) break;  // others' turn
@@ -311,19 +311,19 @@ absl::Status ChainCall::RunSteps(Lane& lane) {
   return absl::OkStatus();
 }
 
-absl::Status ChainCall::RunStep(size_t i, Lane& lane) {
+absl::Status ChainCall::RunStep(size_t i, WorkerSlot& slot) {
   may_repeat_ = true;
   used_.clear();
   // Until then steps run beside what comes from other GPUs.
   const std::vector<size_t> uses = UsesOf(spec_.steps[i]);
   // What a step shows to others is no use of it here.
   const bool shows = std::holds_alternative<FetchStep>(spec_.steps[i]);
-  const bool fetched = lane.fetches && !shows &&
+  const bool fetched = slot.fetches && !shows &&
                        std::ranges::any_of(uses, [&](size_t value) { return IsFetched(value); });
   if (fetched) {
-    if (absl::Status s = lane.backend->AwaitFetched(lane); !s.ok()) return s;
+    if (absl::Status s = slot.backend->AwaitFetched(slot); !s.ok()) return s;
   }
-  return std::visit([&](const auto& spec) { return Run(spec, i, lane); }, spec_.steps[i]);
+  return std::visit([&](const auto& spec) { return Run(spec, i, slot); }, spec_.steps[i]);
 }
 
 bool ChainCall::IsFetched(size_t value) const {
@@ -339,12 +339,12 @@ absl::StatusOr<Resolved> ChainCall::ResolveStep(const Step& step) {
 
 absl::StatusOr<PlacedSparse> ChainCall::PlaceMatrix(const Step& step, Resolved& plan,
                                                     const std::optional<size_t>& values, bool masks,
-                                                    Lane& lane) {
-  Backend& backend = *lane.backend;
+                                                    WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
   const auto place = [&] {
     return values || masks
                ? backend.Place(plan.layout, nullptr, host_memory())
-               : PlaceWithValues(*impl_, *step.matrix, plan.layout, lane, host_memory());
+               : PlaceWithValues(*impl_, *step.matrix, plan.layout, slot, host_memory());
   };
   absl::StatusOr<PlacedSparse> s = place();
   // First what can be had by waiting.
@@ -354,10 +354,10 @@ absl::StatusOr<PlacedSparse> ChainCall::PlaceMatrix(const Step& step, Resolved& 
   }
   if (!s.ok()) return s;
   if (values) {
-    absl::StatusOr<PlacedDense> canonical = InOrder(*values, OrderOf(step.matrix), lane);
+    absl::StatusOr<PlacedDense> canonical = InOrder(*values, OrderOf(step.matrix), slot);
     if (!canonical.ok()) return canonical.status();
     absl::StatusOr<std::shared_ptr<const Array>> ordered = backend.OrderValues(
-        *canonical, *s->layout, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
+        *canonical, *s->layout, backend.MemoryFor(MemoryUse::kRequests, owner_), slot);
     if (!ordered.ok()) return ordered.status();
     s->values = *std::move(ordered);
   }
@@ -367,19 +367,20 @@ absl::StatusOr<PlacedSparse> ChainCall::PlaceMatrix(const Step& step, Resolved& 
 }
 
 absl::StatusOr<std::shared_ptr<const Layout>> ChainCall::RowsOf(const MatrixLease& matrix,
-                                                                bool transposed, Lane& lane) {
+                                                                bool transposed, WorkerSlot& slot) {
   if (!transposed) return matrix->pattern()->Csr();
   BuildContext context;
-  context.threads = lane.threads;
+  context.threads = slot.threads;
   context.stop = token().flag();
   return impl_->derived->Transposed(matrix->pattern(), context);
 }
 
 absl::StatusOr<std::shared_ptr<const Layout>> ChainCall::PlacePattern(const MatrixLease& matrix,
-                                                                      bool transposed, Lane& lane) {
-  const absl::StatusOr<std::shared_ptr<const Layout>> rows = RowsOf(matrix, transposed, lane);
+                                                                      bool transposed,
+                                                                      WorkerSlot& slot) {
+  const absl::StatusOr<std::shared_ptr<const Layout>> rows = RowsOf(matrix, transposed, slot);
   if (!rows.ok()) return rows.status();
-  absl::StatusOr<PlacedSparse> placed = lane.backend->Place(*rows, nullptr, host_memory());
+  absl::StatusOr<PlacedSparse> placed = slot.backend->Place(*rows, nullptr, host_memory());
   if (!placed.ok()) return placed.status();
   used_.push_back(placed->layout);
   return std::move(placed->layout);
@@ -387,19 +388,19 @@ absl::StatusOr<std::shared_ptr<const Layout>> ChainCall::PlacePattern(const Matr
 
 absl::StatusOr<ChainCall::PlacedRows> ChainCall::PlaceRows(const Step& step,
                                                            const std::optional<size_t>& values,
-                                                           bool masks, Lane& lane) {
+                                                           bool masks, WorkerSlot& slot) {
   const absl::StatusOr<std::shared_ptr<const Layout>> rows =
-      RowsOf(step.matrix, step.on_transpose, lane);
+      RowsOf(step.matrix, step.on_transpose, slot);
   if (!rows.ok()) return rows.status();
   const absl::StatusOr<PlacedSparse> s =
-      values || masks ? lane.backend->Place(*rows, nullptr, host_memory())
-                      : PlaceWithValues(*impl_, *step.matrix, *rows, lane, host_memory());
+      values || masks ? slot.backend->Place(*rows, nullptr, host_memory())
+                      : PlaceWithValues(*impl_, *step.matrix, *rows, slot, host_memory());
   if (!s.ok()) return s.status();
   used_.push_back(s->layout);
   used_.push_back(s->values);
   PlacedRows placed = {s->layout, {}, /*by_slot=*/true};
   if (values) {
-    absl::StatusOr<PlacedDense> canonical = InOrder(*values, OrderOf(step.matrix), lane);
+    absl::StatusOr<PlacedDense> canonical = InOrder(*values, OrderOf(step.matrix), slot);
     if (!canonical.ok()) return canonical.status();
     placed.values = canonical->View(canonical->shape.cols);
     placed.by_slot = false;
@@ -409,31 +410,31 @@ absl::StatusOr<ChainCall::PlacedRows> ChainCall::PlaceRows(const Step& step,
   return placed;
 }
 
-absl::Status ChainCall::Run(const SpmmStep& spmm, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const SpmmStep& spmm, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  if (!step.planned()) return RunHeads(spmm, i, lane);
+  if (!step.planned()) return RunHeads(spmm, i, slot);
   absl::StatusOr<Resolved> plan = ResolveStep(step);
   if (!plan.ok()) return plan.status();
-  const absl::StatusOr<PlacedSparse> s = PlaceMatrix(step, *plan, spmm.values, false, lane);
+  const absl::StatusOr<PlacedSparse> s = PlaceMatrix(step, *plan, spmm.values, false, slot);
   if (!s.ok()) return s.status();
-  const absl::StatusOr<PlacedDense> b = InOrder(spmm.b, nullptr, lane);
+  const absl::StatusOr<PlacedDense> b = InOrder(spmm.b, nullptr, slot);
   if (!b.ok()) return b.status();
-  const absl::StatusOr<PlacedDense> c = NewResult(spmm, i, lane);
+  const absl::StatusOr<PlacedDense> c = NewResult(spmm, i, slot);
   if (!c.ok()) return c.status();
-  return Multiply(step, *plan, *s, *b, nullptr, *c, spmm.alpha, spmm.beta, Reduction::kSum, lane);
+  return Multiply(step, *plan, *s, *b, nullptr, *c, spmm.alpha, spmm.beta, Reduction::kSum, slot);
 }
 
-absl::Status ChainCall::RunHeads(const SpmmStep& spmm, size_t i, Lane& lane) {
+absl::Status ChainCall::RunHeads(const SpmmStep& spmm, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  const absl::StatusOr<PlacedRows> s = PlaceRows(step, spmm.values, false, lane);
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, spmm.values, false, slot);
   if (!s.ok()) return s.status();
-  const absl::StatusOr<PlacedDense> b = InOrder(spmm.b, nullptr, lane);
+  const absl::StatusOr<PlacedDense> b = InOrder(spmm.b, nullptr, slot);
   if (!b.ok()) return b.status();
-  const absl::StatusOr<PlacedDense> c = NewResult(spmm, i, lane);
+  const absl::StatusOr<PlacedDense> c = NewResult(spmm, i, slot);
   if (!c.ok()) return c.status();
-  const bool on_cpu = lane.backend->id().kind == DeviceKind::kCpu;
+  const bool on_cpu = slot.backend->id().kind == DeviceKind::kCpu;
   step.kernel = on_cpu ? "cpu.csr.head_products" : "cuda.csr.head_products";
-  step.done.plan = fmt::format("{} / {}", s->layout->recipe, step.kernel);
+  step.done.plan = fmt::format("{} / {}", s->layout->pipeline, step.kernel);
   RowProducts products{*s->layout};
   products.values = s->values;
   products.values_by_slot = s->by_slot;
@@ -441,72 +442,72 @@ absl::Status ChainCall::RunHeads(const SpmmStep& spmm, size_t i, Lane& lane) {
   products.c = c->MutableView(c->shape.cols);
   products.alpha = spmm.alpha;
   products.beta = spmm.beta;
-  absl::Status done = lane.backend->ComputeRowProducts(products, c->shape.type, lane);
-  return done.ok() ? lane.backend->ClearPadding(*c, lane) : done;
+  absl::Status done = slot.backend->ComputeRowProducts(products, c->shape.type, slot);
+  return done.ok() ? slot.backend->ClearPadding(*c, slot) : done;
 }
 
-absl::Status ChainCall::Run(const SddmmStep& sddmm, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const SddmmStep& sddmm, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  if (!step.planned()) return RunHeads(sddmm, i, lane);
+  if (!step.planned()) return RunHeads(sddmm, i, slot);
   absl::StatusOr<Resolved> plan = ResolveStep(step);
   if (!plan.ok()) return plan.status();
   const absl::StatusOr<PlacedSparse> s =
-      PlaceMatrix(step, *plan, sddmm.values, sddmm.unscaled, lane);
+      PlaceMatrix(step, *plan, sddmm.values, sddmm.unscaled, slot);
   if (!s.ok()) return s.status();
-  const absl::StatusOr<PlacedDense> a = InOrder(sddmm.a, nullptr, lane);
+  const absl::StatusOr<PlacedDense> a = InOrder(sddmm.a, nullptr, slot);
   if (!a.ok()) return a.status();
-  const absl::StatusOr<PlacedDense> b = InOrder(sddmm.b, nullptr, lane);
+  const absl::StatusOr<PlacedDense> b = InOrder(sddmm.b, nullptr, slot);
   if (!b.ok()) return b.status();
-  const absl::StatusOr<PlacedDense> o = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> o = NewValue(step.value, slot);
   if (!o.ok()) return o.status();
-  return Multiply(step, *plan, *s, *a, &*b, *o, 1, 0, Reduction::kSum, lane);
+  return Multiply(step, *plan, *s, *a, &*b, *o, 1, 0, Reduction::kSum, slot);
 }
 
-absl::Status ChainCall::RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane) {
+absl::Status ChainCall::RunHeads(const SddmmStep& sddmm, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  const absl::StatusOr<PlacedRows> s = PlaceRows(step, sddmm.values, sddmm.unscaled, lane);
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, sddmm.values, sddmm.unscaled, slot);
   if (!s.ok()) return s.status();
-  const absl::StatusOr<PlacedDense> a = InOrder(sddmm.a, nullptr, lane);
+  const absl::StatusOr<PlacedDense> a = InOrder(sddmm.a, nullptr, slot);
   if (!a.ok()) return a.status();
-  const absl::StatusOr<PlacedDense> b = InOrder(sddmm.b, nullptr, lane);
+  const absl::StatusOr<PlacedDense> b = InOrder(sddmm.b, nullptr, slot);
   if (!b.ok()) return b.status();
-  const absl::StatusOr<PlacedDense> o = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> o = NewValue(step.value, slot);
   if (!o.ok()) return o.status();
-  const bool on_cpu = lane.backend->id().kind == DeviceKind::kCpu;
+  const bool on_cpu = slot.backend->id().kind == DeviceKind::kCpu;
   step.kernel = on_cpu ? "cpu.csr.head_dots" : "cuda.csr.head_dots";
-  step.done.plan = fmt::format("{} / {}", s->layout->recipe, step.kernel);
+  step.done.plan = fmt::format("{} / {}", s->layout->pipeline, step.kernel);
   HeadDots dots{*s->layout};
   dots.values = s->values;
   dots.a = a->View(a->shape.cols);
   dots.b = b->View(b->shape.cols);
   dots.out = o->MutableView(o->shape.cols);
-  absl::Status done = lane.backend->ComputeHeadDots(dots, o->shape.type, lane);
-  return done.ok() ? lane.backend->ClearPadding(*o, lane) : done;
+  absl::Status done = slot.backend->ComputeHeadDots(dots, o->shape.type, slot);
+  return done.ok() ? slot.backend->ClearPadding(*o, slot) : done;
 }
 
-absl::Status ChainCall::Run(const ReduceStep& reduce, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const ReduceStep& reduce, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  if (!step.planned()) return RunRows(reduce, i, lane);
+  if (!step.planned()) return RunRows(reduce, i, slot);
   absl::StatusOr<Resolved> plan =
       step.plain ? ResolvePlain(step.matrix, step.problem) : ResolveStep(step);
   if (!plan.ok()) return plan.status();
   const absl::StatusOr<PlacedSparse> s =
-      PlaceMatrix(step, *plan, reduce.values, reduce.unscaled, lane);
+      PlaceMatrix(step, *plan, reduce.values, reduce.unscaled, slot);
   if (!s.ok()) return s.status();
-  const absl::StatusOr<PlacedDense> b = InOrder(reduce.b, nullptr, lane);
+  const absl::StatusOr<PlacedDense> b = InOrder(reduce.b, nullptr, slot);
   if (!b.ok()) return b.status();
-  const absl::StatusOr<PlacedDense> c = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> c = NewValue(step.value, slot);
   if (!c.ok()) return c.status();
-  return Multiply(step, *plan, *s, *b, nullptr, *c, 1, 0, reduce.reduction, lane);
+  return Multiply(step, *plan, *s, *b, nullptr, *c, 1, 0, reduce.reduction, slot);
 }
 
-absl::Status ChainCall::RunRows(const ReduceStep& reduce, size_t i, Lane& lane) {
+absl::Status ChainCall::RunRows(const ReduceStep& reduce, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  const absl::StatusOr<PlacedRows> s = PlaceRows(step, reduce.values, reduce.unscaled, lane);
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, reduce.values, reduce.unscaled, slot);
   if (!s.ok()) return s.status();
-  const absl::StatusOr<PlacedDense> b = InOrder(reduce.b, nullptr, lane);
+  const absl::StatusOr<PlacedDense> b = InOrder(reduce.b, nullptr, slot);
   if (!b.ok()) return b.status();
-  const absl::StatusOr<PlacedDense> c = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> c = NewValue(step.value, slot);
   if (!c.ok()) return c.status();
   RowProducts products{*s->layout};
   products.reduction = reduce.reduction;
@@ -516,101 +517,101 @@ absl::Status ChainCall::RunRows(const ReduceStep& reduce, size_t i, Lane& lane) 
   products.c = c->MutableView(c->shape.cols);
   absl::StatusOr<PlacedDense> arguments = PlacedDense();
   if (reduce.arguments) {
-    arguments = NewValue(step.value + 1, lane);
+    arguments = NewValue(step.value + 1, slot);
     if (!arguments.ok()) return arguments.status();
     products.arguments = arguments->MutableView(arguments->shape.cols);
     if (step.matrix->caller_order() != nullptr) {
       const absl::StatusOr<std::shared_ptr<const Array>> order =
-          lane.backend->PlaceIndices(step.matrix->caller_order());
+          slot.backend->PlaceIndices(step.matrix->caller_order());
       if (!order.ok()) return order.status();
       used_.push_back(*order);
       products.positions = (*order)->As<int64_t>();
     }
   }
   step.done.plan = Name(reduce.reduction);
-  absl::Status done = lane.backend->ComputeRowProducts(products, c->shape.type, lane);
-  if (done.ok()) done = lane.backend->ClearPadding(*c, lane);
-  if (done.ok() && reduce.arguments) done = lane.backend->ClearPadding(*arguments, lane);
+  absl::Status done = slot.backend->ComputeRowProducts(products, c->shape.type, slot);
+  if (done.ok()) done = slot.backend->ClearPadding(*c, slot);
+  if (done.ok() && reduce.arguments) done = slot.backend->ClearPadding(*arguments, slot);
   return done;
 }
 
-absl::Status ChainCall::Run(const ScaleStep& scale, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const ScaleStep& scale, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  const absl::StatusOr<PlacedRows> s = PlaceRows(step, scale.value, false, lane);
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, scale.value, false, slot);
   if (!s.ok()) return s.status();
   NonzeroScaling scaling{*s->layout};
   scaling.x = s->values;
   const auto place = [&](const std::optional<size_t>& value, ConstDense& factors) {
     if (!value) return absl::OkStatus();
-    const absl::StatusOr<PlacedDense> placed = InOrder(*value, nullptr, lane);
+    const absl::StatusOr<PlacedDense> placed = InOrder(*value, nullptr, slot);
     if (placed.ok()) factors = placed->View(placed->shape.cols);
     return placed.status();
   };
   absl::Status done = place(scale.rows, scaling.rows);
   if (done.ok()) done = place(scale.cols, scaling.cols);
   if (!done.ok()) return done;
-  const absl::StatusOr<PlacedDense> y = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> y = NewValue(step.value, slot);
   if (!y.ok()) return y.status();
   scaling.y = y->MutableView(y->shape.cols);
   step.done.plan = "scale";
-  done = lane.backend->ScaleNonzeros(scaling, y->shape.type, lane);
-  return done.ok() ? lane.backend->ClearPadding(*y, lane) : done;
+  done = slot.backend->ScaleNonzeros(scaling, y->shape.type, slot);
+  return done.ok() ? slot.backend->ClearPadding(*y, slot) : done;
 }
 
-absl::Status ChainCall::Run(const TotalStep& total, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const TotalStep& total, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  const absl::StatusOr<PlacedRows> s = PlaceRows(step, total.value, false, lane);
+  const absl::StatusOr<PlacedRows> s = PlaceRows(step, total.value, false, slot);
   if (!s.ok()) return s.status();
-  const absl::StatusOr<PlacedDense> y = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> y = NewValue(step.value, slot);
   if (!y.ok()) return y.status();
   NonzeroTotals totals{*s->layout};
   totals.x = s->values;
   totals.x_by_slot = s->by_slot;
   totals.y = y->MutableView(y->shape.cols);
   step.done.plan = "total";
-  absl::Status done = lane.backend->TotalNonzeros(totals, y->shape.type, lane);
-  return done.ok() ? lane.backend->ClearPadding(*y, lane) : done;
+  absl::Status done = slot.backend->TotalNonzeros(totals, y->shape.type, slot);
+  return done.ok() ? slot.backend->ClearPadding(*y, slot) : done;
 }
 
-absl::Status ChainCall::Run(const SumStep& sum, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const SumStep& sum, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
   std::vector<WeightedTerm> terms;
   for (const SumStep::Term& term : sum.terms) {
-    const absl::StatusOr<PlacedDense> placed = InOrder(term.value, values_[step.value].order, lane);
+    const absl::StatusOr<PlacedDense> placed = InOrder(term.value, values_[step.value].order, slot);
     if (!placed.ok()) return placed.status();
     terms.push_back({term.factor, placed->View(placed->shape.cols)});
   }
-  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, slot);
   if (!to.ok()) return to.status();
   step.done.plan = "sum";
-  if (absl::Status s = lane.backend->Sum(terms, *to, lane); !s.ok()) return s;
-  return lane.backend->ClearPadding(*to, lane);
+  if (absl::Status s = slot.backend->Sum(terms, *to, slot); !s.ok()) return s;
+  return slot.backend->ClearPadding(*to, slot);
 }
 
-absl::Status ChainCall::Run(const PlaceStep& place, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const PlaceStep& place, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
-  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, slot);
   if (!to.ok()) return to.status();
   step.done.plan = "place";
   for (size_t j = 0; j < place.values.size(); ++j) {
-    const absl::StatusOr<PlacedDense> from = InOrder(place.values[j], nullptr, lane);
+    const absl::StatusOr<PlacedDense> from = InOrder(place.values[j], nullptr, slot);
     if (!from.ok()) return from.status();
     const absl::StatusOr<std::shared_ptr<const Array>> order =
-        lane.backend->PlaceIndices(place.orders[j]);
+        slot.backend->PlaceIndices(place.orders[j]);
     if (!order.ok()) return order.status();
     used_.push_back(*order);
-    if (absl::Status s = lane.backend->Scatter(*from, order->get(), *to, lane); !s.ok()) return s;
+    if (absl::Status s = slot.backend->Scatter(*from, order->get(), *to, slot); !s.ok()) return s;
   }
-  return lane.backend->ClearPadding(*to, lane);
+  return slot.backend->ClearPadding(*to, slot);
 }
 
-absl::Status ChainCall::Run(const FetchStep& fetch, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const FetchStep& fetch, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
   step.done.plan = "fetch";
   GpuBackend* const gpu = impl_->gpu(device());
   if (gpu == nullptr) return absl::ResourceExhaustedError("others read what it computes on a GPU");
   may_repeat_ = false;  // the others would not come by again
-  absl::StatusOr<std::shared_ptr<const cuda::Event>> ready = gpu->Mark(lane.gpu->stream);
+  absl::StatusOr<std::shared_ptr<const cuda::Event>> ready = gpu->Mark(slot.gpu->stream);
   if (!ready.ok()) return ready.status();
   absl::StatusOr<std::vector<PartExchange::Shown>> all = spec_.part.exchange->Meet(
       spec_.part.index, {*values_[fetch.value].placed, *ready, std::exchange(read_, nullptr)},
@@ -621,57 +622,57 @@ absl::Status ChainCall::Run(const FetchStep& fetch, size_t i, Lane& lane) {
   // What was shown before is read, and may be written anew.
   for (const PartExchange::Shown& of : *shown) {
     if (of.read == nullptr) continue;
-    if (absl::Status s = of.read->Hold(lane.gpu->stream); !s.ok()) return s;
+    if (absl::Status s = of.read->Hold(slot.gpu->stream); !s.ok()) return s;
   }
   if (kept_shown_) free_.push_back(*std::exchange(kept_shown_, std::nullopt));
   shown_ = fetch.value;
   if (fetch.rows == 0) return absl::OkStatus();
-  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, slot);
   if (!to.ok()) return to.status();
-  absl::Status fetched = lane.backend->ClearPadding(*to, lane);
+  absl::Status fetched = slot.backend->ClearPadding(*to, slot);
   // The memory may have been another value's.
-  if (fetched.ok()) fetched = (*ready)->Hold(lane.gpu->second);
-  lane.fetches = true;
+  if (fetched.ok()) fetched = (*ready)->Hold(slot.gpu->second);
+  slot.fetches = true;
   int64_t first = 0;
   for (size_t part = 0; part < fetch.from.size() && fetched.ok(); ++part) {
     const FetchStep::From& from = fetch.from[part];
     if (from.count == 0) continue;
-    fetched = (*shown)[part].ready->Hold(lane.gpu->second);
+    fetched = (*shown)[part].ready->Hold(slot.gpu->second);
     if (fetched.ok()) {
       fetched =
-          gpu->FetchShown((*shown)[part].value, from.rows, from.count, *to, first, used_, lane);
+          gpu->FetchShown((*shown)[part].value, from.rows, from.count, *to, first, used_, slot);
     }
     first += from.count;
   }
   if (!fetched.ok()) return fetched;
-  absl::StatusOr<std::shared_ptr<const cuda::Event>> read = gpu->Mark(lane.gpu->second);
+  absl::StatusOr<std::shared_ptr<const cuda::Event>> read = gpu->Mark(slot.gpu->second);
   if (!read.ok()) return read.status();
   read_ = *std::move(read);
   return absl::OkStatus();
 }
 
-absl::Status ChainCall::Run(const SoftmaxStep& softmax, size_t i, Lane& lane) {
+absl::Status ChainCall::Run(const SoftmaxStep& softmax, size_t i, WorkerSlot& slot) {
   Step& step = steps_[i];
   const absl::StatusOr<std::shared_ptr<const Layout>> rows =
-      PlacePattern(step.matrix, /*transposed=*/false, lane);
+      PlacePattern(step.matrix, /*transposed=*/false, slot);
   if (!rows.ok()) return rows.status();
   const MatrixLease& order = values_[step.value].order;
-  const absl::StatusOr<PlacedDense> from = InOrder(softmax.value, order, lane);
+  const absl::StatusOr<PlacedDense> from = InOrder(softmax.value, order, slot);
   if (!from.ok()) return from.status();
   absl::StatusOr<PlacedDense> gradient = PlacedDense();
-  if (softmax.gradient) gradient = InOrder(*softmax.gradient, order, lane);
+  if (softmax.gradient) gradient = InOrder(*softmax.gradient, order, slot);
   if (!gradient.ok()) return gradient.status();
-  const absl::StatusOr<PlacedDense> to = NewValue(step.value, lane);
+  const absl::StatusOr<PlacedDense> to = NewValue(step.value, slot);
   if (!to.ok()) return to.status();
   step.done.plan = softmax.gradient ? "softmax gradient" : "softmax";
-  absl::Status done = lane.backend->Softmax(**rows, softmax.scale, *from,
-                                            softmax.gradient ? &*gradient : nullptr, *to, lane);
-  return done.ok() ? lane.backend->ClearPadding(*to, lane) : done;
+  absl::Status done = slot.backend->Softmax(**rows, softmax.scale, *from,
+                                            softmax.gradient ? &*gradient : nullptr, *to, slot);
+  return done.ok() ? slot.backend->ClearPadding(*to, slot) : done;
 }
 
-absl::StatusOr<PlacedDense> ChainCall::NewResult(const SpmmStep& spmm, size_t i, Lane& lane) {
+absl::StatusOr<PlacedDense> ChainCall::NewResult(const SpmmStep& spmm, size_t i, WorkerSlot& slot) {
   const size_t index = steps_[i].value;
-  if (spmm.beta == 0) return NewValue(index, lane);
+  if (spmm.beta == 0) return NewValue(index, slot);
   Value& made = values_[index];
   Value& old = values_[*spmm.accumulate];
   if (IsLastUse(spmm, i) && old.result == made.result) {
@@ -679,30 +680,31 @@ absl::StatusOr<PlacedDense> ChainCall::NewResult(const SpmmStep& spmm, size_t i,
     made.placed = std::exchange(old.placed, std::nullopt);
     return *made.placed;
   }
-  const absl::StatusOr<PlacedDense> from = InOrder(*spmm.accumulate, nullptr, lane);
+  const absl::StatusOr<PlacedDense> from = InOrder(*spmm.accumulate, nullptr, slot);
   if (!from.ok()) return from.status();
-  absl::StatusOr<PlacedDense> to = NewValue(index, lane);
+  absl::StatusOr<PlacedDense> to = NewValue(index, slot);
   if (!to.ok()) return to;
-  absl::Status copied = lane.backend->CopyDense(*from, *to, lane);
+  absl::Status copied = slot.backend->CopyDense(*from, *to, slot);
   if (!copied.ok()) return copied;
   return to;
 }
 
-absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& order, Lane& lane) {
+absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& order,
+                                               WorkerSlot& slot) {
   const Value& from = values_[value];
   if (from.order == order) return *from.placed;
-  Backend& backend = *lane.backend;
+  Backend& backend = *slot.backend;
   PlacedDense placed = *from.placed;
   if (from.order != nullptr) {
     const absl::StatusOr<std::shared_ptr<const Array>> indices =
         backend.PlaceIndices(from.order->caller_order());
     if (!indices.ok()) return indices.status();
-    absl::StatusOr<PlacedDense> to = NewTemporary(from.shape, lane);
+    absl::StatusOr<PlacedDense> to = NewTemporary(from.shape, slot);
     if (!to.ok()) return to.status();
     used_.push_back(to->array);
     used_.push_back(*indices);
-    absl::Status scattered = backend.Scatter(placed, indices->get(), *to, lane);
-    if (scattered.ok()) scattered = backend.ClearPadding(*to, lane);
+    absl::Status scattered = backend.Scatter(placed, indices->get(), *to, slot);
+    if (scattered.ok()) scattered = backend.ClearPadding(*to, slot);
     if (!scattered.ok()) return scattered;
     placed = *std::move(to);
   }
@@ -711,7 +713,7 @@ absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& 
         backend.PlaceIndices(order->caller_order());
     if (!indices.ok()) return indices.status();
     absl::StatusOr<PlacedDense> to =
-        backend.Gather(placed, **indices, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
+        backend.Gather(placed, **indices, backend.MemoryFor(MemoryUse::kRequests, owner_), slot);
     if (!to.ok()) return to.status();
     used_.push_back(to->array);
     used_.push_back(*indices);
@@ -720,16 +722,16 @@ absl::StatusOr<PlacedDense> ChainCall::InOrder(size_t value, const MatrixLease& 
   return placed;
 }
 
-absl::StatusOr<PlacedDense> ChainCall::NewValue(size_t index, Lane& lane) {
+absl::StatusOr<PlacedDense> ChainCall::NewValue(size_t index, WorkerSlot& slot) {
   Value& value = values_[index];
   absl::StatusOr<PlacedDense> placed = value.result
-                                           ? results_[*value.result].New("dense", owner_, lane)
-                                           : NewTemporary(value.shape, lane);
+                                           ? results_[*value.result].New("dense", owner_, slot)
+                                           : NewTemporary(value.shape, slot);
   if (placed.ok()) value.placed = *placed;
   return placed;
 }
 
-absl::StatusOr<PlacedDense> ChainCall::NewTemporary(const DenseShape& shape, Lane& lane) {
+absl::StatusOr<PlacedDense> ChainCall::NewTemporary(const DenseShape& shape, WorkerSlot& slot) {
   const auto same = std::ranges::find_if(free_, [&](const PlacedDense& free) {
     return free.shape.rows == shape.rows && free.shape.cols == shape.cols &&
            free.shape.type == shape.type;
@@ -739,9 +741,9 @@ absl::StatusOr<PlacedDense> ChainCall::NewTemporary(const DenseShape& shape, Lan
     free_.erase(same);
     return taken;
   }
-  Backend& backend = *lane.backend;
+  Backend& backend = *slot.backend;
   MemorySource& memory = backend.MemoryFor(MemoryUse::kRequests, owner_);
-  return backend.NewDense("dense", shape, memory, lane);
+  return backend.NewDense("dense", shape, memory, slot);
 }
 
 void ChainCall::Recycle(size_t i) {
@@ -761,8 +763,8 @@ void ChainCall::Recycle(size_t i) {
   for (size_t made = steps_[i].value; made < values_end(i); ++made) recycle(made);
 }
 
-absl::Status ChainCall::Send(Lane& lane) {
-  Backend& backend = *lane.backend;
+absl::Status ChainCall::Send(WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
   const auto began = Clock::now();
   const DenseShape& first = results_[0].shape();
   CallBegin begin{fmt::format("chain of {}: {}", steps_.size(), steps_[0].done.plan),
@@ -786,7 +788,7 @@ absl::Status ChainCall::Send(Lane& lane) {
       ready.push_back(*value.placed);
       continue;
     }
-    absl::StatusOr<PlacedDense> to = results_[i].New("dense", owner_, lane);
+    absl::StatusOr<PlacedDense> to = results_[i].New("dense", owner_, slot);
     if (!to.ok()) return to.status();
     std::shared_ptr<const Array> order;
     if (value.order != nullptr) {
@@ -795,9 +797,9 @@ absl::Status ChainCall::Send(Lane& lane) {
       if (!indices.ok()) return indices.status();
       order = *std::move(indices);
     }
-    absl::Status s = backend.Scatter(*value.placed, order.get(), *to, lane);
-    if (s.ok()) s = backend.ClearPadding(*to, lane);
-    if (s.ok()) s = backend.Settle(lane);
+    absl::Status s = backend.Scatter(*value.placed, order.get(), *to, slot);
+    if (s.ok()) s = backend.ClearPadding(*to, slot);
+    if (s.ok()) s = backend.Settle(slot);
     if (!s.ok()) return s;
     ready.push_back(*std::move(to));
   }
@@ -809,7 +811,7 @@ absl::Status ChainCall::Send(Lane& lane) {
     for (size_t i = 0; i < results_.size(); ++i) {
       if (results_[i].kept() != held) continue;
       const bool streamed = results_[i].streamed();
-      absl::Status s = results_[i].Send(std::move(ready[i]), backend, lane, array, host_memory(),
+      absl::Status s = results_[i].Send(std::move(ready[i]), backend, slot, array, host_memory(),
                                         impl_->budget.Source(MemoryUse::kBuffers, &owner_), sink());
       if (!s.ok()) return s;
       if (streamed) ++array;

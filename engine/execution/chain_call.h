@@ -46,10 +46,10 @@ class ChainCall final : public Job {
   size_t counted() const override { return operands_.counted(); }
 
  private:
-  /// For which a chain has the lane while others wait.
+  /// For which a chain has the worker slot while others wait.
   static constexpr double kTurnSeconds = kPieceSeconds;
   /// A kernel on what is placed; goes on from the options' progress, if there is one.
-  using Pass = std::function<absl::Status(Lane&, const RunOptions&)>;
+  using Pass = std::function<absl::Status(WorkerSlot&, const RunOptions&)>;
   /// A pass that others were let before.
   struct CutPass {
     Pass pass;
@@ -76,7 +76,7 @@ class ChainCall final : public Job {
 
     /// Multiplications, about.
     double Work() const;
-    /// By the plan of its class; other operations run on plain CSR.
+    /// By the plan of its signature; other operations run on plain CSR.
     bool planned() const {
       return product && heads == 1 && !(reduces && problem.device == DeviceKind::kCpu);
     }
@@ -106,7 +106,7 @@ class ChainCall final : public Job {
   /// The values that a step uses.
   static std::vector<size_t> UsesOf(const ChainStep& step);
 
-  Next Run(Lane& lane, absl::Status* end) override;
+  Next Run(WorkerSlot& slot, absl::Status* end) override;
   Cost Predict() const override;
   /// Multiplications, about, and what chains that take equally long have in common.
   double Work() const;
@@ -155,64 +155,64 @@ class ChainCall final : public Job {
   size_t PeakBytes() const;
   absl::Status ChooseDevice();
   void TakePlans(DeviceKind kind);
-  absl::Status PlaceOperands(Lane& lane);
+  absl::Status PlaceOperands(WorkerSlot& slot);
   /// Steps from next_ on, until there are no more or it is somebody else's turn.
-  absl::Status RunSteps(Lane& lane);
-  absl::Status RunStep(size_t i, Lane& lane);
-  absl::Status Run(const SpmmStep& spmm, size_t i, Lane& lane);
-  absl::Status Run(const SddmmStep& sddmm, size_t i, Lane& lane);
-  absl::Status Run(const SumStep& sum, size_t i, Lane& lane);
-  absl::Status Run(const PlaceStep& place, size_t i, Lane& lane);
-  absl::Status Run(const FetchStep& fetch, size_t i, Lane& lane);
-  /// It comes from other GPUs, beside what the lane's stream does.
+  absl::Status RunSteps(WorkerSlot& slot);
+  absl::Status RunStep(size_t i, WorkerSlot& slot);
+  absl::Status Run(const SpmmStep& spmm, size_t i, WorkerSlot& slot);
+  absl::Status Run(const SddmmStep& sddmm, size_t i, WorkerSlot& slot);
+  absl::Status Run(const SumStep& sum, size_t i, WorkerSlot& slot);
+  absl::Status Run(const PlaceStep& place, size_t i, WorkerSlot& slot);
+  absl::Status Run(const FetchStep& fetch, size_t i, WorkerSlot& slot);
+  /// It comes from other GPUs, beside what the worker slot's stream does.
   bool IsFetched(size_t value) const;
-  absl::Status Run(const SoftmaxStep& softmax, size_t i, Lane& lane);
-  absl::Status Run(const ReduceStep& reduce, size_t i, Lane& lane);
-  absl::Status Run(const ScaleStep& scale, size_t i, Lane& lane);
-  absl::Status Run(const TotalStep& total, size_t i, Lane& lane);
-  absl::Status Run(const AttentionStep& spec, size_t i, Lane& lane);
-  absl::Status Run(const AttentionGradientStep& spec, size_t i, Lane& lane);
-  absl::Status RunHeads(const SpmmStep& spmm, size_t i, Lane& lane);
-  absl::Status RunHeads(const SddmmStep& sddmm, size_t i, Lane& lane);
-  absl::Status RunRows(const ReduceStep& reduce, size_t i, Lane& lane);
+  absl::Status Run(const SoftmaxStep& softmax, size_t i, WorkerSlot& slot);
+  absl::Status Run(const ReduceStep& reduce, size_t i, WorkerSlot& slot);
+  absl::Status Run(const ScaleStep& scale, size_t i, WorkerSlot& slot);
+  absl::Status Run(const TotalStep& total, size_t i, WorkerSlot& slot);
+  absl::Status Run(const AttentionStep& spec, size_t i, WorkerSlot& slot);
+  absl::Status Run(const AttentionGradientStep& spec, size_t i, WorkerSlot& slot);
+  absl::Status RunHeads(const SpmmStep& spmm, size_t i, WorkerSlot& slot);
+  absl::Status RunHeads(const SddmmStep& sddmm, size_t i, WorkerSlot& slot);
+  absl::Status RunRows(const ReduceStep& reduce, size_t i, WorkerSlot& slot);
   /// Plain CSR of S or of S^T.
   absl::StatusOr<std::shared_ptr<const Layout>> RowsOf(const MatrixLease& matrix, bool transposed,
-                                                       Lane& lane);
+                                                       WorkerSlot& slot);
   /// The same on the device, kept for what is being queued.
   absl::StatusOr<std::shared_ptr<const Layout>> PlacePattern(const MatrixLease& matrix,
-                                                             bool transposed, Lane& lane);
+                                                             bool transposed, WorkerSlot& slot);
   absl::Status PlaceScores(const AttentionScores& from, const Step& step, EdgeScores& to,
-                           Lane& lane);
+                           WorkerSlot& slot);
   /// As the step has it, with a value of the chain's, S's own, or none.
   absl::StatusOr<PlacedRows> PlaceRows(const Step& step, const std::optional<size_t>& values,
-                                       bool masks, Lane& lane);
-  /// Builds what lanes of a GPU would build with one thread; null: it is there.
+                                       bool masks, WorkerSlot& slot);
+  /// Builds what worker slots of a GPU would build with one thread; null: it is there.
   Loader LoaderOfTransposed(const MatrixLease& matrix) const;
   absl::StatusOr<Resolved> ResolveStep(const Step& step);
   absl::StatusOr<PlacedSparse> PlaceMatrix(const Step& step, Resolved& plan,
                                            const std::optional<size_t>& values, bool masks,
-                                           Lane& lane);
+                                           WorkerSlot& slot);
   absl::Status Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
                         const PlacedDense& first, const PlacedDense* second,
                         const PlacedDense& result, double alpha, double beta, Reduction reduction,
-                        Lane& lane);
+                        WorkerSlot& slot);
   /// Computes the results of a step; on the CPU, where that is long and `resumes`, in pieces.
   absl::Status Compute(Step& step, const Pass& pass, bool resumes, std::vector<PlacedDense> results,
-                       Lane& lane);
-  static absl::Status ClearPadding(std::span<const PlacedDense> results, Lane& lane);
+                       WorkerSlot& slot);
+  static absl::Status ClearPadding(std::span<const PlacedDense> results, WorkerSlot& slot);
   /// Goes on with a pass that was cut, which it may still be afterwards.
-  absl::Status GoOn(Step& step, Lane& lane);
+  absl::Status GoOn(Step& step, WorkerSlot& slot);
   /// A value in the order of another matrix's CSR; null: as the caller would have it.
-  absl::StatusOr<PlacedDense> InOrder(size_t value, const MatrixLease& order, Lane& lane);
-  absl::StatusOr<ConstDense> ViewOf(size_t value, const MatrixLease& order, Lane& lane);
+  absl::StatusOr<PlacedDense> InOrder(size_t value, const MatrixLease& order, WorkerSlot& slot);
+  absl::StatusOr<ConstDense> ViewOf(size_t value, const MatrixLease& order, WorkerSlot& slot);
   /// Memory for a value, which has it from then on.
-  absl::StatusOr<PlacedDense> NewValue(size_t index, Lane& lane);
+  absl::StatusOr<PlacedDense> NewValue(size_t index, WorkerSlot& slot);
   /// The same for what step `i` makes, with what it accumulates to in it.
-  absl::StatusOr<PlacedDense> NewResult(const SpmmStep& spmm, size_t i, Lane& lane);
-  absl::StatusOr<PlacedDense> NewTemporary(const DenseShape& shape, Lane& lane);
+  absl::StatusOr<PlacedDense> NewResult(const SpmmStep& spmm, size_t i, WorkerSlot& slot);
+  absl::StatusOr<PlacedDense> NewTemporary(const DenseShape& shape, WorkerSlot& slot);
   /// What step `i` used last is free for the next.
   void Recycle(size_t i);
-  absl::Status Send(Lane& lane);
+  absl::Status Send(WorkerSlot& slot);
   /// Forgets what was computed.
   void Restart();
   /// Behind the last value that a step makes.

@@ -55,55 +55,55 @@ Job::Cost ChainCall::Predict() const {
 absl::Status ChainCall::Multiply(Step& step, const Resolved& plan, const PlacedSparse& s,
                                  const PlacedDense& first, const PlacedDense* second,
                                  const PlacedDense& result, double alpha, double beta,
-                                 Reduction reduction, Lane& lane) {
+                                 Reduction reduction, WorkerSlot& slot) {
   const BoundRun run = BindProduct(plan, s, first, second, result, alpha, beta, reduction);
   step.kernel = run.kernel();
   step.done.plan = plan.text;
   if (reduction != Reduction::kSum) {
     step.done.plan = fmt::format("{}, {}", Name(reduction), plan.text);
   }
-  const Pass pass = [run](Lane& on, const RunOptions& options) {
+  const Pass pass = [run](WorkerSlot& on, const RunOptions& options) {
     double unused = 0;
     return on.backend->Run(on, run, options, &unused);
   };
-  return Compute(step, pass, run.resumes(), {result}, lane);
+  return Compute(step, pass, run.resumes(), {result}, slot);
 }
 
 absl::Status ChainCall::Compute(Step& step, const Pass& pass, bool resumes,
-                                std::vector<PlacedDense> results, Lane& lane) {
+                                std::vector<PlacedDense> results, WorkerSlot& slot) {
   if (device().kind == DeviceKind::kCpu && resumes &&
-      step.Work() >= LongWork(lane.backend->constants(), device().kind)) {
+      step.Work() >= LongWork(slot.backend->constants(), device().kind)) {
     step.cut = std::make_unique<CutPass>(CutPass{
         .pass = pass, .results = std::move(results), .used = used_, .pieces = PieceRun(wanted())});
-    return GoOn(step, lane);
+    return GoOn(step, slot);
   }
-  MemorySource& memory = lane.backend->memory(MemoryUse::kRequests);
-  const absl::Status done = pass(lane, {lane.workspace, memory, token().flag()});
-  return done.ok() ? ClearPadding(results, lane) : done;
+  MemorySource& memory = slot.backend->memory(MemoryUse::kRequests);
+  const absl::Status done = pass(slot, {slot.workspace, memory, token().flag()});
+  return done.ok() ? ClearPadding(results, slot) : done;
 }
 
-absl::Status ChainCall::ClearPadding(std::span<const PlacedDense> results, Lane& lane) {
+absl::Status ChainCall::ClearPadding(std::span<const PlacedDense> results, WorkerSlot& slot) {
   absl::Status status;
   for (const PlacedDense& result : results) {
-    if (status.ok()) status = lane.backend->ClearPadding(result, lane);
+    if (status.ok()) status = slot.backend->ClearPadding(result, slot);
   }
   return status;
 }
 
-absl::Status ChainCall::GoOn(Step& step, Lane& lane) {
+absl::Status ChainCall::GoOn(Step& step, WorkerSlot& slot) {
   CutPass& cut = *step.cut;
-  RunOptions options{cut.workspace, lane.backend->MemoryFor(MemoryUse::kRequests, owner_),
+  RunOptions options{cut.workspace, slot.backend->MemoryFor(MemoryUse::kRequests, owner_),
                      token().flag()};
   double unused = 0;  // RunSteps measures it
   absl::Status status = cut.pieces.Run(
       [&](Progress& progress) {
         options.progress = &progress;
-        return cut.pass(lane, options);
+        return cut.pass(slot, options);
       },
       [this] { return GivesWay(); }, &unused);
   if (status.ok() && !cut.pieces.finished()) return status;  // others' turn
   const std::unique_ptr<CutPass> ended = std::move(step.cut);
-  return status.ok() ? ClearPadding(ended->results, lane) : status;
+  return status.ok() ? ClearPadding(ended->results, slot) : status;
 }
 
 }  // namespace sparsed::engine

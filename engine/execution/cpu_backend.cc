@@ -53,23 +53,23 @@ void MoveRows(std::span<const int64_t> order, const ConstDense& from, const Dens
 
 }  // namespace
 
-CpuBackend::CpuBackend(Budget& budget, int lanes, int threads_per_lane)
+CpuBackend::CpuBackend(Budget& budget, int slots, int threads_per_slot)
     : Backend({},
-              fmt::format("{}, {} thread{}, kernels {}", ProcessorName(), threads_per_lane,
-                          threads_per_lane == 1 ? "" : "s", kKernelsVersion),
-              threads_per_lane),
+              fmt::format("{}, {} thread{}, kernels {}", ProcessorName(), threads_per_slot,
+                          threads_per_slot == 1 ? "" : "s", kKernelsVersion),
+              threads_per_slot),
       budget_(budget),
-      lanes_(std::max(1, lanes)),
-      threads_per_lane_(threads_per_lane),
-      memory_rate_(threads_per_lane) {}
+      slots_(std::max(1, slots)),
+      threads_per_slot_(threads_per_slot),
+      memory_rate_(threads_per_slot) {}
 
-std::vector<Lane> CpuBackend::NewLanes() {
-  std::vector<Lane> lanes(lanes_);
-  for (Lane& lane : lanes) {
-    lane.backend = this;
-    lane.threads = threads_per_lane_;
+std::vector<WorkerSlot> CpuBackend::NewWorkerSlots() {
+  std::vector<WorkerSlot> slots(slots_);
+  for (WorkerSlot& slot : slots) {
+    slot.backend = this;
+    slot.threads = threads_per_slot_;
   }
-  return lanes;
+  return slots;
 }
 
 size_t CpuBackend::kept_workspace() const { return kKeptWorkspace; }
@@ -77,7 +77,7 @@ size_t CpuBackend::kept_workspace() const { return kKeptWorkspace; }
 absl::StatusOr<Array> CpuBackend::ValuesFor(const Matrix& matrix, const Layout& layout,
                                             MemorySource& memory, int threads) {
   // Those in a layout of the pattern's own stay with the matrix.
-  const std::shared_ptr<const LazyLayout> kept = matrix.pattern()->FindLayout(layout.recipe);
+  const std::shared_ptr<const LazyLayout> kept = matrix.pattern()->FindLayout(layout.pipeline);
   const bool stays = kept != nullptr && kept->Resident().get() == &layout;
   return matrix.ValuesIn(
       layout, stays ? budget_.Source(MemoryUse::kLayouts, matrix.payer()) : memory, threads);
@@ -91,14 +91,14 @@ absl::StatusOr<PlacedSparse> CpuBackend::Place(const std::shared_ptr<const Layou
 absl::StatusOr<std::shared_ptr<const Array>> CpuBackend::OrderValues(const PlacedDense& csr_values,
                                                                      const Layout& layout,
                                                                      MemorySource& memory,
-                                                                     Lane& lane) {
+                                                                     WorkerSlot& slot) {
   if (layout.Find(kValueSource) == nullptr) return csr_values.array;
-  absl::StatusOr<Array> slots =
+  absl::StatusOr<Array> ordered =
       AllocateArray(memory, "values", csr_values.shape.type, layout.value_slots);
-  if (!slots.ok()) return slots.status();
+  if (!ordered.ok()) return ordered.status();
   PlaceValues(layout, csr_values.shape.type, csr_values.array->buffer.data(),
-              slots->buffer.mutable_data(), lane.threads);
-  return std::make_shared<const Array>(*std::move(slots));
+              ordered->buffer.mutable_data(), slot.threads);
+  return std::make_shared<const Array>(*std::move(ordered));
 }
 
 absl::StatusOr<PlacedDense> CpuBackend::PlaceHeld(const std::shared_ptr<LazyArray>& held,
@@ -109,21 +109,22 @@ absl::StatusOr<PlacedDense> CpuBackend::PlaceHeld(const std::shared_ptr<LazyArra
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), shape};
 }
 
-absl::StatusOr<PlacedDense> CpuBackend::Bring(Array host, const DenseShape& shape, Lane& /*lane*/) {
+absl::StatusOr<PlacedDense> CpuBackend::Bring(Array host, const DenseShape& shape,
+                                              WorkerSlot& /*slot*/) {
   return PlacedDense{std::make_shared<const Array>(std::move(host)), shape};
 }
 
 absl::StatusOr<PlacedDense> CpuBackend::NewDense(std::string_view name, const DenseShape& shape,
-                                                 MemorySource& memory, Lane& /*lane*/) {
+                                                 MemorySource& memory, WorkerSlot& /*slot*/) {
   absl::StatusOr<Array> array = AllocateArray(memory, name, shape.type, shape.elements());
   if (!array.ok()) return array.status();
   ClearGaps(*array, shape);
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), shape};
 }
 
-absl::Status CpuBackend::CopyDense(std::span<const DenseCopy> copies, Lane& lane) {
+absl::Status CpuBackend::CopyDense(std::span<const DenseCopy> copies, WorkerSlot& slot) {
   // All in one region: to begin one takes as long as a small copy.
-#pragma omp parallel num_threads(lane.threads)
+#pragma omp parallel num_threads(slot.threads)
   for (const DenseCopy& copy : copies) {
     const ConstDense from = copy.from.View(copy.from.shape.cols);
     const Dense to = copy.to.MutableView(copy.to.shape.cols);
@@ -146,88 +147,90 @@ absl::StatusOr<std::shared_ptr<const Array>> CpuBackend::PlaceIndices(
 }
 
 absl::Status CpuBackend::Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
-                                 Lane& lane) {
-  if (order == nullptr) return CopyDense(from, to, lane);
+                                 WorkerSlot& slot) {
+  if (order == nullptr) return CopyDense(from, to, slot);
   MoveRows(order->As<int64_t>(), from.View(from.shape.cols), to.MutableView(to.shape.cols),
-           to.shape.type, lane.threads,
+           to.shape.type, slot.threads,
            [](int64_t i, int64_t other) { return RowMove{.from = i, .to = other}; });
   return absl::OkStatus();
 }
 
 absl::StatusOr<PlacedDense> CpuBackend::Gather(const PlacedDense& from, const Array& order,
-                                               MemorySource& memory, Lane& lane) {
+                                               MemorySource& memory, WorkerSlot& slot) {
   DenseShape shape = from.shape;
   shape.leading_dimension = shape.cols;
-  absl::StatusOr<PlacedDense> to = NewDense(from.array->name, shape, memory, lane);
+  absl::StatusOr<PlacedDense> to = NewDense(from.array->name, shape, memory, slot);
   if (!to.ok()) return to;
   MoveRows(order.As<int64_t>(), from.View(shape.cols), to->MutableView(shape.cols), shape.type,
-           lane.threads, [](int64_t i, int64_t other) { return RowMove{.from = other, .to = i}; });
+           slot.threads, [](int64_t i, int64_t other) { return RowMove{.from = other, .to = i}; });
   return to;
 }
 
 absl::Status CpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
-                             Lane& lane) {
-  WeightedSum(terms, to.shape.type, to.MutableView(to.shape.cols), lane.threads);
+                             WorkerSlot& slot) {
+  WeightedSum(terms, to.shape.type, to.MutableView(to.shape.cols), slot.threads);
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::Softmax(const Layout& csr, double scale, const PlacedDense& from,
-                                 const PlacedDense* gradient, const PlacedDense& to, Lane& lane) {
+                                 const PlacedDense* gradient, const PlacedDense& to,
+                                 WorkerSlot& slot) {
   const std::span<const int64_t> rows = ViewCsr(csr).row_offsets;
   const int64_t heads = to.shape.cols;
   if (gradient == nullptr) {
-    RowSoftmax(rows, to.shape.type, scale, from.View(heads), to.MutableView(heads), lane.threads);
+    RowSoftmax(rows, to.shape.type, scale, from.View(heads), to.MutableView(heads), slot.threads);
   } else {
     RowSoftmaxGradient(rows, to.shape.type, scale, from.View(heads), gradient->View(heads),
-                       to.MutableView(heads), lane.threads);
+                       to.MutableView(heads), slot.threads);
   }
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::ComputeRowProducts(const RowProducts& products, ElementType type,
-                                            Lane& lane) {
-  sparsed::ComputeRowProducts(products, type, lane.threads);
+                                            WorkerSlot& slot) {
+  sparsed::ComputeRowProducts(products, type, slot.threads);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) {
-  sparsed::ComputeHeadDots(dots, type, lane.threads);
+absl::Status CpuBackend::ComputeHeadDots(const HeadDots& dots, ElementType type, WorkerSlot& slot) {
+  sparsed::ComputeHeadDots(dots, type, slot.threads);
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::ScaleNonzeros(const NonzeroScaling& scaling, ElementType type,
-                                       Lane& lane) {
-  sparsed::ScaleNonzeros(scaling, type, lane.threads);
+                                       WorkerSlot& slot) {
+  sparsed::ScaleNonzeros(scaling, type, slot.threads);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) {
-  sparsed::TotalNonzeros(totals, type, lane.threads);
+absl::Status CpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType type,
+                                       WorkerSlot& slot) {
+  sparsed::TotalNonzeros(totals, type, slot.threads);
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
-                                              Lane& lane, const RunOptions& options) {
+                                              WorkerSlot& slot, const RunOptions& options) {
   const absl::StatusOr<Context> context =
-      ContextWith(EdgeAttentionWorkspace(attention, type), lane, options);
+      ContextWith(EdgeAttentionWorkspace(attention, type), slot, options);
   if (!context.ok()) return context.status();
   return sparsed::ComputeEdgeAttention(*context, attention, type);
 }
 
 absl::Status CpuBackend::ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
-                                                      ElementType type, Lane& lane,
+                                                      ElementType type, WorkerSlot& slot,
                                                       const RunOptions& options) {
   const absl::StatusOr<Context> context =
-      ContextWith(EdgeAttentionWorkspace(gradient, type), lane, options);
+      ContextWith(EdgeAttentionWorkspace(gradient, type), slot, options);
   if (!context.ok()) return context.status();
   return sparsed::ComputeEdgeAttentionGradient(*context, gradient, type);
 }
 
-absl::StatusOr<std::unique_ptr<Moment>> CpuBackend::Now(Lane& /*lane*/) {
+absl::StatusOr<std::unique_ptr<Moment>> CpuBackend::Now(WorkerSlot& /*slot*/) {
   return std::make_unique<CpuMoment>();
 }
 
-absl::Status CpuBackend::Repeat(const Array& period, Array& to, Lane& /*lane*/) {
+absl::Status CpuBackend::Repeat(const Array& period, Array& to, WorkerSlot& /*slot*/) {
   for (size_t at = 0; at < to.bytes(); at += period.bytes()) {
     std::memcpy(to.buffer.mutable_data() + at, period.buffer.data(),
                 std::min(period.bytes(), to.bytes() - at));
@@ -241,40 +244,41 @@ std::shared_ptr<LazyArray> CpuBackend::Hold(PlacedDense result, const DenseShape
 }
 
 absl::Status CpuBackend::Fetch(const PlacedDense& result, const DenseShape& /*shape*/,
-                               MemorySource& /*memory*/, Lane& /*lane*/, const Arrived& arrived) {
+                               MemorySource& /*memory*/, WorkerSlot& /*slot*/,
+                               const Arrived& arrived) {
   arrived(*result.array, result.array->bytes());
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
-                                   Lane& /*lane*/) {
+                                   WorkerSlot& /*slot*/) {
   CopyRows(*result.array, result.shape, into, shape);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+absl::Status CpuBackend::Run(WorkerSlot& slot, const BoundRun& run, const RunOptions& options,
                              double* milliseconds) {
-  const absl::StatusOr<Context> context = ContextWith(run.Workspace(lane.threads), lane, options);
+  const absl::StatusOr<Context> context = ContextWith(run.Workspace(slot.threads), slot, options);
   if (!context.ok()) return context.status();
   return Timed(
-      lane, [&] { return run.Run(*context); }, milliseconds);
+      slot, [&] { return run.Run(*context); }, milliseconds);
 }
 
-absl::StatusOr<Context> CpuBackend::ContextWith(size_t workspace, Lane& lane,
+absl::StatusOr<Context> CpuBackend::ContextWith(size_t workspace, WorkerSlot& slot,
                                                 const RunOptions& options) const {
   absl::Status status = Grow(options.workspace, workspace, options.memory);
   if (!status.ok()) return status;
-  Context context = ContextOf(lane, options.stop);
+  Context context = ContextOf(slot, options.stop);
   context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   context.progress = options.progress;
   return context;
 }
 
-Context CpuBackend::ContextOf(Lane& lane, const std::atomic<bool>* stop) const {
-  return {.threads = lane.threads, .workspace = {}, .stop = stop};
+Context CpuBackend::ContextOf(WorkerSlot& slot, const std::atomic<bool>* stop) const {
+  return {.threads = slot.threads, .workspace = {}, .stop = stop};
 }
 
-absl::Status CpuBackend::Timed(Lane& /*lane*/, const std::function<absl::Status()>& work,
+absl::Status CpuBackend::Timed(WorkerSlot& /*slot*/, const std::function<absl::Status()>& work,
                                double* milliseconds) {
   const Clock::time_point begin = Clock::now();
   absl::Status status = work();
@@ -282,13 +286,13 @@ absl::Status CpuBackend::Timed(Lane& /*lane*/, const std::function<absl::Status(
   return status;
 }
 
-absl::Status CpuBackend::CopyIn(Lane& /*lane*/, void* to, const void* from, size_t bytes) {
+absl::Status CpuBackend::CopyIn(WorkerSlot& /*slot*/, void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::CopyOut(Lane& lane, void* to, const void* from, size_t bytes) {
-  return CopyIn(lane, to, from, bytes);
+absl::Status CpuBackend::CopyOut(WorkerSlot& slot, void* to, const void* from, size_t bytes) {
+  return CopyIn(slot, to, from, bytes);
 }
 
 }  // namespace sparsed::engine

@@ -14,22 +14,22 @@ class OnCpu final : public RowBlocks {
   OnCpu(BoundSpgemm product, std::optional<ProductSizes> found, const RowBlockOptions& options)
       : RowBlocks(std::move(product), std::move(found), options) {}
 
-  absl::Status Begin(Lane& lane) override {
+  absl::Status Begin(WorkerSlot& slot) override {
     if (absl::Status s = AllocateRows(); !s.ok()) return s;
-    absl::Status status = product_.Prepare(lane, options_.token.flag(), host_memory(), &kernel_ms_);
-    return status.ok() ? product_.ContextOf(lane, OfLane(lane)).status() : status;
+    absl::Status status = product_.Prepare(slot, options_.token.flag(), host_memory(), &kernel_ms_);
+    return status.ok() ? product_.ContextOf(slot, OfSlot(slot)).status() : status;
   }
 
-  absl::StatusOr<bool> FindSizes(Lane& lane) override {
+  absl::StatusOr<bool> FindSizes(WorkerSlot& slot) override {
     if (sizes_.exact) return true;
     if (!analysis_.finished()) {
       double taken = 0;
-      RunOptions options = OfLane(lane);
+      RunOptions options = OfSlot(slot);
       const absl::Status status = analysis_.RunPiece(
           [&](Progress& progress) {
             double unused = 0;
             options.progress = &progress;
-            return product_.Count(lane, options, /*exact=*/false, sizes_.rows.MutableAs<int64_t>(),
+            return product_.Count(slot, options, /*exact=*/false, sizes_.rows.MutableAs<int64_t>(),
                                   &sizes_.products, &unused);
           },
           &taken);
@@ -39,12 +39,12 @@ class OnCpu final : public RowBlocks {
     }
     // Block by block, by their bounds, which exact sizes take the place of.
     while (counted_ < rows()) {
-      const RowRange range = NextRowBlock(row_sizes(), counted_, count_.entries(lane.threads));
+      const RowRange range = NextRowBlock(row_sizes(), counted_, count_.entries(slot.threads));
       const auto sizes =
           sizes_.rows.MutableAs<int64_t>().subspan(range.begin, range.end - range.begin);
       const int64_t bounds = std::reduce(sizes.begin(), sizes.end());
       double taken = 0;
-      const absl::Status status = product_.CountRows(lane, OfLane(lane), range, sizes, &taken);
+      const absl::Status status = product_.CountRows(slot, OfSlot(slot), range, sizes, &taken);
       kernel_ms_ += taken;
       if (!status.ok()) return status;
       count_.Took(bounds, taken);
@@ -55,18 +55,18 @@ class OnCpu final : public RowBlocks {
     return sizes_.exact;
   }
 
-  absl::StatusOr<std::optional<ResultBlock>> Next(Lane& lane) override {
+  absl::StatusOr<std::optional<ResultBlock>> Next(WorkerSlot& slot) override {
     const RowRange range = NextRowBlock(
-        row_sizes(), next_row(), std::min(block_.entries(lane.threads), options_.most_entries));
+        row_sizes(), next_row(), std::min(block_.entries(slot.threads), options_.most_entries));
     const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(range.end - range.begin + 1);
     const auto row_nnz = block_row_nnz_.MutableAs<int64_t>().first(range.end - range.begin);
     const int64_t room = PlaceRowBlock(row_sizes(), range, row_begin);
-    // Another call may have taken the lane's workspace in between.
-    const absl::StatusOr<Context> context = product_.ContextOf(lane, OfLane(lane));
+    // Another call may have taken the worker slot's workspace in between.
+    const absl::StatusOr<Context> context = product_.ContextOf(slot, OfSlot(slot));
     if (!context.ok()) return context.status();
     const auto compute = [&](Array& columns, Array& values) {
       const double before = kernel_ms_;
-      absl::Status status = Timed(lane, [&] {
+      absl::Status status = Timed(slot, [&] {
         return product_.Queue(*context, range, row_begin, columns.MutableAs<int32_t>().data(),
                               values.buffer.mutable_data(), row_nnz);
       });
@@ -86,8 +86,8 @@ class OnCpu final : public RowBlocks {
     if (!block.ok()) return block.status();
     const RowBlock scratch{row_begin, row_nnz, std::as_const(scratch_columns_).As<int32_t>().data(),
                            scratch_values_.buffer.data(), product_.type()};
-    const absl::Status moved = Timed(lane, [&] {
-      CompactRowBlock(scratch, lane.threads, block->column_indices.MutableAs<int32_t>().data(),
+    const absl::Status moved = Timed(slot, [&] {
+      CompactRowBlock(scratch, slot.threads, block->column_indices.MutableAs<int32_t>().data(),
                       block->values.buffer.mutable_data());
       return absl::OkStatus();
     });
@@ -96,11 +96,13 @@ class OnCpu final : public RowBlocks {
   }
 
  private:
-  RunOptions OfLane(Lane& lane) { return {lane.workspace, host_memory(), options_.token.flag()}; }
+  RunOptions OfSlot(WorkerSlot& slot) {
+    return {slot.workspace, host_memory(), options_.token.flag()};
+  }
 
-  absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work) {
+  absl::Status Timed(WorkerSlot& slot, const std::function<absl::Status()>& work) {
     double taken = 0;
-    absl::Status status = product_.backend().Timed(lane, work, &taken);
+    absl::Status status = product_.backend().Timed(slot, work, &taken);
     kernel_ms_ += taken;
     return status;
   }

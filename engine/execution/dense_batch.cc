@@ -54,7 +54,8 @@ Joint DenseCall::JoinsAs() const {
 class DenseCall::Joined {
  public:
   /// `first` is of them, and outlives this.
-  Joined(DenseCall& first, Lane& lane) : first_(first), lane_(lane), problem_(first.problem_) {}
+  Joined(DenseCall& first, WorkerSlot& slot)
+      : first_(first), slot_(slot), problem_(first.problem_) {}
 
   /// Where the operands of those that are still wanted are, for a kernel. False: of fewer than two.
   bool Take(std::span<Job* const> batch);
@@ -79,7 +80,7 @@ class DenseCall::Joined {
 
   absl::StatusOr<PlacedDense> NewWide(std::string_view name, int64_t rows) {
     return backend_.NewDense(name, {rows, problem_.k, problem_.k, problem_.type},
-                             backend_.MemoryFor(MemoryUse::kRequests, first_.owner_), lane_);
+                             backend_.MemoryFor(MemoryUse::kRequests, first_.owner_), slot_);
   }
   absl::StatusOr<Resolved> FindPlan();
   absl::StatusOr<PlacedDense> GatherB();
@@ -88,8 +89,8 @@ class DenseCall::Joined {
   bool MakeResult(Part& part);
 
   DenseCall& first_;
-  Lane& lane_;
-  Backend& backend_ = *lane_.backend;
+  WorkerSlot& slot_;
+  Backend& backend_ = *slot_.backend;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Problem problem_;  ///< of all of them
   std::vector<Part> parts_;
@@ -104,10 +105,10 @@ bool DenseCall::Joined::Take(std::span<Job* const> batch) {
   for (size_t i = 0; i < batch.size(); ++i) {
     auto* const call = static_cast<DenseCall*>(batch[i]);  // their keys are equal
     if (call->token().stopped()) continue;
-    absl::StatusOr<PlacedDense> b = call->operands_[0].On(backend_, lane_, call->token());
+    absl::StatusOr<PlacedDense> b = call->operands_[0].On(backend_, slot_, call->token());
     if (!b.ok()) continue;
     absl::StatusOr<PlacedDense> old = PlacedDense();
-    if (call->beta_ != 0) old = call->operands_[1].On(backend_, lane_, call->token());
+    if (call->beta_ != 0) old = call->operands_[1].On(backend_, slot_, call->token());
     if (!old.ok()) continue;
     parts_.push_back({i, call, problem_.k, *std::move(b), *std::move(old)});
     problem_.k += call->problem_.k;
@@ -117,8 +118,8 @@ bool DenseCall::Joined::Take(std::span<Job* const> batch) {
 
 absl::StatusOr<Resolved> DenseCall::Joined::FindPlan() {
   Executor::Impl& impl = *first_.impl_;
-  PlanTable::Found found = first_.matrix_->pattern()->plans().Find(ClassOf(problem_));
-  // A lane does not read the disk: what the first of them was going to run by is in memory.
+  PlanTable::Found found = first_.matrix_->pattern()->plans().Find(SignatureOf(problem_));
+  // A worker slot does not read the disk: what the first of them was going to run by is in memory.
   if (LoaderOf(impl, first_.device(), first_.matrix_, found) != nullptr) found = first_.plan_;
   return Resolve(impl, first_.device(), first_.matrix_, problem_, found, IsTrial(first_.tenant()));
 }
@@ -128,7 +129,7 @@ absl::StatusOr<PlacedDense> DenseCall::Joined::GatherB() {
   if (!b.ok()) return b;
   std::vector<DenseCopy> copies;
   for (const Part& part : parts_) copies.push_back({part.b, part.Of(*b)});
-  if (absl::Status s = backend_.CopyDense(copies, lane_); !s.ok()) return s;
+  if (absl::Status s = backend_.CopyDense(copies, slot_); !s.ok()) return s;
   return b;
 }
 
@@ -139,13 +140,13 @@ absl::Status DenseCall::Joined::GatherC() {
   if (first_.beta_ == 0) return absl::OkStatus();
   std::vector<DenseCopy> copies;
   for (const Part& part : parts_) copies.push_back({part.old, part.Of(c_)});
-  return backend_.CopyDense(copies, lane_);
+  return backend_.CopyDense(copies, slot_);
 }
 
 bool DenseCall::Joined::Multiply(const std::atomic<bool>* stop) {
   absl::StatusOr<Resolved> plan = FindPlan();
   if (!plan.ok()) return false;
-  const absl::StatusOr<PlacedSparse> s = first_.PlaceMatrix(*plan, lane_);
+  const absl::StatusOr<PlacedSparse> s = first_.PlaceMatrix(*plan, slot_);
   if (!s.ok()) return false;
   const absl::StatusOr<PlacedDense> b = GatherB();
   if (!b.ok() || !GatherC().ok()) return false;
@@ -153,7 +154,7 @@ bool DenseCall::Joined::Multiply(const std::atomic<bool>* stop) {
   to_device_ns_ = NanosecondsSince(begin_);
   double milliseconds = 0;
   const absl::Status ran = backend_.Run(
-      lane_, run, {lane_.workspace, backend_.memory(MemoryUse::kRequests), stop}, &milliseconds);
+      slot_, run, {slot_.workspace, backend_.memory(MemoryUse::kRequests), stop}, &milliseconds);
   kernel_ns_ = static_cast<uint64_t>(milliseconds * 1e6);
   first_.AddBusy(kernel_ns_);
   if (!ran.ok()) return false;
@@ -170,10 +171,10 @@ bool DenseCall::Joined::Multiply(const std::atomic<bool>* stop) {
 
 bool DenseCall::Joined::MakeResult(Part& part) {
   if (part.call->token().stopped()) return false;
-  absl::StatusOr<PlacedDense> result = part.call->EmptyResult(lane_);
+  absl::StatusOr<PlacedDense> result = part.call->EmptyResult(slot_);
   if (!result.ok()) return false;
   part.result = *std::move(result);
-  return !part.call->result_.kept() || backend_.ClearPadding(part.result, lane_).ok();
+  return !part.call->result_.kept() || backend_.ClearPadding(part.result, slot_).ok();
 }
 
 void DenseCall::Joined::HandBack(const Ended& ended) {
@@ -184,13 +185,13 @@ void DenseCall::Joined::HandBack(const Ended& ended) {
     wanted.push_back(&part);
     copies.push_back({part.Of(c_), part.result});
   }
-  if (!backend_.CopyDense(copies, lane_).ok()) return;
+  if (!backend_.CopyDense(copies, slot_).ok()) return;
   copies.clear();
   c_ = {};
   for (Part* const part : wanted) {
     DenseCall& call = *part->call;
     call.SendBegin(plan_);
-    absl::Status sent = call.Send(std::move(part->result), backend_, lane_);
+    absl::Status sent = call.Send(std::move(part->result), backend_, slot_);
     CallTimings& timings = call.end_.timings;
     timings.kernel_ns += kernel_ns_;
     if (backend_.id().kind != DeviceKind::kCpu) {
@@ -202,9 +203,9 @@ void DenseCall::Joined::HandBack(const Ended& ended) {
   }
 }
 
-void DenseCall::RunTogether(Lane& lane, std::span<Job* const> batch, const std::atomic<bool>* stop,
-                            const Ended& ended) {
-  Joined joined(*this, lane);
+void DenseCall::RunTogether(WorkerSlot& slot, std::span<Job* const> batch,
+                            const std::atomic<bool>* stop, const Ended& ended) {
+  Joined joined(*this, slot);
   if (joined.Take(batch) && joined.Multiply(stop)) joined.HandBack(ended);
 }
 

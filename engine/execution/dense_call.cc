@@ -6,8 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/execution/column_blocks.h"
 #include "engine/execution/dense_product.h"
-#include "engine/execution/slabs.h"
 
 namespace sparsed::engine {
 namespace {
@@ -213,18 +213,18 @@ absl::Status DenseCall::MayFit() const {
 
 void DenseCall::TakePlan(DeviceKind device) {
   problem_.device = device;
-  plan_ = matrix_->pattern()->plans().Find(ClassOf(problem_));
+  plan_ = matrix_->pattern()->plans().Find(SignatureOf(problem_));
 }
 
-Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
+Job::Next DenseCall::Run(WorkerSlot& slot, absl::Status* end) {
   if (whole_ != nullptr) {
-    *end = CheckedOn(*lane.backend, token(), GoOn(lane));
+    *end = CheckedOn(*slot.backend, token(), GoOn(slot));
     return whole_ != nullptr ? Next::kAgain : Next::kEnded;
   }
   absl::StatusOr<Resolved> plan =
       Resolve(*impl_, device(), matrix_, problem_, plan_, IsTrial(tenant()));
-  const auto run = [&](absl::Status (DenseCall::*how)(Resolved&, Lane&)) {
-    return CheckedOn(*lane.backend, token(), plan.ok() ? (this->*how)(*plan, lane) : plan.status());
+  const auto run = [&](absl::Status (DenseCall::*how)(Resolved&, WorkerSlot&)) {
+    return CheckedOn(*slot.backend, token(), plan.ok() ? (this->*how)(*plan, slot) : plan.status());
   };
   if (queue_.queue != nullptr) {
     *end = run(&DenseCall::Enqueue);
@@ -242,8 +242,8 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
     if (!absl::IsResourceExhausted(moved)) *end = std::move(moved);
     return Next::kEnded;
   }
-  lane.gpu->prepared.Clear();  // it may be what there is no room for
-  *end = run(&DenseCall::RunInSlabs);
+  slot.gpu->prepared.Clear();  // it may be what there is no room for
+  *end = run(&DenseCall::RunInColumnBlocks);
   if (!elsewhere(*end)) return Next::kEnded;
   TakePlan(DeviceKind::kCpu);
   MoveTo(DeviceId{});
@@ -251,107 +251,107 @@ Job::Next DenseCall::Run(Lane& lane, absl::Status* end) {
 }
 
 absl::StatusOr<PlacedSparse> DenseCall::PlaceIn(const std::shared_ptr<const Layout>& layout,
-                                                Lane& lane) {
+                                                WorkerSlot& slot) {
   if (unscaled_ || own_values_) {
-    absl::StatusOr<PlacedSparse> placed = lane.backend->Place(layout, nullptr, host_memory());
+    absl::StatusOr<PlacedSparse> placed = slot.backend->Place(layout, nullptr, host_memory());
     // In a queue the values are not there yet.
     if (!placed.ok() || unscaled_ || queue_.queue != nullptr) return placed;
-    absl::StatusOr<std::shared_ptr<const Array>> values = PlaceOwnValues(*placed->layout, lane);
+    absl::StatusOr<std::shared_ptr<const Array>> values = PlaceOwnValues(*placed->layout, slot);
     if (!values.ok()) return values.status();
     placed->values = *std::move(values);
     return placed;
   }
-  return PlaceWithValues(*impl_, *matrix_, layout, lane, host_memory());
+  return PlaceWithValues(*impl_, *matrix_, layout, slot, host_memory());
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> DenseCall::PlaceOwnValues(const Layout& layout,
-                                                                       Lane& lane) {
-  Backend& backend = *lane.backend;
+                                                                       WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
   MemorySource& memory = backend.MemoryFor(MemoryUse::kRequests, owner_);
-  absl::StatusOr<PlacedDense> there = operands_.back().On(backend, lane, token());
+  absl::StatusOr<PlacedDense> there = operands_.back().On(backend, slot, token());
   if (there.ok() && matrix_->caller_order() != nullptr) {
     const absl::StatusOr<std::shared_ptr<const Array>> order =
         backend.PlaceIndices(matrix_->caller_order());
     if (!order.ok()) return order.status();
-    there = backend.Gather(*there, **order, memory, lane);
+    there = backend.Gather(*there, **order, memory, slot);
   }
   if (!there.ok()) return there.status();
-  return backend.OrderValues(*there, layout, memory, lane);
+  return backend.OrderValues(*there, layout, memory, slot);
 }
 
-absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, Lane& lane) {
-  absl::StatusOr<PlacedSparse> placed = PlaceIn(plan.layout, lane);
+absl::StatusOr<PlacedSparse> DenseCall::PlaceMatrix(Resolved& plan, WorkerSlot& slot) {
+  absl::StatusOr<PlacedSparse> placed = PlaceIn(plan.layout, slot);
   if (!absl::IsResourceExhausted(placed.status()) || !operands_.on_host() ||
       !FallBackToPlain(*impl_, device(), matrix_, plan)) {
     return placed;
   }
-  return PlaceIn(plan.layout, lane);
+  return PlaceIn(plan.layout, slot);
 }
 
-absl::StatusOr<PlacedDense> DenseCall::EmptyResult(Lane& lane) {
-  return result_.New(ResultName(problem_.operation), owner_, lane);
+absl::StatusOr<PlacedDense> DenseCall::EmptyResult(WorkerSlot& slot) {
+  return result_.New(ResultName(problem_.operation), owner_, slot);
 }
 
-absl::StatusOr<PlacedDense> DenseCall::NewResult(Lane& lane) {
-  if (beta_ == 0 || (in_place_ && result_.written_in_place(*lane.backend))) {
-    return EmptyResult(lane);
+absl::StatusOr<PlacedDense> DenseCall::NewResult(WorkerSlot& slot) {
+  if (beta_ == 0 || (in_place_ && result_.written_in_place(*slot.backend))) {
+    return EmptyResult(slot);
   }
   const Operand& accumulate = operands_[1];
-  absl::StatusOr<PlacedDense> old = accumulate.On(*lane.backend, lane, token());
+  absl::StatusOr<PlacedDense> old = accumulate.On(*slot.backend, slot, token());
   if (!old.ok()) return old;
   // On the CPU a streamed C of the right shape is ours alone: it becomes the result. A kernel that
   // fails on a GPU may have written, and then the product is computed elsewhere.
-  if (lane.backend->id().kind == DeviceKind::kCpu && accumulate.streamed() != nullptr &&
+  if (slot.backend->id().kind == DeviceKind::kCpu && accumulate.streamed() != nullptr &&
       result_.streamed() &&
       accumulate.shape.leading_dimension == result_.shape().leading_dimension) {
     return old;
   }
-  absl::StatusOr<PlacedDense> result = EmptyResult(lane);
+  absl::StatusOr<PlacedDense> result = EmptyResult(slot);
   if (!result.ok()) return result;
-  if (absl::Status s = lane.backend->CopyDense(*old, *result, lane); !s.ok()) return s;
+  if (absl::Status s = slot.backend->CopyDense(*old, *result, slot); !s.ok()) return s;
   return result;
 }
 
-absl::Status DenseCall::RunInSlabs(Resolved& plan, Lane& lane) {
+absl::Status DenseCall::RunInColumnBlocks(Resolved& plan, WorkerSlot& slot) {
   if (problem_.operation != Operation::kSpmm) {
     return absl::UnimplementedError("what does not fit runs on the CPU");
   }
   const auto began = Clock::now();
-  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, lane);
+  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, slot);
   if (!s.ok()) return s.status();
   absl::StatusOr<Array> b = operands_[0].OnHost();
   if (!b.ok()) return b.status();
-  // C's old value stays as it is, for the CPU if a slab fails.
+  // C's old value stays as it is, for the CPU if a column block fails.
   Array old;
   if (beta_ != 0) {
     absl::StatusOr<Array> accumulate = operands_[1].OnHost();
     if (!accumulate.ok()) return accumulate.status();
     old = *std::move(accumulate);
   }
-  // On the host, whatever the lane's device.
+  // On the host, whatever the worker slot's device.
   const bool directly = result_.written_in_place(impl_->cpu) && !in_place_;
   absl::StatusOr<PlacedDense> result =
-      directly ? impl_->cpu.Bring(*result_.shared(), result_.shape(), lane)
+      directly ? impl_->cpu.Bring(*result_.shared(), result_.shape(), slot)
                : impl_->cpu.NewDense(ResultName(problem_.operation), result_.shape(),
-                                     impl_->cpu.MemoryFor(result_.use(), owner_), lane);
+                                     impl_->cpu.MemoryFor(result_.use(), owner_), slot);
   if (!result.ok()) return result.status();
   Array written = *result->array;
-  const SlabProduct product = {.plan = plan,
-                               .sparse = *s,
-                               .b = {*b, operands_[0].shape},
-                               .old = {old, beta_ == 0 ? DenseShape() : operands_[1].shape},
-                               .result = {written, result_.shape()},
-                               .alpha = alpha_,
-                               .beta = beta_,
-                               .owner = owner_};
-  SlabMultiplication slabs(product, *impl_->gpu(lane.backend->id()), lane, token());
-  const absl::Status status = slabs.Run();
+  const ColumnBlockProduct product = {.plan = plan,
+                                      .sparse = *s,
+                                      .b = {*b, operands_[0].shape},
+                                      .old = {old, beta_ == 0 ? DenseShape() : operands_[1].shape},
+                                      .result = {written, result_.shape()},
+                                      .alpha = alpha_,
+                                      .beta = beta_,
+                                      .owner = owner_};
+  ColumnBlockMultiplication blocks(product, *impl_->gpu(slot.backend->id()), slot, token());
+  const absl::Status status = blocks.Run();
   if (!status.ok()) return status;
   // Copies and kernels overlap: the time is of all together.
   AddKernelTime(1e-6 * static_cast<double>(NanosecondsSince(began)));
-  Observe(problem_, slabs.kernel(), end_.timings.kernel_ns);
-  SendBegin(fmt::format("{}, in blocks of {} columns", plan.text, slabs.width()));
-  return Send(*std::move(result), impl_->cpu, lane);
+  Observe(problem_, blocks.kernel(), end_.timings.kernel_ns);
+  SendBegin(fmt::format("{}, in blocks of {} columns", plan.text, blocks.width()));
+  return Send(*std::move(result), impl_->cpu, slot);
 }
 
 void DenseCall::AddKernelTime(double milliseconds) {
@@ -375,8 +375,8 @@ void DenseCall::SendBegin(const std::string& plan) {
   sink().OnBegin(std::move(begin));
 }
 
-absl::Status DenseCall::Send(PlacedDense result, Backend& from, Lane& lane) {
-  return result_.Send(std::move(result), from, lane, 0, host_memory(),
+absl::Status DenseCall::Send(PlacedDense result, Backend& from, WorkerSlot& slot) {
+  return result_.Send(std::move(result), from, slot, 0, host_memory(),
                       impl_->budget.Source(MemoryUse::kBuffers, &owner_), sink());
 }
 

@@ -19,7 +19,7 @@
 namespace sparsed::engine {
 
 /// Runs on the backend that it was given; what a GPU has no room or no kernel for runs there in
-/// slabs, or moves to the CPU.
+/// column blocks, or moves to the CPU.
 class DenseCall final : public Job {
  public:
   /// Looks everything up, checks it and reserves: as Executor::Begin.
@@ -41,11 +41,11 @@ class DenseCall final : public Job {
  private:
   class Joined;
 
-  Next Run(Lane& lane, absl::Status* end) override;
+  Next Run(WorkerSlot& slot, absl::Status* end) override;
   /// A narrow SpMM joins others of the same matrix, values and options: their operands side by side
   /// are one.
   Joint JoinsAs() const override;
-  void RunTogether(Lane& lane, std::span<Job* const> batch, const std::atomic<bool>* stop,
+  void RunTogether(WorkerSlot& slot, std::span<Job* const> batch, const std::atomic<bool>* stop,
                    const Ended& ended) override;
   void Drop() override;
   Loader ToLoad() const override;
@@ -78,10 +78,12 @@ class DenseCall final : public Job {
   void TakePlan(DeviceKind device);
   /// Where there is no room for the plan's layout, and that is not for the operands' sake, plain
   /// CSR; `plan` is of that then, and later requests take it at once for a while.
-  absl::StatusOr<PlacedSparse> PlaceMatrix(Resolved& plan, Lane& lane);
-  absl::StatusOr<PlacedSparse> PlaceIn(const std::shared_ptr<const Layout>& layout, Lane& lane);
+  absl::StatusOr<PlacedSparse> PlaceMatrix(Resolved& plan, WorkerSlot& slot);
+  absl::StatusOr<PlacedSparse> PlaceIn(const std::shared_ptr<const Layout>& layout,
+                                       WorkerSlot& slot);
   /// The request's own, in the order of a placed layout.
-  absl::StatusOr<std::shared_ptr<const Array>> PlaceOwnValues(const Layout& layout, Lane& lane);
+  absl::StatusOr<std::shared_ptr<const Array>> PlaceOwnValues(const Layout& layout,
+                                                              WorkerSlot& slot);
   Cost Predict() const override;
   bool IsOneStep() const override { return true; }
   /// Multiplications, and what requests that take equally long for each have in common.
@@ -94,22 +96,22 @@ class DenseCall final : public Job {
   /// in the place of its own.
   double SecondsAlone(int64_t columns) const;
   /// RESOURCE_EXHAUSTED or UNIMPLEMENTED before anything was sent: it runs elsewhere instead. OK
-  /// with `whole_` there: it is cut, and GoOn goes on, on a lane of the same device.
-  absl::Status RunWhole(Resolved& plan, Lane& lane);
-  absl::Status GoOn(Lane& lane);
+  /// with `whole_` there: it is cut, and GoOn goes on, on a worker slot of the same device.
+  absl::Status RunWhole(Resolved& plan, WorkerSlot& slot);
+  absl::Status GoOn(WorkerSlot& slot);
   /// Makes `whole_`.
-  absl::Status PlaceWhole(Resolved& plan, Lane& lane);
-  absl::Status RunKernel(Lane& lane);
-  /// Until the end, or until others have the lane.
-  absl::Status RunPieces(Lane& lane);
+  absl::Status PlaceWhole(Resolved& plan, WorkerSlot& slot);
+  absl::Status RunKernel(WorkerSlot& slot);
+  /// Until the end, or until others have the worker slot.
+  absl::Status RunPieces(WorkerSlot& slot);
   /// Binds all of it, and hands it to its queue.
-  absl::Status Enqueue(Resolved& plan, Lane& lane);
+  absl::Status Enqueue(Resolved& plan, WorkerSlot& slot);
   /// Likewise, its operands being on the host.
-  absl::Status RunInSlabs(Resolved& plan, Lane& lane);
+  absl::Status RunInColumnBlocks(Resolved& plan, WorkerSlot& slot);
   /// Memory for the result, or the caller's.
-  absl::StatusOr<PlacedDense> EmptyResult(Lane& lane);
+  absl::StatusOr<PlacedDense> EmptyResult(WorkerSlot& slot);
   /// With C's old value in it if beta asks for it.
-  absl::StatusOr<PlacedDense> NewResult(Lane& lane);
+  absl::StatusOr<PlacedDense> NewResult(WorkerSlot& slot);
   /// SDDMM's kernels write one value after the other, in canonical CSR's order: where the result is
   /// to have another order, or gaps, that is elsewhere first.
   bool writes_in_order(const PlacedDense& result) const {
@@ -120,7 +122,7 @@ class DenseCall final : public Job {
 
   void SendBegin(const std::string& plan);
   /// Sends the result, or publishes it; it is where the kernels of `from` wrote it.
-  absl::Status Send(PlacedDense result, Backend& from, Lane& lane);
+  absl::Status Send(PlacedDense result, Backend& from, WorkerSlot& slot);
   void AddKernelTime(double milliseconds);
   /// Tells the observer of a product that `kernel` computed, of this call or of a batch.
   void Observe(const Problem& problem, std::string_view kernel, uint64_t nanoseconds);

@@ -6,11 +6,11 @@ namespace sparsed::engine {
 
 absl::StatusOr<PlacedSparse> PlaceWithValues(Executor::Impl& impl, const Matrix& matrix,
                                              const std::shared_ptr<const Layout>& layout,
-                                             Lane& lane, MemorySource& host) {
-  absl::StatusOr<Array> values = lane.backend->ValuesFor(
-      matrix, *layout, impl.budget.Source(MemoryUse::kLayouts), lane.threads);
+                                             WorkerSlot& slot, MemorySource& host) {
+  absl::StatusOr<Array> values = slot.backend->ValuesFor(
+      matrix, *layout, impl.budget.Source(MemoryUse::kLayouts), slot.threads);
   if (!values.ok()) return values.status();
-  return lane.backend->Place(layout, &*values, host);
+  return slot.backend->Place(layout, &*values, host);
 }
 
 BoundRun BindProduct(const Resolved& plan, const PlacedSparse& s, const PlacedDense& first,

@@ -10,11 +10,11 @@
 
 namespace sparsed::engine {
 
-/// A layout with the matrix's values in its order, where the lane's kernels read them. `host`:
-/// memory of the host for what is on its way.
+/// A layout with the matrix's values in its order, where the worker slot's kernels read them.
+/// `host`: memory of the host for what is on its way.
 absl::StatusOr<PlacedSparse> PlaceWithValues(Executor::Impl& impl, const Matrix& matrix,
                                              const std::shared_ptr<const Layout>& layout,
-                                             Lane& lane, MemorySource& host);
+                                             WorkerSlot& slot, MemorySource& host);
 
 /// The product of SpMM (`first`: B) or of SDDMM (A and B, into nnz x 1 without gaps), as the
 /// resolved plan runs it; S without values only masks, in SpMM it is ones. Borrows all.

@@ -50,40 +50,40 @@ struct QueuedProduct {
   PlacedDense written = {};  ///< the same, or where the kernel writes before it is put in order
   PlacedDense own = {};      ///< S's values, if they come with the request
   std::shared_ptr<const Array> order = {};  ///< of values in the caller's order
-  Taken gathered = {}, slots = {};
+  Taken gathered = {}, value_slots = {};
 
   bool sddmm() const { return plan.problem.operation == Operation::kSddmm; }
   BoundRun Bind() const {
     return BindProduct(plan, s, first, sddmm() ? &second : nullptr, written, alpha, beta);
   }
 
-  absl::Status Run(Lane& lane) {
+  absl::Status Run(WorkerSlot& slot) {
     absl::Status status;
     if (own.array != nullptr) {
       absl::StatusOr<PlacedDense> values = own;
-      if (order != nullptr) values = gpu.Gather(own, *order, gathered, lane);
+      if (order != nullptr) values = gpu.Gather(own, *order, gathered, slot);
       if (!values.ok()) return values.status();
       absl::StatusOr<std::shared_ptr<const Array>> ordered =
-          gpu.OrderValues(*values, *s.layout, slots, lane);
+          gpu.OrderValues(*values, *s.layout, value_slots, slot);
       if (!ordered.ok()) return ordered.status();
       s.values = *std::move(ordered);
     }
-    if (old.array != nullptr) status = gpu.CopyDense(old, result, lane);
+    if (old.array != nullptr) status = gpu.CopyDense(old, result, slot);
     if (!status.ok()) return status;
     double unknown = 0;
-    status = gpu.Run(lane, Bind(), {lane.workspace, gpu.memory(MemoryUse::kRequests)}, &unknown);
+    status = gpu.Run(slot, Bind(), {slot.workspace, gpu.memory(MemoryUse::kRequests)}, &unknown);
     if (!status.ok() || written.array == result.array) return status;
-    return gpu.Scatter(written, order.get(), result, lane);
+    return gpu.Scatter(written, order.get(), result, slot);
   }
 };
 
 }  // namespace
 
-absl::Status DenseCall::Enqueue(Resolved& plan, Lane& lane) {
+absl::Status DenseCall::Enqueue(Resolved& plan, WorkerSlot& slot) {
   GpuBackend& gpu = *impl_->gpu(device());
   MemorySource& memory = gpu.MemoryFor(MemoryUse::kRequests, owner_);
   const bool sddmm = problem_.operation == Operation::kSddmm;
-  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, lane);
+  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, slot);
   if (!s.ok()) return s.status();
   const auto placed = [](const Operand& operand) {
     return PlacedDense{std::make_shared<const Array>(*operand.shared()), operand.shape};
@@ -94,7 +94,7 @@ absl::Status DenseCall::Enqueue(Resolved& plan, Lane& lane) {
   if (sddmm) product->second = placed(operands_[1]);
   if (!sddmm && beta_ != 0 && !in_place_) product->old = placed(operands_[1]);
   if (own_values_) product->own = placed(operands_.back());
-  absl::StatusOr<PlacedDense> result = EmptyResult(lane);
+  absl::StatusOr<PlacedDense> result = EmptyResult(slot);
   if (!result.ok()) return result.status();
   product->result = product->written = *std::move(result);
 
@@ -108,7 +108,7 @@ absl::Status DenseCall::Enqueue(Resolved& plan, Lane& lane) {
   }
   if (!in_order) {
     const DenseShape packed = {result_.shape().rows, 1, 1, result_.shape().type};
-    absl::StatusOr<PlacedDense> canonical = gpu.NewDense("values", packed, memory, lane);
+    absl::StatusOr<PlacedDense> canonical = gpu.NewDense("values", packed, memory, slot);
     if (!canonical.ok()) return canonical.status();
     product->written = *std::move(canonical);
   }
@@ -119,18 +119,18 @@ absl::Status DenseCall::Enqueue(Resolved& plan, Lane& lane) {
     }
     const Layout& layout = *product->s.layout;
     if (status.ok()) {
-      status = product->slots.Take(
+      status = product->value_slots.Take(
           memory, std::max<size_t>(1, static_cast<size_t>(layout.value_slots) * element));
     }
     if (!status.ok()) return status;
   }
-  status = queue_.queue->Reserve(product->Bind().Workspace(lane.threads));
+  status = queue_.queue->Reserve(product->Bind().Workspace(slot.threads));
   if (!status.ok()) return status;
 
   DeviceQueue::Request request;
   request.number = queue_.number;
   request.until = std::min(until_, Clock::now() + kPatience);
-  request.run = [product](Lane& of_queue) { return product->Run(of_queue); };
+  request.run = [product](WorkerSlot& of_queue) { return product->Run(of_queue); };
   request.ended = [product, device = device(), scheduler = scheduler().shared_from_this(),
                    tenant = tenant(), problem = problem_](double milliseconds) {
     const auto nanoseconds = static_cast<uint64_t>(milliseconds * 1e6);

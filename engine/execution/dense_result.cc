@@ -114,11 +114,11 @@ absl::Status DenseResult::CheckApart(const DenseResult& other) const {
 }
 
 absl::StatusOr<PlacedDense> DenseResult::New(std::string_view name, MemoryOwner& owner,
-                                             Lane& lane) {
-  Backend& backend = *lane.backend;
+                                             WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
   haloed_.reset();
   if (written_in_place(backend)) {
-    if (gpu_ == nullptr) return backend.Bring(*shared_, shape_, lane);
+    if (gpu_ == nullptr) return backend.Bring(*shared_, shape_, slot);
     return PlacedDense{std::make_shared<const Array>(*shared_), shape_};
   }
   MemorySource& memory = backend.MemoryFor(use(), owner);
@@ -128,31 +128,31 @@ absl::StatusOr<PlacedDense> DenseResult::New(std::string_view name, MemoryOwner&
     auto haloed = HaloedDense::Allocate(name, shape_, base->halo, memory);
     if (haloed.ok()) {
       haloed_ = *std::move(haloed);
-      return backend.Bring(haloed_->own(), shape_, lane);
+      return backend.Bring(haloed_->own(), shape_, slot);
     }
   }
-  return backend.NewDense(name, shape_, memory, lane);
+  return backend.NewDense(name, shape_, memory, slot);
 }
 
-absl::Status DenseResult::SendToGpu(const PlacedDense& result, Backend& from, Lane& lane,
+absl::Status DenseResult::SendToGpu(const PlacedDense& result, Backend& from, WorkerSlot& slot,
                                     MemorySource& memory) {
   if (gpu_ == &from) {
     const PlacedDense there = {std::make_shared<const Array>(*shared_), shape_};
-    const absl::Status copied = from.CopyDense(result, there, lane);
-    const absl::Status done = from.Settle(lane);
+    const absl::Status copied = from.CopyDense(result, there, slot);
+    const absl::Status done = from.Settle(slot);
     return copied.ok() ? done : copied;
   }
   DenseShape packed = shape_;
   packed.leading_dimension = shape_.cols;
   absl::StatusOr<Array> host = AllocateArray(memory, shared_->name, shape_.type, packed.elements());
   if (!host.ok()) return host.status();
-  if (absl::Status s = from.FetchInto(result, packed, *host, lane); !s.ok()) return s;
+  if (absl::Status s = from.FetchInto(result, packed, *host, slot); !s.ok()) return s;
   const PitchedRows rows = RowsOf(packed, shape_);
   return gpu_->Checked(
       gpu_->device().PutRows(shared_->buffer.mutable_data(), host->buffer.data(), rows));
 }
 
-absl::Status DenseResult::Send(PlacedDense result, Backend& from, Lane& lane, uint32_t index,
+absl::Status DenseResult::Send(PlacedDense result, Backend& from, WorkerSlot& slot, uint32_t index,
                                MemorySource& memory, MemorySource& held_memory, ResultSink& sink) {
   if (absl::Status s = CheckHolds(*result.array, result.shape); !s.ok()) return s;
   if (blocks_ != nullptr) {
@@ -168,11 +168,11 @@ absl::Status DenseResult::Send(PlacedDense result, Backend& from, Lane& lane, ui
   }
   if (shared_.has_value()) {
     if (result.array->buffer.data() == shared_->buffer.data()) return absl::OkStatus();
-    if (gpu_ != nullptr) return SendToGpu(result, from, lane, memory);
-    return from.FetchInto(result, shape_, *shared_, lane);
+    if (gpu_ != nullptr) return SendToGpu(result, from, slot, memory);
+    return from.FetchInto(result, shape_, *shared_, slot);
   }
   size_t sent = 0;
-  return from.Fetch(result, shape_, memory, lane, [&](const Array& host, size_t bytes) {
+  return from.Fetch(result, shape_, memory, slot, [&](const Array& host, size_t bytes) {
     const auto length = static_cast<int64_t>((bytes - sent) / SizeOf(host.type));
     sink.OnArray(index, sent, {host.name, host.type, length, host.buffer.Part(sent, bytes - sent)});
     sent = bytes;

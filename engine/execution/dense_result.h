@@ -87,11 +87,11 @@ class DenseResult {
   /// INVALID_ARGUMENT if they have a byte in common.
   absl::Status CheckApart(const DenseResult& other) const;
 
-  /// Memory for it where the lane's kernels write; the caller's own, where they can.
-  absl::StatusOr<PlacedDense> New(std::string_view name, MemoryOwner& owner, Lane& lane);
+  /// Memory for it where the worker slot's kernels write; the caller's own, where they can.
+  absl::StatusOr<PlacedDense> New(std::string_view name, MemoryOwner& owner, WorkerSlot& slot);
   /// Sends it, as array `index`, or publishes it. It is where the kernels of `from` wrote it.
   /// `memory` of the host: for requests, and for what is held.
-  absl::Status Send(PlacedDense result, Backend& from, Lane& lane, uint32_t index,
+  absl::Status Send(PlacedDense result, Backend& from, WorkerSlot& slot, uint32_t index,
                     MemorySource& memory, MemorySource& held_memory, ResultSink& sink);
 
   /// Lets go of what it would have been written into.
@@ -104,7 +104,7 @@ class DenseResult {
 
  private:
   /// To memory of a GPU that its kernels did not write.
-  absl::Status SendToGpu(const PlacedDense& result, Backend& from, Lane& lane,
+  absl::Status SendToGpu(const PlacedDense& result, Backend& from, WorkerSlot& slot,
                          MemorySource& memory);
 
   DenseShape shape_;

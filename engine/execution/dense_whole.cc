@@ -1,5 +1,5 @@
 // SpMM and SDDMM calls that run whole: everything is placed, then one kernel computes it; a long
-// one on the CPU in pieces, between which others may have the lane.
+// one on the CPU in pieces, between which others may have the worker slot.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -27,7 +27,7 @@ double DenseCall::SecondsAlone(int64_t columns) const {
   Problem problem = problem_;
   problem.k = columns;
   const PlanTable::Found found =
-      columns == problem_.k ? plan_ : matrix_->pattern()->plans().Find(ClassOf(problem));
+      columns == problem_.k ? plan_ : matrix_->pattern()->plans().Find(SignatureOf(problem));
   const bool planned = found.plan != nullptr && found.plan->layout != nullptr;
   const double times =
       columns == problem_.k ? 1 : static_cast<double>(columns) / static_cast<double>(problem_.k);
@@ -35,10 +35,10 @@ double DenseCall::SecondsAlone(int64_t columns) const {
   double kernel = times * Work() / UsualRate(constants);
   if (found.exact && found.plan->plan.plan_ms > 0) {
     const Plan& plan = found.plan->plan;
-    kernel = 1e-3 * plan.plan_ms * static_cast<double>(columns) / plan.problem_class.k_bucket;
+    kernel = 1e-3 * plan.plan_ms * static_cast<double>(columns) / plan.signature.k_bucket;
   }
-  // What is copied on the lane; what comes in the stream is there before. Memory that is shared
-  // with the caller is pinned.
+  // What is copied on the worker slot; what comes in the stream is there before. Memory that is
+  // shared with the caller is pinned.
   double bytes_in = 0, bytes_out = 0, shared_bytes = 0;
   const Residency& residency = impl_->gpu(device())->device().residency();
   const std::shared_ptr<const Layout> layout =
@@ -66,7 +66,7 @@ double DenseCall::SecondsAlone(int64_t columns) const {
 }
 
 uint64_t DenseCall::Kind() const {
-  const ProblemClass c = ClassOf(problem_);
+  const ProblemSignature c = SignatureOf(problem_);
   uint64_t kind = reinterpret_cast<uintptr_t>(matrix_->pattern().get());
   for (const uint64_t part :
        {static_cast<uint64_t>(c.operation), uint64_t{c.transposed}, static_cast<uint64_t>(c.type),
@@ -81,7 +81,7 @@ Job::Cost DenseCall::Predict() const {
   Forecast all = impl_->scheduler->costs(device()).Of(Kind(), problem_.operation, Work());
   if (!all.measured && plan_.exact && plan_.plan->plan.plan_ms > 0) {
     const Plan& plan = plan_.plan->plan;
-    all = {1e-3 * plan.plan_ms * static_cast<double>(problem_.k) / plan.problem_class.k_bucket,
+    all = {1e-3 * plan.plan_ms * static_cast<double>(problem_.k) / plan.signature.k_bucket,
            /*measured=*/true};
   }
   Cost cost = {.next_seconds = all.seconds, .rest_seconds = all.measured ? all.seconds : 0};
@@ -100,27 +100,27 @@ Job::Cost DenseCall::Predict() const {
   return cost;
 }
 
-absl::Status DenseCall::PlaceWhole(Resolved& plan, Lane& lane) {
-  Backend& backend = *lane.backend;
+absl::Status DenseCall::PlaceWhole(Resolved& plan, WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
   const bool sddmm = problem_.operation == Operation::kSddmm;
   const auto begin = Clock::now();
-  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, lane);
+  absl::StatusOr<PlacedSparse> s = PlaceMatrix(plan, slot);
   if (!s.ok()) return s.status();
-  absl::StatusOr<PlacedDense> first = operands_[0].On(backend, lane, token());
+  absl::StatusOr<PlacedDense> first = operands_[0].On(backend, slot, token());
   if (!first.ok()) return first.status();
   absl::StatusOr<PlacedDense> second = PlacedDense();
   if (sddmm) {
-    second = operands_[1].On(backend, lane, token());
+    second = operands_[1].On(backend, slot, token());
     if (!second.ok()) return second.status();
   }
-  absl::StatusOr<PlacedDense> result = NewResult(lane);
+  absl::StatusOr<PlacedDense> result = NewResult(slot);
   if (!result.ok()) return result.status();
   PlacedDense written = *result;
   std::shared_ptr<const Array> order;
   if (!writes_in_order(*result)) {
     const DenseShape packed = {result_.shape().rows, 1, 1, result_.shape().type};
     absl::StatusOr<PlacedDense> canonical =
-        backend.NewDense("values", packed, backend.MemoryFor(MemoryUse::kRequests, owner_), lane);
+        backend.NewDense("values", packed, backend.MemoryFor(MemoryUse::kRequests, owner_), slot);
     if (!canonical.ok()) return canonical.status();
     written = *std::move(canonical);
     if (matrix_->caller_order() != nullptr) {
@@ -147,19 +147,19 @@ absl::Status DenseCall::PlaceWhole(Resolved& plan, Lane& lane) {
   return absl::OkStatus();
 }
 
-absl::Status DenseCall::RunKernel(Lane& lane) {
-  Backend& backend = *lane.backend;
+absl::Status DenseCall::RunKernel(WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
   Whole& whole = *whole_;
-  RunOptions options{lane.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
-  if (result_.kept()) options.behind = [&] { return backend.ClearPadding(whole.written, lane); };
+  RunOptions options{slot.workspace, backend.memory(MemoryUse::kRequests), token().flag()};
+  if (result_.kept()) options.behind = [&] { return backend.ClearPadding(whole.written, slot); };
   double milliseconds = 0;
-  absl::Status status = backend.Run(lane, whole.run, options, &milliseconds);
+  absl::Status status = backend.Run(slot, whole.run, options, &milliseconds);
   AddKernelTime(milliseconds);
   return status;
 }
 
-absl::Status DenseCall::RunPieces(Lane& lane) {
-  Backend& backend = *lane.backend;
+absl::Status DenseCall::RunPieces(WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
   RunOptions options{whole_->workspace, backend.MemoryFor(MemoryUse::kRequests, owner_),
                      token().flag()};
   double milliseconds = 0;
@@ -167,23 +167,23 @@ absl::Status DenseCall::RunPieces(Lane& lane) {
       [&](Progress& progress) {
         double unused = 0;
         options.progress = &progress;
-        return backend.Run(lane, whole_->run, options, &unused);
+        return backend.Run(slot, whole_->run, options, &unused);
       },
       [this] { return GivesWay(); }, &milliseconds);
   AddKernelTime(milliseconds);
   return status;
 }
 
-absl::Status DenseCall::RunWhole(Resolved& plan, Lane& lane) {
+absl::Status DenseCall::RunWhole(Resolved& plan, WorkerSlot& slot) {
   if (whole_ == nullptr) {
-    if (absl::Status status = PlaceWhole(plan, lane); !status.ok()) return status;
+    if (absl::Status status = PlaceWhole(plan, slot); !status.ok()) return status;
   }
-  return GoOn(lane);
+  return GoOn(slot);
 }
 
-absl::Status DenseCall::GoOn(Lane& lane) {
-  Backend& backend = *lane.backend;
-  absl::Status status = whole_->pieces ? RunPieces(lane) : RunKernel(lane);
+absl::Status DenseCall::GoOn(WorkerSlot& slot) {
+  Backend& backend = *slot.backend;
+  absl::Status status = whole_->pieces ? RunPieces(slot) : RunKernel(slot);
   if (status.ok() && whole_->pieces && !whole_->pieces->finished()) return status;  // others' turn
   const std::unique_ptr<Whole> whole = std::move(whole_);
   if (!status.ok()) return status;
@@ -192,11 +192,11 @@ absl::Status DenseCall::GoOn(Lane& lane) {
 
   const auto computed = Clock::now();
   if (whole->written.array != whole->result.array) {
-    status = backend.Scatter(whole->written, whole->order.get(), whole->result, lane);
+    status = backend.Scatter(whole->written, whole->order.get(), whole->result, slot);
     if (!status.ok()) return status;
   }
   SendBegin(whole->plan);
-  status = Send(std::move(whole->result), backend, lane);
+  status = Send(std::move(whole->result), backend, slot);
   if (backend.id().kind != DeviceKind::kCpu) {
     end_.timings.from_device_ns = NanosecondsSince(computed);
   }

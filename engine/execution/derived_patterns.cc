@@ -17,7 +17,7 @@ constexpr size_t kMostEntries = 1024;
 
 std::shared_ptr<const Layout> DerivedPatterns::FindTransposed(
     const std::shared_ptr<Pattern>& pattern) {
-  if (const std::shared_ptr<LazyLayout> prepared = pattern->FindLayout(kTransposeRecipe)) {
+  if (const std::shared_ptr<LazyLayout> prepared = pattern->FindLayout(kTransposePipeline)) {
     if (prepared->resident()) {
       absl::StatusOr<std::shared_ptr<const Layout>> layout = prepared->Get();
       if (layout.ok()) return *std::move(layout);
@@ -31,7 +31,7 @@ std::shared_ptr<const Layout> DerivedPatterns::FindTransposed(
 absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
     const std::shared_ptr<Pattern>& pattern, BuildContext context) {
   if (std::shared_ptr<const Layout> found = FindTransposed(pattern)) return found;
-  if (const std::shared_ptr<LazyLayout> prepared = pattern->FindLayout(kTransposeRecipe)) {
+  if (const std::shared_ptr<LazyLayout> prepared = pattern->FindLayout(kTransposePipeline)) {
     absl::StatusOr<std::shared_ptr<const Layout>> layout = prepared->Get(context.stop);
     if (layout.ok() || absl::IsCancelled(layout.status())) return layout;
   }
@@ -41,7 +41,7 @@ absl::StatusOr<std::shared_ptr<const Layout>> DerivedPatterns::Transposed(
   context.memory = &memory_;
   absl::StatusOr<Layout> built = TransposeCsr(ViewCsr(**csr), context);
   if (!built.ok()) return built.status();
-  built->recipe = kTransposeRecipe;
+  built->pipeline = kTransposePipeline;
   Entry entry;
   entry.patterns = {pattern};
   entry.transposed = std::make_shared<const Layout>(*std::move(built));

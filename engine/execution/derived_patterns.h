@@ -16,7 +16,7 @@
 #include "engine/memory/budget.h"
 #include "kernels/array.h"
 #include "kernels/layout.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::engine {
 
@@ -33,7 +33,7 @@ struct RowSizes {
 class DerivedPatterns final : public Evictable {
  public:
   /// Of S^T in plain CSR, as the preparation names it, too. All that are made by it are equal.
-  static constexpr const char* kTransposeRecipe = "transpose";
+  static constexpr const char* kTransposePipeline = "transpose";
 
   /// `limit_bytes` of the budget at the most.
   DerivedPatterns(Budget& budget, int64_t limit_bytes)

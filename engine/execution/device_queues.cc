@@ -36,21 +36,21 @@ bool Reached(uint32_t word, uint32_t number) { return static_cast<int32_t>(word 
 /// Of one queue. Where more than one lock is held, the keeper's is the last.
 class DeviceQueue::State {
  public:
-  State(Device& device, Backend& backend, Buffer page, DeviceLane own, std::string_view tenant)
+  State(Device& device, Backend& backend, Buffer page, DeviceSlot own, std::string_view tenant)
       : device_(device),
         backend_(backend),
         tenant_(tenant),
         page_(std::move(page)),
         own_(std::move(own)),
-        lane_{.backend = &backend, .threads = 1, .gpu = &own_, .workspace = {}, .queues = true} {}
+        slot_{.backend = &backend, .threads = 1, .gpu = &own_, .workspace = {}, .queues = true} {}
 
   ~State() {
     const cuda::DeviceScope scope(device_.ordinal());
     Drain();
     own_.prepared.Clear();
-    lane_.workspace = Buffer();
+    slot_.workspace = Buffer();
     // Streams and events go here, with their GPU.
-    std::optional<DeviceLane> gone(std::move(own_));
+    std::optional<DeviceSlot> gone(std::move(own_));
     events_.clear();
   }
 
@@ -59,15 +59,15 @@ class DeviceQueue::State {
 
   absl::Status Reserve(size_t bytes) {
     const MutexLock lock(mutex_);
-    if (bytes <= lane_.workspace.size()) return absl::OkStatus();
+    if (bytes <= slot_.workspace.size()) return absl::OkStatus();
     const cuda::DeviceScope scope(device_.ordinal());
     MemorySource& memory = backend_.memory(MemoryUse::kRequests);
     absl::StatusOr<Buffer> larger = memory.Allocate(bytes);
     // Those that wait were promised what there is.
     if (!larger.ok() && !waiting_.empty()) return larger.status();
-    if (absl::Status s = backend_.Settle(lane_); !s.ok()) return s;
-    if (!larger.ok()) return Grow(lane_.workspace, bytes, memory);
-    lane_.workspace = *std::move(larger);
+    if (absl::Status s = backend_.Settle(slot_); !s.ok()) return s;
+    if (!larger.ok()) return Grow(slot_.workspace, bytes, memory);
+    slot_.workspace = *std::move(larger);
     return absl::OkStatus();
   }
 
@@ -138,7 +138,7 @@ class DeviceQueue::State {
     Gone gone;
     const cuda::DeviceScope scope(device_.ordinal());
     const MutexLock lock(mutex_);
-    backend_.Settle(lane_).IgnoreError();
+    backend_.Settle(slot_).IgnoreError();
     for (Running& running : running_) gone.push_back(std::move(running.request));
     running_.clear();
   }
@@ -179,7 +179,7 @@ class DeviceQueue::State {
       absl::StatusOr<Events> events = TakeEventsLocked();
       absl::Status status = events.status();
       if (status.ok()) status = events->begin.Record(own_.stream);
-      if (status.ok()) status = request.run(lane_);
+      if (status.ok()) status = request.run(slot_);
       if (status.ok()) status = events->end.Record(own_.stream);
       if (status.ok()) {
         status = cuda::QueueWrite(
@@ -226,7 +226,7 @@ class DeviceQueue::State {
                           fmt::format("the queue is broken: {}", std::string(why.message())));
     }
     // What runs uses what would go, and writes lower numbers.
-    backend_.Settle(lane_).IgnoreError();
+    backend_.Settle(slot_).IgnoreError();
     for (Running& running : running_) gone.push_back(std::move(running.request));
     running_.clear();
     for (Request& request : waiting_) gone.push_back(std::move(request));
@@ -240,8 +240,8 @@ class DeviceQueue::State {
   const std::string tenant_;
   Mutex mutex_;
   Buffer page_;
-  DeviceLane own_;
-  Lane lane_ ABSL_GUARDED_BY(mutex_);
+  DeviceSlot own_;
+  WorkerSlot slot_ ABSL_GUARDED_BY(mutex_);
   std::deque<Request> waiting_ ABSL_GUARDED_BY(mutex_);
   std::deque<Running> running_ ABSL_GUARDED_BY(mutex_);
   std::vector<Events> events_ ABSL_GUARDED_BY(mutex_);  ///< to be used again
@@ -257,10 +257,10 @@ class DeviceQueues::Keeper {
 
   absl::StatusOr<std::shared_ptr<DeviceQueue::State>> Open(Buffer page, std::string_view tenant) {
     const cuda::DeviceScope scope(device_.ordinal());
-    absl::StatusOr<DeviceLane> lane = DeviceLane::Create(cuda::StreamPriority::kMiddle);
-    if (!lane.ok()) return backend_.Checked(lane.status());
+    absl::StatusOr<DeviceSlot> slot = DeviceSlot::Create(cuda::StreamPriority::kMiddle);
+    if (!slot.ok()) return backend_.Checked(slot.status());
     auto state = std::make_shared<DeviceQueue::State>(device_, backend_, std::move(page),
-                                                      *std::move(lane), tenant);
+                                                      *std::move(slot), tenant);
     const MutexLock lock(mutex_);
     if (closing_) return absl::UnavailableError("the server is shutting down");
     const auto own = static_cast<size_t>(std::ranges::count(

@@ -62,9 +62,9 @@ class DeviceQueue {
   struct Request {
     /// One more than the last one's, or a few; they go round.
     uint32_t number = 0;
-    /// Queues all of it in the lane's stream; nothing waits there for anybody but the GPU. Kept
-    /// until the stream has passed it.
-    std::function<absl::Status(Lane& lane)> run;
+    /// Queues all of it in the worker slot's stream; nothing waits there for anybody but the GPU.
+    /// Kept until the stream has passed it.
+    std::function<absl::Status(WorkerSlot& slot)> run;
     /// Called when it has ended, with the GPU's milliseconds.
     std::function<void(double milliseconds)> ended;
     /// By when the caller's stream is to be there.

@@ -29,7 +29,7 @@ double MeasuredMs(const Matrix& matrix, const PlanTable::Found& found, int64_t k
   const Plan& plan = found.plan->plan;
   const std::vector<Measurement> measurements = matrix.pattern()->trials().measurements();
   const bool measured = std::ranges::any_of(measurements, [&](const Measurement& m) {
-    return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
+    return m.signature == plan.signature && m.pipeline == plan.pipeline &&
            m.kernel == plan.kernel && m.k == k;
   });
   return measured ? plan.plan_ms : 0;
@@ -106,7 +106,7 @@ absl::StatusOr<DistributionChoice> ChooseDistribution(const Executor& executor,
   const double by_host = gpu.constants().link_bytes_per_second / 2;
   of.peer_bytes_per_second = peers ? kPeerRowsBytesPerSecond : by_host;
   of.copy_bytes_per_second = peers ? kPeerCopyBytesPerSecond : by_host;
-  const PlanTable::Found found = pattern.plans().Find(ClassOf(of.problem));
+  const PlanTable::Found found = pattern.plans().Find(SignatureOf(of.problem));
   of.whole_ms = MeasuredMs(matrix, found, k);
   choice.estimates = EstimateDistributions(of);
   const bool is_tried = found.exact && found.plan->plan.distribution &&

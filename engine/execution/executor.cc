@@ -87,7 +87,7 @@ std::shared_ptr<ResultSink> OfOneDevice(const Executor::Impl& impl, const std::s
 }
 
 std::string TextOf(const Resolved& resolved) {
-  return fmt::format("{} / {}", resolved.layout->recipe, resolved.kernel->name());
+  return fmt::format("{} / {}", resolved.layout->pipeline, resolved.kernel->name());
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ std::string TextOf(const Resolved& resolved) {
 Executor::Impl::Impl(
     const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
     Observer& observer, const std::vector<Device*>& devices,
-    const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
+    const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_signature,
     const std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>&)>&
         on_new_rows,
     const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair)
@@ -104,13 +104,13 @@ Executor::Impl::Impl(
       budget(budget),
       observer(observer),
       derived(std::make_shared<DerivedPatterns>(budget, budget.limit() / kDerivedShare)),
-      cpu(budget, options.lanes, options.threads_per_lane),
+      cpu(budget, options.slots, options.threads_per_slot),
       gpus([&] {
         std::deque<GpuBackend> backends;
         for (Device* const device : devices) backends.emplace_back(*device);
         return backends;
       }()),
-      on_unknown_class(on_unknown_class),
+      on_unknown_signature(on_unknown_signature),
       on_new_rows(on_new_rows),
       on_unknown_pair(on_unknown_pair),
       scheduler(std::make_shared<Scheduler>(options, backends())) {}
@@ -239,7 +239,7 @@ absl::StatusOr<Resolved> Resolve(Executor::Impl& impl, DeviceId device, const Ma
   }
   const bool derived = matrix->pattern()->hash().empty();
   const bool asks = found.due() && !derived && !is_trial;
-  if (asks && impl.on_unknown_class) impl.on_unknown_class(matrix, problem);
+  if (asks && impl.on_unknown_signature) impl.on_unknown_signature(matrix, problem);
   return resolved;
 }
 
@@ -254,7 +254,8 @@ absl::StatusOr<Resolved> ResolvePlain(const MatrixLease& matrix, const Problem& 
     return kernel.Serves(problem, *resolved.layout);
   });
   if (first == kernels.end()) {
-    return absl::UnimplementedError(fmt::format("no kernel serves {}", ToString(ClassOf(problem))));
+    return absl::UnimplementedError(
+        fmt::format("no kernel serves {}", ToString(SignatureOf(problem))));
   }
   resolved.kernel = *first;
   resolved.text = TextOf(resolved);
@@ -279,8 +280,8 @@ absl::Status CheckedOn(Backend& backend, const Token& token, absl::Status status
 void Executor::Impl::LayoutIsDamaged(Pattern& pattern, const ActivePlan& damaged,
                                      const absl::Status& status) {
   observer.OnDamage(std::string(status.message()));
-  const std::string& recipe = damaged.plan.recipe;
-  if (pattern.FindLayout(recipe) == damaged.layout) pattern.DropLayout(recipe);
+  const std::string& pipeline = damaged.plan.pipeline;
+  if (pattern.FindLayout(pipeline) == damaged.layout) pattern.DropLayout(pipeline);
   const Layout csr = PlainCsrWithoutArrays(pattern.rows(), pattern.cols(), pattern.nnz());
   for (const auto& active : pattern.plans().List()) {
     if (active->layout != damaged.layout) continue;
@@ -298,7 +299,7 @@ Job::Loader LoaderOf(const Executor::Impl& impl, DeviceId device, const MatrixLe
   if (layout == nullptr) return LoaderOf(matrix);
   const bool values_here =
       matrix->values_resident() ||
-      (device.kind == DeviceKind::kCpu && matrix->LayoutValueBytes(found.plan->plan.recipe) > 0);
+      (device.kind == DeviceKind::kCpu && matrix->LayoutValueBytes(found.plan->plan.pipeline) > 0);
   if (layout->resident() && values_here) return nullptr;
   return [matrix, layout, values_here](Store::Stop stop) -> Job::Held {
     const absl::StatusOr<std::shared_ptr<const Layout>> read = layout->Get(stop);
@@ -348,7 +349,7 @@ Job::Loader LoaderOf(std::vector<Job::Loader> loaders) {
 Executor::Executor(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense,
                    Budget& budget, Observer& observer, const std::vector<Device*>& gpus)
     : impl_(std::make_shared<Impl>(options, catalog, dense, budget, observer, gpus,
-                                   on_unknown_class, on_new_rows, on_unknown_pair)) {
+                                   on_unknown_signature, on_new_rows, on_unknown_pair)) {
   impl_->scheduler->Open();
 }
 
@@ -412,19 +413,19 @@ void Executor::MatrixChanged(std::string_view tenant, std::string_view matrix) {
 
 int64_t Executor::attachments() const { return impl_->attachments.count(); }
 
-absl::Status Executor::RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
+absl::Status Executor::RunIdle(DeviceId device, const std::function<void(WorkerSlot&)>& work,
                                const std::atomic<bool>* stop,
                                std::chrono::steady_clock::time_point until) {
   return RunIdlePieces(
       device,
-      [&](Lane& lane) {
-        work(lane);
+      [&](WorkerSlot& slot) {
+        work(slot);
         return true;
       },
       stop, until);
 }
 
-absl::Status Executor::RunIdlePieces(DeviceId device, const std::function<bool(Lane&)>& piece,
+absl::Status Executor::RunIdlePieces(DeviceId device, const std::function<bool(WorkerSlot&)>& piece,
                                      const std::atomic<bool>* stop,
                                      std::chrono::steady_clock::time_point until) {
   const auto asked = std::chrono::steady_clock::now();
@@ -432,9 +433,9 @@ absl::Status Executor::RunIdlePieces(DeviceId device, const std::function<bool(L
   bool began = false;
   const absl::Status ran = impl_->scheduler->RunIdle(
       device,
-      [&](Lane& lane) {
+      [&](WorkerSlot& slot) {
         if (!std::exchange(began, true)) waited = NanosecondsSince(asked);
-        return piece(lane);
+        return piece(slot);
       },
       stop, until);
   if (!began) waited = NanosecondsSince(asked);
@@ -455,8 +456,8 @@ int Executor::running(DeviceId device) const { return impl_->scheduler->running(
 int64_t Executor::queue_depth(DeviceId device) const {
   return impl_->scheduler->queue_depth(device);
 }
-LaneWaits Executor::lane_waits(DeviceId device) const {
-  return impl_->scheduler->lane_waits(device);
+SlotWaits Executor::slot_waits(DeviceId device) const {
+  return impl_->scheduler->slot_waits(device);
 }
 double Executor::busy_seconds(DeviceId device) const {
   return impl_->scheduler->busy_seconds(device);
@@ -481,7 +482,7 @@ absl::Status Executor::SettleMemoryRate(const std::atomic<bool>* stop,
   if (!from.ok() || !to.ok()) return absl::OkStatus();
   return RunIdle(
       DeviceId{},
-      [&](Lane& /*lane*/) {
+      [&](WorkerSlot& /*slot*/) {
         std::memset(from->mutable_data(), 1, from->size());
         std::memset(to->mutable_data(), 2, to->size());
         rate.Measure({from->mutable_data(), from->size()}, {to->mutable_data(), to->size()});

@@ -1,4 +1,4 @@
-// Admission, queues and lanes: runs calls on the devices.
+// Admission, queues and worker slots: runs calls on the devices.
 #pragma once
 
 #include <array>
@@ -30,34 +30,34 @@ class Backend;
 class DerivedPatterns;
 class Device;
 class GpuBackend;
-struct Lane;
+struct WorkerSlot;
 struct PatternProduct;
 
 inline constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 
 struct ExecutorOptions {
-  int lanes = 1;             ///< calls that run at once
-  int threads_per_lane = 1;  ///< OpenMP team of each
+  int slots = 1;             ///< calls that run at once
+  int threads_per_slot = 1;  ///< OpenMP team of each
   int max_queued = 4096;     ///< calls waiting; more is RESOURCE_EXHAUSTED
-  /// For which a narrow SpMM that a lane has taken may wait for others that are arriving, to be run
-  /// as one with them; 0: each runs by itself, whoever waits.
+  /// For which a narrow SpMM that a worker slot has taken may wait for others that are arriving, to
+  /// be run as one with them; 0: each runs by itself, whoever waits.
   std::chrono::microseconds batch_wait{0};
   int64_t block_credit_bytes =
       32 << 20;  ///< unreleased block bytes after which a streamed SpGEMM pauses
 };
 
-/// How requests came to the lanes of a device: first short ones, then long ones.
-struct LaneWaits {
+/// How requests came to the worker slots of a device: first short ones, then long ones.
+struct SlotWaits {
   std::array<int64_t, 2> turns{};   ///< a long one has one for each piece, block of rows and so on
   std::array<double, 2> seconds{};  ///< that they waited before
-  int64_t beside = 0;  ///< turns of short ones that began while a long one had another lane
+  int64_t beside = 0;  ///< turns of short ones that began while a long one had another worker slot
 };
 
-/// Lanes: owner threads with a fixed OpenMP team each. Tenants have device seconds by their
+/// Worker slots: owner threads with a fixed OpenMP team each. Tenants have device seconds by their
 /// weights; within a tenant the highest priority goes first, then who came first, but that short
 /// calls pass long ones and calls which can be joined run with the first of them (FairQueue). Long
 /// calls give way: on the CPU products after some milliseconds, SpGEMM after each row block, chains
-/// between steps. On a GPU short calls have a lane and a priority of their own (Scheduler).
+/// between steps. On a GPU short calls have a worker slot and a priority of their own (Scheduler).
 /// Thread-safe.
 class Executor {
  public:
@@ -84,27 +84,27 @@ class Executor {
   void MatrixChanged(std::string_view tenant, std::string_view matrix);
   int64_t attachments() const;
 
-  /// Runs `work` on a lane of the device once no call waits (and, on the GPU, none runs), and
-  /// blocks until it has run. For trials: one kernel run a time, so that a query waits for one
+  /// Runs `work` on a worker slot of the device once no call waits (and, on the GPU, none runs),
+  /// and blocks until it has run. For trials: one kernel run a time, so that a query waits for one
   /// kernel at most; on a GPU a short one waits a millisecond, and goes beside it then. Where calls
   /// never end it takes a turn from them, after a moment and so that such turns are a twentieth of
-  /// the lanes' time at most (Turns). CANCELLED if `stop` becomes true first, or the executor is
-  /// closing; DEADLINE_EXCEEDED if it has not begun by `until`.
-  absl::Status RunIdle(DeviceId device, const std::function<void(Lane&)>& work,
+  /// the worker slots' time at most (Turns). CANCELLED if `stop` becomes true first, or the
+  /// executor is closing; DEADLINE_EXCEEDED if it has not begun by `until`.
+  absl::Status RunIdle(DeviceId device, const std::function<void(WorkerSlot&)>& work,
                        const std::atomic<bool>* stop,
                        std::chrono::steady_clock::time_point until = kNever);
   /// The same of work in pieces: calls `piece` until it returns true, each time as RunIdle does,
   /// after calls that came meanwhile. CANCELLED and DEADLINE_EXCEEDED between two pieces, too.
-  absl::Status RunIdlePieces(DeviceId device, const std::function<bool(Lane&)>& piece,
+  absl::Status RunIdlePieces(DeviceId device, const std::function<bool(WorkerSlot&)>& piece,
                              const std::atomic<bool>* stop,
                              std::chrono::steady_clock::time_point until = kNever);
-  /// True while somebody waits for a lane of the device: a piece had better end soon. Lives as long
-  /// as this.
+  /// True while somebody waits for a worker slot of the device: a piece had better end soon. Lives
+  /// as long as this.
   const std::atomic<bool>* wanted(DeviceId device) const;
 
-  /// Called, outside any lock, when a request's class had no plan of its own. Set before the first
-  /// call.
-  std::function<void(const MatrixLease&, const Problem&)> on_unknown_class;
+  /// Called, outside any lock, when a request's signature had no plan of its own. Set before the
+  /// first call.
+  std::function<void(const MatrixLease&, const Problem&)> on_unknown_signature;
   /// Likewise when a matrix is first multiplied with rows that so lie on several GPUs, whose parts
   /// want a layout. True: it will be built in the background, and plain CSR serves until then.
   std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>& bounds)>
@@ -115,21 +115,21 @@ class Executor {
   /// Tenants' parts of each device, in the place of those before; all equal until this is called.
   /// For what runs and waits, too.
   void SetWeights(const TenantWeights& weights);
-  /// Lanes' seconds by tenant, for metrics.
+  /// Worker slots' seconds by tenant, for metrics.
   TenantSeconds tenant_seconds(DeviceId device) const;
 
   int64_t in_flight() const;                   ///< begun and not ended
-  int running(DeviceId device) const;          ///< on lanes just now, trials included
-  int64_t queue_depth(DeviceId device) const;  ///< waiting for a lane
-  LaneWaits lane_waits(DeviceId device) const;
-  double busy_seconds(DeviceId device) const;  ///< lanes in kernels, trials included
+  int running(DeviceId device) const;          ///< on worker slots just now, trials included
+  int64_t queue_depth(DeviceId device) const;  ///< waiting for a worker slot
+  SlotWaits slot_waits(DeviceId device) const;
+  double busy_seconds(DeviceId device) const;  ///< worker slots in kernels, trials included
   /// Of a device that there is.
   Backend& backend(DeviceId device) const;
   /// What plans and measurements hold for: the processor or the cards, which are alike, by name and
   /// driver, and the kernels of this build. Empty: there is no such device here.
   const std::string& model(DeviceKind kind) const;
-  /// Measures the CPU's rate again, on an idle lane, if others computed when it was measured, a
-  /// minute ago or more. Errors as RunIdle's; without free memory for it, another time.
+  /// Measures the CPU's rate again, on an idle worker slot, if others computed when it was
+  /// measured, a minute ago or more. Errors as RunIdle's; without free memory for it, another time.
   absl::Status SettleMemoryRate(const std::atomic<bool>* stop,
                                 std::chrono::steady_clock::time_point until = kNever);
   /// The CPU's rate was measured while nobody else computed, or a calibration says it.

@@ -26,7 +26,7 @@ class Executor::Impl {
  public:
   Impl(const ExecutorOptions& options, Catalog& catalog, DenseCatalog& dense, Budget& budget,
        Observer& observer, const std::vector<Device*>& devices,
-       const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class,
+       const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_signature,
        const std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>&)>&
            on_new_rows,
        const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair);
@@ -58,13 +58,13 @@ class Executor::Impl {
                                  std::span<const std::shared_ptr<LazyArray>> held);
   /// Layouts of plans, each on the device that a call was to run on.
   NoRoom no_room;
-  const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_class;
+  const std::function<void(const MatrixLease&, const Problem&)>& on_unknown_signature;
   const std::function<bool(const MatrixLease&, const Problem&, const std::vector<int64_t>&)>&
       on_new_rows;
   const std::function<void(const PatternProduct&, const Problem&)>& on_unknown_pair;
   const std::shared_ptr<Scheduler> scheduler;
-  /// The parts of a request wait on lanes for each other: of one request at a time, lest two wait
-  /// for each other's.
+  /// The parts of a request wait on worker slots for each other: of one request at a time, lest two
+  /// wait for each other's.
   std::atomic<bool> parts_meet = false;
 
   /// What was stored of `damaged`'s layout is damaged: plain CSR serves in its place, and requests
@@ -85,7 +85,7 @@ class Executor::Impl {
 };
 
 /// Whose requests are that the preparation makes to time them. They are no use of a plan, and have
-/// no class tried. No tenant has such a name.
+/// no signature tried. No tenant has such a name.
 inline constexpr std::string_view kTrialTenant = "(trials)";
 inline bool IsTrial(std::string_view tenant) { return tenant == kTrialTenant; }
 
@@ -95,7 +95,7 @@ struct Resolved {
   std::shared_ptr<const Layout> layout;  ///< in host memory
   std::shared_ptr<LazyLayout> planned;   ///< what the plan has it from; null: plain CSR
   Problem problem;                       ///< of the matrix
-  std::string text;                      ///< "<recipe> / <kernel>"
+  std::string text;                      ///< "<pipeline> / <kernel>"
 };
 
 /// Takes the plan that was found if its layout is to be had, and has not been without room on that

@@ -265,7 +265,7 @@ void FairQueue::Charge(std::string_view tenant, double seconds) {
   Move(charged, kShort, seconds);
 }
 
-double FairQueue::SecondsUntilEnd(const FairEntry& entry, int lanes) const {
+double FairQueue::SecondsUntilEnd(const FairEntry& entry, int slots) const {
   const auto found = tenants_.find(entry.tenant_name);
   const Flow flow = FlowOf(entry.is_long);
   const double weight = weights_.Of(entry.tenant_name);
@@ -275,8 +275,8 @@ double FairQueue::SecondsUntilEnd(const FairEntry& entry, int lanes) const {
     const auto& rest = tenant.rest[flow];
     own += std::accumulate(rest.begin() + static_cast<std::ptrdiff_t>(LevelOf(entry)), rest.end(),
                            0.0);
-    // On another lane it does not wait for it.
-    if (entry.is_long && lanes == 1) own += tenant.running_rest;
+    // On another worker slot it does not wait for it.
+    if (entry.is_long && slots == 1) own += tenant.running_rest;
   }
   // Until its tenant has been given that, others have what their weights give them, or all they
   // wait for.
@@ -285,7 +285,7 @@ double FairQueue::SecondsUntilEnd(const FairEntry& entry, int lanes) const {
     if (name == entry.tenant_name || (other.turns == 0 && !other.waits())) continue;
     all += std::min(other.all_rest(), own * other.weight / weight);
   }
-  return std::max(entry.rest_seconds, all / std::max(lanes, 1));
+  return std::max(entry.rest_seconds, all / std::max(slots, 1));
 }
 
 }  // namespace sparsed::engine

@@ -96,7 +96,7 @@ class FairQueue {
   static constexpr double kMostAheadSeconds = 0.004;
   /// Whether there is a long one to be taken next, if tenants whose next is a short one are passed
   /// over: not by a tenant that has had kMostAheadSeconds more than they, each by its weight. Short
-  /// ones have one lane while long ones run, and would have no more than that lane's part.
+  /// ones have one worker slot while long ones run, and would have no more than that slot's part.
   bool HasLong() const { return FindLong() != nullptr; }
   /// That one, whose turn begins; there is one.
   std::shared_ptr<FairEntry> PopLong(Turn& turn);
@@ -123,9 +123,9 @@ class FairQueue {
   /// Seconds that a tenant had without a turn.
   void Charge(std::string_view tenant, double seconds);
 
-  /// Seconds after which it would have ended, if nobody came any more and `lanes` turns were taken
+  /// Seconds after which it would have ended, if nobody came any more and `slots` turns were taken
   /// at a time; those without a prediction count as nothing.
-  double SecondsUntilEnd(const FairEntry& entry, int lanes) const;
+  double SecondsUntilEnd(const FairEntry& entry, int slots) const;
   /// Tenants that are remembered, for tests of bounds.
   size_t tenants() const { return tenants_.size(); }
 

@@ -23,9 +23,9 @@ std::string ModelOf(const Device& device) {
 
 class GpuMoment final : public Moment {
  public:
-  /// `lane` outlives it, and is used by the same thread.
-  GpuMoment(cuda::Event event, DeviceLane& lane) : event_(std::move(event)), lane_(lane) {}
-  ~GpuMoment() override { lane_.spare_events.push_back(std::move(event_)); }
+  /// `slot` outlives it, and is used by the same thread.
+  GpuMoment(cuda::Event event, DeviceSlot& slot) : event_(std::move(event)), slot_(slot) {}
+  ~GpuMoment() override { slot_.spare_events.push_back(std::move(event_)); }
   GpuMoment(const GpuMoment&) = delete;
   GpuMoment& operator=(const GpuMoment&) = delete;
   absl::Status Record(const cuda::Stream& stream) { return event_.Record(stream); }
@@ -36,7 +36,7 @@ class GpuMoment final : public Moment {
 
  private:
   cuda::Event event_;
-  DeviceLane& lane_;
+  DeviceSlot& slot_;
 };
 
 }  // namespace
@@ -74,17 +74,17 @@ absl::StatusOr<std::shared_ptr<const ExportedMemory>> GpuBackend::ExportNew(
                                std::make_shared<const Buffer>(*std::move(memory)));
 }
 
-std::vector<Lane> GpuBackend::NewLanes() {
-  std::vector<Lane> lanes;
-  for (DeviceLane& lane : device_.lanes()) {
-    lanes.push_back({.backend = this, .threads = 1, .gpu = &lane});
+std::vector<WorkerSlot> GpuBackend::NewWorkerSlots() {
+  std::vector<WorkerSlot> slots;
+  for (DeviceSlot& slot : device_.slots()) {
+    slots.push_back({.backend = this, .threads = 1, .gpu = &slot});
   }
-  lanes.front().express = lanes.size() > 1;
-  return lanes;
+  slots.front().express = slots.size() > 1;
+  return slots;
 }
 
-std::optional<Lane> GpuBackend::TrialLane() {
-  return Lane{.backend = this, .threads = 1, .gpu = &device_.trial_lane()};
+std::optional<WorkerSlot> GpuBackend::TrialSlot() {
+  return WorkerSlot{.backend = this, .threads = 1, .gpu = &device_.trial_slot()};
 }
 
 size_t GpuBackend::kept_workspace() const { return kKeptWorkspace; }
@@ -99,23 +99,23 @@ void GpuBackend::Tidy(bool rests) {
   if (rests) device_.Rest();
 }
 
-Context GpuBackend::ContextOf(Lane& lane, const std::atomic<bool>* stop) const {
-  return {.threads = 1, .workspace = {}, .stop = stop, .stream = lane.gpu->stream.handle()};
+Context GpuBackend::ContextOf(WorkerSlot& slot, const std::atomic<bool>* stop) const {
+  return {.threads = 1, .workspace = {}, .stop = stop, .stream = slot.gpu->stream.handle()};
 }
 
-absl::Status GpuBackend::Timed(Lane& lane, const std::function<absl::Status()>& work,
+absl::Status GpuBackend::Timed(WorkerSlot& slot, const std::function<absl::Status()>& work,
                                double* milliseconds) {
-  const absl::StatusOr<double> timed = device_.Timed(*lane.gpu, work);
+  const absl::StatusOr<double> timed = device_.Timed(*slot.gpu, work);
   if (timed.ok()) *milliseconds = *timed;
   return timed.status();
 }
 
-absl::Status GpuBackend::CopyIn(Lane& lane, void* to, const void* from, size_t bytes) {
-  return device_.CopyIn(lane.gpu->stream, to, from, bytes);
+absl::Status GpuBackend::CopyIn(WorkerSlot& slot, void* to, const void* from, size_t bytes) {
+  return device_.CopyIn(slot.gpu->stream, to, from, bytes);
 }
 
-absl::Status GpuBackend::CopyOut(Lane& lane, void* to, const void* from, size_t bytes) {
-  return device_.CopyOut(lane.gpu->stream, to, from, bytes);
+absl::Status GpuBackend::CopyOut(WorkerSlot& slot, void* to, const void* from, size_t bytes) {
+  return device_.CopyOut(slot.gpu->stream, to, from, bytes);
 }
 
 absl::StatusOr<Array> GpuBackend::ValuesFor(const Matrix& matrix, const Layout& /*layout*/,
@@ -130,27 +130,27 @@ absl::StatusOr<PlacedSparse> GpuBackend::Place(const std::shared_ptr<const Layou
   if (!there.ok()) return there.status();
   placed.layout = *std::move(there);
   if (values == nullptr) return placed;
-  absl::StatusOr<std::shared_ptr<const Array>> slots =
+  absl::StatusOr<std::shared_ptr<const Array>> ordered =
       device_.residency().PlaceValues(*values, layout, host);
-  if (!slots.ok()) return slots.status();
-  placed.values = *std::move(slots);
+  if (!ordered.ok()) return ordered.status();
+  placed.values = *std::move(ordered);
   return placed;
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::OrderValues(const PlacedDense& csr_values,
                                                                      const Layout& layout,
                                                                      MemorySource& memory,
-                                                                     Lane& lane) {
+                                                                     WorkerSlot& slot) {
   if (layout.Find(kValueSource) == nullptr) return csr_values.array;
   const ElementType type = csr_values.shape.type;
-  absl::StatusOr<Array> slots = AllocateArray(memory, "values", type, layout.value_slots);
-  if (!slots.ok()) return slots.status();
-  cuda::Stream& stream = lane.gpu->stream;
+  absl::StatusOr<Array> ordered = AllocateArray(memory, "values", type, layout.value_slots);
+  if (!ordered.ok()) return ordered.status();
+  cuda::Stream& stream = slot.gpu->stream;
   const absl::Status status = cuda::PlaceValues(
-      stream, layout, type, csr_values.array->buffer.data(), slots->buffer.mutable_data());
+      stream, layout, type, csr_values.array->buffer.data(), ordered->buffer.mutable_data());
   // Those in CSR's order may go then, and who fails before the kernel lets both go.
-  if (absl::Status done = Queued(status, lane); !done.ok()) return done;
-  return std::make_shared<const Array>(*std::move(slots));
+  if (absl::Status done = Queued(status, slot); !done.ok()) return done;
+  return std::make_shared<const Array>(*std::move(ordered));
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::PlaceHeld(const std::shared_ptr<LazyArray>& held,
@@ -171,21 +171,22 @@ absl::StatusOr<Array> GpuBackend::NewArray(MemorySource& memory, std::string_vie
   return AllocateArray(memory, name, shape.type, elements);
 }
 
-absl::StatusOr<PlacedDense> GpuBackend::Bring(Array host, const DenseShape& shape, Lane& lane) {
+absl::StatusOr<PlacedDense> GpuBackend::Bring(Array host, const DenseShape& shape,
+                                              WorkerSlot& slot) {
   const std::optional<DenseShape> padded = PaddedShape(shape);
   absl::StatusOr<Array> array = NewArray(memory(MemoryUse::kRequests), host.name, shape, padded);
   if (!array.ok()) return array.status();
   std::byte* const to = array->buffer.mutable_data();
   const absl::Status copied =
-      padded ? device_.CopyRowsIn(lane.gpu->stream, to, host.buffer.data(), RowsOf(shape, *padded))
-             : device_.CopyIn(lane.gpu->stream, to, host.buffer.data(), array->bytes());
+      padded ? device_.CopyRowsIn(slot.gpu->stream, to, host.buffer.data(), RowsOf(shape, *padded))
+             : device_.CopyIn(slot.gpu->stream, to, host.buffer.data(), array->bytes());
   if (!copied.ok()) return copied;
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), padded.value_or(shape),
                      padded.has_value()};
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::Repacked(const Array& array, const DenseShape& shape,
-                                                 Lane& lane) {
+                                                 WorkerSlot& slot) {
   const PlacedDense as_it_is = {std::make_shared<const Array>(array), shape};
   const std::optional<DenseShape> there = PaddedShape(shape);
   if (!there) return as_it_is;
@@ -195,7 +196,7 @@ absl::StatusOr<PlacedDense> GpuBackend::Repacked(const Array& array, const Dense
   if (!padded.ok()) return padded.status();
   const PitchedRows rows = RowsOf(shape, *there);
   std::byte* const to = padded->buffer.mutable_data();
-  cuda::Stream& stream = lane.gpu->stream;
+  cuda::Stream& stream = slot.gpu->stream;
   absl::Status status = stream.FillRows(to + rows.row_bytes, rows.device_pitch, 0,
                                         rows.device_pitch - rows.row_bytes, rows.rows);
   if (status.ok()) {
@@ -210,31 +211,32 @@ absl::StatusOr<PlacedDense> GpuBackend::Repacked(const Array& array, const Dense
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::NewDense(std::string_view name, const DenseShape& shape,
-                                                 MemorySource& memory, Lane& lane) {
+                                                 MemorySource& memory, WorkerSlot& slot) {
   const std::optional<DenseShape> padded = PaddedShape(shape);
   absl::StatusOr<Array> array = NewArray(memory, name, shape, padded);
   if (!array.ok()) return array.status();
   if (!padded && shape.leading_dimension > shape.cols) {
-    absl::Status filled = lane.gpu->stream.Fill(array->buffer.mutable_data(), 0, array->bytes());
+    absl::Status filled = slot.gpu->stream.Fill(array->buffer.mutable_data(), 0, array->bytes());
     // Who fails before the kernel lets the memory go.
-    if (filled = Queued(std::move(filled), lane); !filled.ok()) return filled;
+    if (filled = Queued(std::move(filled), slot); !filled.ok()) return filled;
   }
   return PlacedDense{std::make_shared<const Array>(*std::move(array)), padded.value_or(shape),
                      padded.has_value()};
 }
 
-absl::Status GpuBackend::CopyDense(std::span<const DenseCopy> copies, Lane& lane) {
+absl::Status GpuBackend::CopyDense(std::span<const DenseCopy> copies, WorkerSlot& slot) {
   absl::Status status;
   for (const auto& [from, to] : copies) {
     const size_t size = SizeOf(to.shape.type);
     Array written = *to.array;
-    status = lane.gpu->stream.CopyRows(
+    status = slot.gpu->stream.CopyRows(
         written.buffer.mutable_data(), to.shape.leading_dimension * size, from.array->buffer.data(),
         from.shape.leading_dimension * size, to.shape.cols * size, to.shape.rows);
     if (!status.ok()) break;
   }
-  // The lane's stream has read it before whoever owns it lets it go, also where it failed midway.
-  return Queued(std::move(status), lane);
+  // The worker slot's stream has read it before whoever owns it lets it go, also where it failed
+  // midway.
+  return Queued(std::move(status), slot);
 }
 
 absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::PlaceIndices(
@@ -243,39 +245,40 @@ absl::StatusOr<std::shared_ptr<const Array>> GpuBackend::PlaceIndices(
 }
 
 absl::Status GpuBackend::Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
-                                 Lane& lane) {
-  if (order == nullptr) return CopyDense(from, to, lane);
+                                 WorkerSlot& slot) {
+  if (order == nullptr) return CopyDense(from, to, slot);
   const int64_t columns = to.shape.cols;
-  absl::Status status = cuda::ScatterRows(lane.gpu->stream, order->As<int64_t>(), to.shape.type,
+  absl::Status status = cuda::ScatterRows(slot.gpu->stream, order->As<int64_t>(), to.shape.type,
                                           from.View(columns), to.MutableView(columns));
-  return Queued(std::move(status), lane);
+  return Queued(std::move(status), slot);
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::Gather(const PlacedDense& from, const Array& order,
-                                               MemorySource& memory, Lane& lane) {
+                                               MemorySource& memory, WorkerSlot& slot) {
   DenseShape shape = from.shape;
   shape.leading_dimension = shape.cols;
-  absl::StatusOr<PlacedDense> to = NewDense(from.array->name, shape, memory, lane);
+  absl::StatusOr<PlacedDense> to = NewDense(from.array->name, shape, memory, slot);
   if (!to.ok()) return to;
-  absl::Status status = cuda::GatherRows(lane.gpu->stream, order.As<int64_t>(), shape.type,
+  absl::Status status = cuda::GatherRows(slot.gpu->stream, order.As<int64_t>(), shape.type,
                                          from.View(shape.cols), to->MutableView(shape.cols));
-  if (status.ok()) status = ClearPadding(*to, lane);
+  if (status.ok()) status = ClearPadding(*to, slot);
   // What it reads may go then, and who fails before the kernel lets both go.
-  if (absl::Status done = Queued(status, lane); !done.ok()) return done;
+  if (absl::Status done = Queued(status, slot); !done.ok()) return done;
   return to;
 }
 
 absl::Status GpuBackend::Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
-                             Lane& lane) {
+                             WorkerSlot& slot) {
   return Queued(
-      cuda::WeightedSum(lane.gpu->stream, terms, to.shape.type, to.MutableView(to.shape.cols)),
-      lane);
+      cuda::WeightedSum(slot.gpu->stream, terms, to.shape.type, to.MutableView(to.shape.cols)),
+      slot);
 }
 
 absl::Status GpuBackend::Softmax(const Layout& csr, double scale, const PlacedDense& from,
-                                 const PlacedDense* gradient, const PlacedDense& to, Lane& lane) {
+                                 const PlacedDense* gradient, const PlacedDense& to,
+                                 WorkerSlot& slot) {
   const std::span<const int64_t> rows = ViewCsr(csr).row_offsets;
-  cuda::Stream& stream = lane.gpu->stream;
+  cuda::Stream& stream = slot.gpu->stream;
   const int64_t heads = to.shape.cols;
   const Dense result = to.MutableView(heads);
   const ConstDense x = from.View(heads);
@@ -283,90 +286,92 @@ absl::Status GpuBackend::Softmax(const Layout& csr, double scale, const PlacedDe
   return Queued(gradient == nullptr ? cuda::RowSoftmax(stream, rows, type, scale, x, result)
                                     : cuda::RowSoftmaxGradient(stream, rows, type, scale, x,
                                                                gradient->View(heads), result),
-                lane);
+                slot);
 }
 
 absl::Status GpuBackend::ComputeRowProducts(const RowProducts& products, ElementType type,
-                                            Lane& lane) {
-  absl::StatusOr<Context> context = ContextWith(cuda::RowProductsWorkspace(products, type), lane,
-                                                {lane.workspace, memory(MemoryUse::kRequests)});
+                                            WorkerSlot& slot) {
+  absl::StatusOr<Context> context = ContextWith(cuda::RowProductsWorkspace(products, type), slot,
+                                                {slot.workspace, memory(MemoryUse::kRequests)});
   if (!context.ok()) return context.status();
-  return Queued(cuda::ComputeRowProducts(*context, products, type), lane);
+  return Queued(cuda::ComputeRowProducts(*context, products, type), slot);
 }
 
-absl::Status GpuBackend::ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) {
-  return Queued(cuda::ComputeHeadDots(ContextOf(lane, nullptr), dots, type), lane);
+absl::Status GpuBackend::ComputeHeadDots(const HeadDots& dots, ElementType type, WorkerSlot& slot) {
+  return Queued(cuda::ComputeHeadDots(ContextOf(slot, nullptr), dots, type), slot);
 }
 
 absl::Status GpuBackend::ScaleNonzeros(const NonzeroScaling& scaling, ElementType type,
-                                       Lane& lane) {
-  return Queued(cuda::ScaleNonzeros(lane.gpu->stream, scaling, type), lane);
+                                       WorkerSlot& slot) {
+  return Queued(cuda::ScaleNonzeros(slot.gpu->stream, scaling, type), slot);
 }
 
-absl::Status GpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) {
-  return Queued(cuda::TotalNonzeros(lane.gpu->stream, totals, type), lane);
+absl::Status GpuBackend::TotalNonzeros(const NonzeroTotals& totals, ElementType type,
+                                       WorkerSlot& slot) {
+  return Queued(cuda::TotalNonzeros(slot.gpu->stream, totals, type), slot);
 }
 
 absl::Status GpuBackend::ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
-                                              Lane& lane, const RunOptions& options) {
+                                              WorkerSlot& slot, const RunOptions& options) {
   absl::StatusOr<Context> context =
-      ContextWith(cuda::EdgeAttentionWorkspace(attention, type), lane, options);
+      ContextWith(cuda::EdgeAttentionWorkspace(attention, type), slot, options);
   if (!context.ok()) return context.status();
-  return Queued(cuda::ComputeEdgeAttention(*context, attention, type), lane);
+  return Queued(cuda::ComputeEdgeAttention(*context, attention, type), slot);
 }
 
 absl::Status GpuBackend::ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient,
-                                                      ElementType type, Lane& lane,
+                                                      ElementType type, WorkerSlot& slot,
                                                       const RunOptions& options) {
   absl::StatusOr<Context> context =
-      ContextWith(cuda::EdgeAttentionWorkspace(gradient, type), lane, options);
+      ContextWith(cuda::EdgeAttentionWorkspace(gradient, type), slot, options);
   if (!context.ok()) return context.status();
-  return Queued(cuda::ComputeEdgeAttentionGradient(*context, gradient, type), lane);
+  return Queued(cuda::ComputeEdgeAttentionGradient(*context, gradient, type), slot);
 }
 
-absl::StatusOr<Context> GpuBackend::ContextWith(size_t workspace, Lane& lane,
+absl::StatusOr<Context> GpuBackend::ContextWith(size_t workspace, WorkerSlot& slot,
                                                 const RunOptions& options) {
-  const absl::Status grown = GrowWorkspace(options.workspace, workspace, options.memory, lane);
+  const absl::Status grown = GrowWorkspace(options.workspace, workspace, options.memory, slot);
   if (!grown.ok()) return grown;
-  Context context = ContextOf(lane, nullptr);
+  Context context = ContextOf(slot, nullptr);
   context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   return context;
 }
 
-absl::StatusOr<std::unique_ptr<Moment>> GpuBackend::Now(Lane& lane) {
-  std::vector<cuda::Event>& spare = lane.gpu->spare_events;
+absl::StatusOr<std::unique_ptr<Moment>> GpuBackend::Now(WorkerSlot& slot) {
+  std::vector<cuda::Event>& spare = slot.gpu->spare_events;
   if (spare.empty()) {
     absl::StatusOr<cuda::Event> event = cuda::Event::Create();
     if (!event.ok()) return Checked(event.status());
     spare.push_back(*std::move(event));
   }
-  auto moment = std::make_unique<GpuMoment>(std::move(spare.back()), *lane.gpu);
+  auto moment = std::make_unique<GpuMoment>(std::move(spare.back()), *slot.gpu);
   spare.pop_back();
-  if (absl::Status s = moment->Record(lane.gpu->stream); !s.ok()) return Checked(std::move(s));
+  if (absl::Status s = moment->Record(slot.gpu->stream); !s.ok()) return Checked(std::move(s));
   return moment;
 }
 
-absl::Status GpuBackend::Settle(Lane& lane) {
-  const absl::Status done = device_.Settle(lane.gpu->stream);
-  if (!std::exchange(lane.fetches, false)) return done;
-  const absl::Status fetched = device_.Settle(lane.gpu->second);
+absl::Status GpuBackend::Settle(WorkerSlot& slot) {
+  const absl::Status done = device_.Settle(slot.gpu->stream);
+  if (!std::exchange(slot.fetches, false)) return done;
+  const absl::Status fetched = device_.Settle(slot.gpu->second);
   return done.ok() ? fetched : done;
 }
 
-absl::Status GpuBackend::AwaitFetched(Lane& lane) {
-  if (!lane.fetches) return absl::OkStatus();
+absl::Status GpuBackend::AwaitFetched(WorkerSlot& slot) {
+  if (!slot.fetches) return absl::OkStatus();
   const cuda::DeviceScope scope(device_.ordinal());
   absl::StatusOr<cuda::Event> there = cuda::Event::CreateUntimed();
   if (!there.ok()) return there.status();
-  absl::Status status = there->Record(lane.gpu->second);
-  if (status.ok()) status = there->Hold(lane.gpu->stream);
-  if (status.ok()) lane.fetches = false;
+  absl::Status status = there->Record(slot.gpu->second);
+  if (status.ok()) status = there->Hold(slot.gpu->stream);
+  if (status.ok()) slot.fetches = false;
   return status;
 }
 
 absl::Status GpuBackend::FetchPart(const FetchedRows::Part& part, GpuBackend* gpu,
                                    const PlacedDense& to, int64_t first,
-                                   std::vector<std::shared_ptr<const void>>& kept, Lane& lane) {
+                                   std::vector<std::shared_ptr<const void>>& kept,
+                                   WorkerSlot& slot) {
   const auto placed_on = [&](GpuBackend& there) {
     const cuda::DeviceScope scope(there.device_.ordinal());
     return there.PlaceHeld(part.block.elements, part.block.shape);
@@ -393,13 +398,13 @@ absl::Status GpuBackend::FetchPart(const FetchedRows::Part& part, GpuBackend* gp
     // Narrow rows one by one take far longer.
     const bool no_gaps = pitch == width && from_pitch == width;
     status =
-        no_gaps ? lane.gpu->second.Copy(begin, rows_from.data, count * width)
-                : lane.gpu->second.CopyRows(begin, pitch, rows_from.data, from_pitch, width, count);
+        no_gaps ? slot.gpu->second.Copy(begin, rows_from.data, count * width)
+                : slot.gpu->second.CopyRows(begin, pitch, rows_from.data, from_pitch, width, count);
   } else {
     const absl::StatusOr<std::shared_ptr<const Array>> rows = PlaceIndices(part.rows);
     if (!rows.ok()) return rows.status();
     kept.push_back(*rows);
-    status = cuda::GatherRows(lane.gpu->second, (*rows)->As<int64_t>(), shape.type, rows_from,
+    status = cuda::GatherRows(slot.gpu->second, (*rows)->As<int64_t>(), shape.type, rows_from,
                               {begin, part.count, shape.cols, shape.leading_dimension});
   }
   if (status.ok() && direct) {
@@ -417,7 +422,8 @@ absl::StatusOr<std::shared_ptr<const cuda::Event>> GpuBackend::Mark(const cuda::
 
 absl::Status GpuBackend::FetchShown(const PlacedDense& from, const std::shared_ptr<LazyArray>& rows,
                                     int64_t count, const PlacedDense& to, int64_t first,
-                                    std::vector<std::shared_ptr<const void>>& kept, Lane& lane) {
+                                    std::vector<std::shared_ptr<const void>>& kept,
+                                    WorkerSlot& slot) {
   const absl::StatusOr<std::shared_ptr<const Array>> indices = PlaceIndices(rows);
   if (!indices.ok()) return indices.status();
   kept.push_back(*indices);
@@ -426,14 +432,14 @@ absl::Status GpuBackend::FetchShown(const PlacedDense& from, const std::shared_p
   into.data = static_cast<std::byte*>(into.data) + first * into.leading_dimension * row_bytes;
   into.rows = count;
   device_.CountFromPeers(count * to.shape.cols * row_bytes);
-  return cuda::GatherRows(lane.gpu->second, (*indices)->As<int64_t>(), to.shape.type,
+  return cuda::GatherRows(slot.gpu->second, (*indices)->As<int64_t>(), to.shape.type,
                           from.View(to.shape.cols), into);
 }
 
 absl::StatusOr<PlacedDense> GpuBackend::FetchRows(const FetchedRows& rows,
                                                   std::span<GpuBackend* const> gpus,
-                                                  MemorySource& memory, Lane& lane) {
-  absl::StatusOr<PlacedDense> to = NewDense("fetched", rows.shape, memory, lane);
+                                                  MemorySource& memory, WorkerSlot& slot) {
+  absl::StatusOr<PlacedDense> to = NewDense("fetched", rows.shape, memory, slot);
   if (!to.ok()) return to;
   struct Kept {
     std::shared_ptr<const Array> array;
@@ -441,39 +447,39 @@ absl::StatusOr<PlacedDense> GpuBackend::FetchRows(const FetchedRows& rows,
   };
   const auto kept = std::make_shared<Kept>();
   kept->array = to->array;
-  absl::Status status = ClearPadding(*to, lane);
+  absl::Status status = ClearPadding(*to, slot);
   int64_t first = 0;
   for (size_t i = 0; i < rows.parts.size() && status.ok(); ++i) {
     if (rows.parts[i].count == 0) continue;
-    lane.fetches = true;
-    status = FetchPart(rows.parts[i], gpus[i], *to, first, kept->read, lane);
+    slot.fetches = true;
+    status = FetchPart(rows.parts[i], gpus[i], *to, first, kept->read, slot);
     first += rows.parts[i].count;
   }
   if (!status.ok()) {
     // Some may be on their way.
-    Settle(lane).IgnoreError();
+    Settle(slot).IgnoreError();
     return status;
   }
   to->array = std::shared_ptr<const Array>(kept, kept->array.get());
   return to;
 }
 
-absl::Status GpuBackend::Queued(absl::Status status, Lane& lane) {
-  if (lane.queues) return status;
-  const absl::Status done = Settle(lane);
+absl::Status GpuBackend::Queued(absl::Status status, WorkerSlot& slot) {
+  if (slot.queues) return status;
+  const absl::Status done = Settle(slot);
   return status.ok() ? done : status;
 }
 
 absl::Status GpuBackend::GrowWorkspace(Buffer& workspace, size_t bytes, MemorySource& memory,
-                                       Lane& lane) {
-  if (lane.queues && bytes > workspace.size()) {
-    if (absl::Status s = Settle(lane); !s.ok()) return s;
+                                       WorkerSlot& slot) {
+  if (slot.queues && bytes > workspace.size()) {
+    if (absl::Status s = Settle(slot); !s.ok()) return s;
   }
   return Grow(workspace, bytes, memory);
 }
 
-absl::Status GpuBackend::Repeat(const Array& period, Array& to, Lane& lane) {
-  cuda::Stream& stream = lane.gpu->stream;
+absl::Status GpuBackend::Repeat(const Array& period, Array& to, WorkerSlot& slot) {
+  cuda::Stream& stream = slot.gpu->stream;
   std::byte* const begin = to.buffer.mutable_data();
   absl::Status status;
   for (size_t at = 0; at < to.bytes() && status.ok(); at += period.bytes()) {
@@ -486,11 +492,11 @@ absl::Status GpuBackend::Repeat(const Array& period, Array& to, Lane& lane) {
   return status.ok() ? done : status;
 }
 
-absl::Status GpuBackend::ClearPadding(const PlacedDense& dense, Lane& lane) {
+absl::Status GpuBackend::ClearPadding(const PlacedDense& dense, WorkerSlot& slot) {
   if (dense.width() == dense.shape.cols) return absl::OkStatus();
   const PitchedRows rows = RowsOf(dense.shape, dense.shape);
   Array written = *dense.array;
-  return lane.gpu->stream.FillRows(written.buffer.mutable_data() + rows.row_bytes,
+  return slot.gpu->stream.FillRows(written.buffer.mutable_data() + rows.row_bytes,
                                    rows.device_pitch, 0, rows.device_pitch - rows.row_bytes,
                                    rows.rows);
 }
@@ -512,49 +518,49 @@ std::shared_ptr<LazyArray> GpuBackend::Hold(PlacedDense result, const DenseShape
 }
 
 absl::Status GpuBackend::Fetch(const PlacedDense& result, const DenseShape& shape,
-                               MemorySource& memory, Lane& lane, const Arrived& arrived) {
+                               MemorySource& memory, WorkerSlot& slot, const Arrived& arrived) {
   const Array& array = *result.array;
   absl::StatusOr<Array> host = AllocateArray(memory, array.name, array.type, shape.elements());
   if (!host.ok()) return host.status();
   std::byte* const to = host->buffer.mutable_data();
   if (!result.padded) {
-    return device_.CopyOut(lane.gpu->stream, to, array.buffer.data(), host->bytes(),
+    return device_.CopyOut(slot.gpu->stream, to, array.buffer.data(), host->bytes(),
                            [&](size_t bytes) { arrived(*host, bytes); });
   }
   const PitchedRows rows = RowsOf(shape, result.shape);
   ClearGaps(*host, shape);
-  return device_.CopyRowsOut(lane.gpu->stream, to, array.buffer.data(), rows, [&](size_t count) {
+  return device_.CopyRowsOut(slot.gpu->stream, to, array.buffer.data(), rows, [&](size_t count) {
     // Behind the last row there is no gap.
     arrived(*host, std::min(count * rows.host_pitch, host->bytes()));
   });
 }
 
 absl::Status GpuBackend::FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
-                                   Lane& lane) {
-  return device_.CopyRowsOut(lane.gpu->stream, into.buffer.mutable_data(),
+                                   WorkerSlot& slot) {
+  return device_.CopyRowsOut(slot.gpu->stream, into.buffer.mutable_data(),
                              result.array->buffer.data(), RowsOf(shape, result.shape));
 }
 
-absl::Status GpuBackend::Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+absl::Status GpuBackend::Run(WorkerSlot& slot, const BoundRun& run, const RunOptions& options,
                              double* milliseconds) {
-  Context context = ContextOf(lane, options.stop);
+  Context context = ContextOf(slot, options.stop);
   // What is queued may use what would go for it.
   const auto now = std::chrono::steady_clock::now();
-  if (lane.queues && run.prepares() && !lane.gpu->prepared.Has(run, now)) {
-    if (absl::Status s = Settle(lane); !s.ok()) return s;
+  if (slot.queues && run.prepares() && !slot.gpu->prepared.Has(run, now)) {
+    if (absl::Status s = Settle(slot); !s.ok()) return s;
   }
   context.prepared =
-      lane.gpu->prepared.For(run, context, device_.budget().SpareSource(MemoryUse::kLayouts), now);
+      slot.gpu->prepared.For(run, context, device_.budget().SpareSource(MemoryUse::kLayouts), now);
   // What is prepared needs none.
   if (context.prepared == nullptr) {
     const absl::Status grown =
-        GrowWorkspace(options.workspace, run.Workspace(context.threads), options.memory, lane);
+        GrowWorkspace(options.workspace, run.Workspace(context.threads), options.memory, slot);
     if (!grown.ok()) return grown;
     context.workspace = {options.workspace.mutable_data(), options.workspace.size()};
   }
-  if (lane.queues) return run.Run(context);
+  if (slot.queues) return run.Run(context);
   const absl::StatusOr<double> timed = device_.Timed(
-      *lane.gpu, [&] { return run.Run(context); }, options.behind);
+      *slot.gpu, [&] { return run.Run(context); }, options.behind);
   if (timed.ok()) *milliseconds = *timed;
   return timed.status();
 }

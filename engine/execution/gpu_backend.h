@@ -1,5 +1,5 @@
-// A GPU: operands are placed there and stay while there is room, kernels run in a lane's stream and
-// are timed by its events.
+// A GPU: operands are placed there and stay while there is room, kernels run in a worker slot's
+// stream and are timed by its events.
 #pragma once
 
 #include <functional>
@@ -26,20 +26,21 @@ class GpuBackend final : public Backend {
   DeviceQueues& queues() { return queues_; }
   /// A streamed operand that was put together in the device's memory, in the shape that kernels
   /// read it in if there is room for both.
-  absl::StatusOr<PlacedDense> Repacked(const Array& array, const DenseShape& shape, Lane& lane);
+  absl::StatusOr<PlacedDense> Repacked(const Array& array, const DenseShape& shape,
+                                       WorkerSlot& slot);
 
   /// Rows that several GPUs have, `gpus` the parts' (null: the host), into `memory` of this one.
-  /// They come beside what the lane's stream does, and are there for what it queues after
+  /// They come beside what the worker slot's stream does, and are there for what it queues after
   /// AwaitFetched. A part is read from its GPU directly; where that cannot be, its block is copied
   /// here first. What is read is kept while what is returned is.
   absl::StatusOr<PlacedDense> FetchRows(const FetchedRows& rows, std::span<GpuBackend* const> gpus,
-                                        MemorySource& memory, Lane& lane);
+                                        MemorySource& memory, WorkerSlot& slot);
 
   /// Rows of what another GPU shows (PartExchange), `rows` (i64) of them, behind `first` rows of
-  /// `to`: queued in the lane's second stream. What is read is added to `kept`.
+  /// `to`: queued in the worker slot's second stream. What is read is added to `kept`.
   absl::Status FetchShown(const PlacedDense& from, const std::shared_ptr<LazyArray>& rows,
                           int64_t count, const PlacedDense& to, int64_t first,
-                          std::vector<std::shared_ptr<const void>>& kept, Lane& lane);
+                          std::vector<std::shared_ptr<const void>>& kept, WorkerSlot& slot);
   /// A point in a stream of this GPU, for others to wait for.
   absl::StatusOr<std::shared_ptr<const cuda::Event>> Mark(const cuda::Stream& stream);
 
@@ -58,8 +59,8 @@ class GpuBackend final : public Backend {
   MemorySource& MemoryFor(MemoryUse use, MemoryOwner& owner) override {
     return device_.budget().Source(use, &owner);
   }
-  std::vector<Lane> NewLanes() override;
-  std::optional<Lane> TrialLane() override;
+  std::vector<WorkerSlot> NewWorkerSlots() override;
+  std::optional<WorkerSlot> TrialSlot() override;
   size_t kept_workspace() const override;
   void OnThread(const std::function<void()>& loop) override;
   void Tidy(bool rests) override;
@@ -71,51 +72,55 @@ class GpuBackend final : public Backend {
   absl::StatusOr<std::shared_ptr<const Array>> OrderValues(const PlacedDense& csr_values,
                                                            const Layout& layout,
                                                            MemorySource& memory,
-                                                           Lane& lane) override;
+                                                           WorkerSlot& slot) override;
   absl::StatusOr<PlacedDense> PlaceHeld(const std::shared_ptr<LazyArray>& held,
                                         const DenseShape& shape) override;
-  absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, Lane& lane) override;
+  absl::StatusOr<PlacedDense> Bring(Array host, const DenseShape& shape, WorkerSlot& slot) override;
   absl::StatusOr<PlacedDense> NewDense(std::string_view name, const DenseShape& shape,
-                                       MemorySource& memory, Lane& lane) override;
+                                       MemorySource& memory, WorkerSlot& slot) override;
   using Backend::CopyDense;
-  absl::Status CopyDense(std::span<const DenseCopy> copies, Lane& lane) override;
+  absl::Status CopyDense(std::span<const DenseCopy> copies, WorkerSlot& slot) override;
   absl::StatusOr<std::shared_ptr<const Array>> PlaceIndices(
       const std::shared_ptr<LazyArray>& indices) override;
   absl::Status Scatter(const PlacedDense& from, const Array* order, const PlacedDense& to,
-                       Lane& lane) override;
+                       WorkerSlot& slot) override;
   absl::StatusOr<PlacedDense> Gather(const PlacedDense& from, const Array& order,
-                                     MemorySource& memory, Lane& lane) override;
-  absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to, Lane& lane) override;
+                                     MemorySource& memory, WorkerSlot& slot) override;
+  absl::Status Sum(std::span<const WeightedTerm> terms, const PlacedDense& to,
+                   WorkerSlot& slot) override;
   absl::Status Softmax(const Layout& csr, double scale, const PlacedDense& from,
-                       const PlacedDense* gradient, const PlacedDense& to, Lane& lane) override;
+                       const PlacedDense* gradient, const PlacedDense& to,
+                       WorkerSlot& slot) override;
   absl::Status ComputeRowProducts(const RowProducts& products, ElementType type,
-                                  Lane& lane) override;
-  absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, Lane& lane) override;
-  absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type, Lane& lane) override;
-  absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type, Lane& lane) override;
-  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type, Lane& lane,
-                                    const RunOptions& options) override;
+                                  WorkerSlot& slot) override;
+  absl::Status ComputeHeadDots(const HeadDots& dots, ElementType type, WorkerSlot& slot) override;
+  absl::Status ScaleNonzeros(const NonzeroScaling& scaling, ElementType type,
+                             WorkerSlot& slot) override;
+  absl::Status TotalNonzeros(const NonzeroTotals& totals, ElementType type,
+                             WorkerSlot& slot) override;
+  absl::Status ComputeEdgeAttention(const EdgeAttention& attention, ElementType type,
+                                    WorkerSlot& slot, const RunOptions& options) override;
   absl::Status ComputeEdgeAttentionGradient(const EdgeAttentionGradient& gradient, ElementType type,
-                                            Lane& lane, const RunOptions& options) override;
-  absl::Status ClearPadding(const PlacedDense& dense, Lane& lane) override;
-  absl::Status Repeat(const Array& period, Array& to, Lane& lane) override;
+                                            WorkerSlot& slot, const RunOptions& options) override;
+  absl::Status ClearPadding(const PlacedDense& dense, WorkerSlot& slot) override;
+  absl::Status Repeat(const Array& period, Array& to, WorkerSlot& slot) override;
   std::shared_ptr<LazyArray> Hold(PlacedDense result, const DenseShape& shape,
                                   MemorySource& memory) override;
   absl::Status Fetch(const PlacedDense& result, const DenseShape& shape, MemorySource& memory,
-                     Lane& lane, const Arrived& arrived) override;
+                     WorkerSlot& slot, const Arrived& arrived) override;
   absl::Status FetchInto(const PlacedDense& result, const DenseShape& shape, Array& into,
-                         Lane& lane) override;
-  absl::Status Run(Lane& lane, const BoundRun& run, const RunOptions& options,
+                         WorkerSlot& slot) override;
+  absl::Status Run(WorkerSlot& slot, const BoundRun& run, const RunOptions& options,
                    double* milliseconds) override;
-  absl::StatusOr<std::unique_ptr<Moment>> Now(Lane& lane) override;
-  absl::Status Settle(Lane& lane) override;
-  absl::Status AwaitFetched(Lane& lane) override;
-  Context ContextOf(Lane& lane, const std::atomic<bool>* stop) const override;
-  absl::Status Timed(Lane& lane, const std::function<absl::Status()>& work,
+  absl::StatusOr<std::unique_ptr<Moment>> Now(WorkerSlot& slot) override;
+  absl::Status Settle(WorkerSlot& slot) override;
+  absl::Status AwaitFetched(WorkerSlot& slot) override;
+  Context ContextOf(WorkerSlot& slot, const std::atomic<bool>* stop) const override;
+  absl::Status Timed(WorkerSlot& slot, const std::function<absl::Status()>& work,
                      double* milliseconds) override;
   bool shares_host_memory() const override { return false; }
-  absl::Status CopyIn(Lane& lane, void* to, const void* from, size_t bytes) override;
-  absl::Status CopyOut(Lane& lane, void* to, const void* from, size_t bytes) override;
+  absl::Status CopyIn(WorkerSlot& slot, void* to, const void* from, size_t bytes) override;
+  absl::Status CopyOut(WorkerSlot& slot, void* to, const void* from, size_t bytes) override;
 
  private:
   void RaiseRate(double bytes_per_second) override { device_.SawRate(bytes_per_second); }
@@ -125,14 +130,17 @@ class GpuBackend final : public Backend {
 
   /// Queues one part of FetchRows; what it reads is in `kept` then.
   absl::Status FetchPart(const FetchedRows::Part& part, GpuBackend* gpu, const PlacedDense& to,
-                         int64_t first, std::vector<std::shared_ptr<const void>>& kept, Lane& lane);
-  /// What was queued, `status` being how that went, is done when this returns, unless the lane
-  /// queues.
-  absl::Status Queued(absl::Status status, Lane& lane);
+                         int64_t first, std::vector<std::shared_ptr<const void>>& kept,
+                         WorkerSlot& slot);
+  /// What was queued, `status` being how that went, is done when this returns, unless the worker
+  /// slot queues.
+  absl::Status Queued(absl::Status status, WorkerSlot& slot);
   /// Makes `workspace` so large, once what is queued does not use it any more.
-  absl::Status GrowWorkspace(Buffer& workspace, size_t bytes, MemorySource& memory, Lane& lane);
-  /// What the lane's kernels run with, and a workspace of as many bytes, the options'.
-  absl::StatusOr<Context> ContextWith(size_t workspace, Lane& lane, const RunOptions& options);
+  absl::Status GrowWorkspace(Buffer& workspace, size_t bytes, MemorySource& memory,
+                             WorkerSlot& slot);
+  /// What the worker slot's kernels run with, and a workspace of as many bytes, the options'.
+  absl::StatusOr<Context> ContextWith(size_t workspace, WorkerSlot& slot,
+                                      const RunOptions& options);
   absl::StatusOr<Array> NewArray(MemorySource& memory, std::string_view name,
                                  const DenseShape& shape, const std::optional<DenseShape>& padded);
 

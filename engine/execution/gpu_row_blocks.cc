@@ -25,29 +25,29 @@ class OnGpu final : public RowBlocks {
       : RowBlocks(std::move(product), std::move(found), options),
         memory_(product_.backend().MemoryFor(MemoryUse::kRequests, options.owner)) {}
 
-  absl::Status Begin(Lane& lane) override {
+  absl::Status Begin(WorkerSlot& slot) override {
     if (absl::Status s = AllocateRows(); !s.ok()) return s;
-    absl::Status status = product_.Prepare(lane, options_.token.flag(), memory_, &kernel_ms_);
+    absl::Status status = product_.Prepare(slot, options_.token.flag(), memory_, &kernel_ms_);
     if (status.ok()) status = options_.token.status();
     if (status.ok()) status = Allocate("row begins", block_row_begin_.length, row_begin_);
     if (status.ok()) status = Allocate("row counts", block_row_nnz_.length, row_nnz_);
     if (status.ok() && !sizes_.exact) {
-      status = product_.Count(lane, OfCall(), /*exact=*/true, sizes_.rows.MutableAs<int64_t>(),
+      status = product_.Count(slot, OfCall(), /*exact=*/true, sizes_.rows.MutableAs<int64_t>(),
                               &sizes_.products, &kernel_ms_);
       sizes_.exact = status.ok();
     }
     // Before the first block, so that no later one finds too little.
-    if (status.ok()) status = product_.ContextOf(lane, OfCall()).status();
+    if (status.ok()) status = product_.ContextOf(slot, OfCall()).status();
     return status.ok() ? AllocateBlocks() : status;
   }
 
   /// To find memory for blocks it has found them before.
-  absl::StatusOr<bool> FindSizes(Lane& /*lane*/) override { return true; }
+  absl::StatusOr<bool> FindSizes(WorkerSlot& /*slot*/) override { return true; }
 
   /// Queues the next rows, hands the ones before on meanwhile, and waits for both.
-  absl::StatusOr<std::optional<ResultBlock>> Next(Lane& lane) override {
+  absl::StatusOr<std::optional<ResultBlock>> Next(WorkerSlot& slot) override {
     Device& device = static_cast<GpuBackend&>(product_.backend()).device();
-    DeviceLane& gpu = *lane.gpu;
+    DeviceSlot& gpu = *slot.gpu;
     const RowRange leaving = computed_;
     const Entries& from = blocks_[turn_];
     RowRange range = {leaving.end, leaving.end};
@@ -55,7 +55,7 @@ class OnGpu final : public RowBlocks {
     if (leaving.end < rows()) {
       turn_ = 1 - turn_;
       range = NextRowBlock(row_sizes(), leaving.end, block_entries_);
-      status = Queue(lane, range);
+      status = Queue(slot, range);
     }
     std::optional<ResultBlock> block;
     if (status.ok() && leaving.begin < leaving.end) {
@@ -115,25 +115,25 @@ class OnGpu final : public RowBlocks {
     }
   }
 
-  absl::Status Queue(Lane& lane, RowRange range) {
+  absl::Status Queue(WorkerSlot& slot, RowRange range) {
     const auto count = static_cast<size_t>(range.end - range.begin);
     const auto row_begin = block_row_begin_.MutableAs<int64_t>().first(count + 1);
     PlaceRowBlock(row_sizes(), range, row_begin);
-    absl::Status status = product_.backend().CopyIn(lane, row_begin_.buffer.mutable_data(),
+    absl::Status status = product_.backend().CopyIn(slot, row_begin_.buffer.mutable_data(),
                                                     row_begin.data(), row_begin.size_bytes());
-    if (status.ok()) status = lane.gpu->begin.Record(lane.gpu->stream);
+    if (status.ok()) status = slot.gpu->begin.Record(slot.gpu->stream);
     if (!status.ok()) return status;
-    const absl::StatusOr<Context> context = product_.ContextOf(lane, OfCall());
+    const absl::StatusOr<Context> context = product_.ContextOf(slot, OfCall());
     if (!context.ok()) return context.status();
     Entries& to = blocks_[turn_];
     status = product_.Queue(*context, range, row_begin_.MutableAs<int64_t>().first(count + 1),
                             to.columns.MutableAs<int32_t>().data(), to.values.buffer.mutable_data(),
                             row_nnz_.MutableAs<int64_t>().first(count));
-    return status.ok() ? lane.gpu->end.Record(lane.gpu->stream) : status;
+    return status.ok() ? slot.gpu->end.Record(slot.gpu->stream) : status;
   }
 
   /// Rows that are computed, in host memory.
-  absl::StatusOr<ResultBlock> Bring(Device& device, DeviceLane& gpu, RowRange range,
+  absl::StatusOr<ResultBlock> Bring(Device& device, DeviceSlot& gpu, RowRange range,
                                     const Entries& from) {
     const auto begin = Clock::now();
     absl::StatusOr<ResultBlock> block = NewBlock(range, sizes_of(range));

@@ -22,7 +22,7 @@
 namespace sparsed::engine {
 
 class Scheduler;
-struct LaneTurn;
+struct SlotTurn;
 
 uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
 
@@ -61,8 +61,8 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   void Release(int64_t bytes) final;
 
  protected:
-  /// One step, on a lane. Not called again after kEnded or kLeft.
-  virtual Next Run(Lane& lane, absl::Status* end) = 0;
+  /// One step, on a worker slot. Not called again after kEnded or kLeft.
+  virtual Next Run(WorkerSlot& slot, absl::Status* end) = 0;
   /// Told of a job, by its place in the batch, that ended.
   using Ended = std::function<void(size_t job, absl::Status end)>;
   /// As what it may join others; asked once, by Start.
@@ -70,12 +70,12 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   /// Runs a batch of jobs whose keys are its own, itself the first of them, as one, in their only
   /// step. Those that it does not tell `ended` of, having sent nothing for them, run each by itself
   /// afterwards. `stop` becomes true when nobody wants any of them any more.
-  virtual void RunTogether(Lane& /*lane*/, std::span<Job* const> /*batch*/,
+  virtual void RunTogether(WorkerSlot& /*slot*/, std::span<Job* const> /*batch*/,
                            const std::atomic<bool>* /*stop*/, const Ended& /*ended*/) {}
   /// Lets go of whatever it holds; called once, before OnEnd.
   virtual void Drop() = 0;
   /// What reads from the disk before it can run; null if all is in memory. Run once, elsewhere than
-  /// on a lane, holding nothing of the job: it may end meanwhile.
+  /// on a worker slot, holding nothing of the job: it may end meanwhile.
   virtual Loader ToLoad() const { return nullptr; }
   /// Nobody feeds it any more.
   bool submitted() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -96,9 +96,9 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   const std::atomic<bool>* wanted() const;
   /// Within a step: its kernels ran for so long.
   void AddBusy(uint64_t nanoseconds);
-  /// The device whose lanes take it.
+  /// The device whose worker slots take it.
   DeviceId device() const { return device_; }
-  /// Before Start, or in Run before kAgain: that device's lanes take it.
+  /// Before Start, or in Run before kAgain: that device's worker slots take it.
   void MoveTo(DeviceId device) {
     device_ = device;
     loaded_ = false;  // It may need other things there.
@@ -110,7 +110,7 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   Scheduler& scheduler() const { return *scheduler_; }
   /// Counts block bytes handed to the sink; true if the credit is used up.
   bool Charge(int64_t bytes);
-  /// Ends it. For kLeft; jobs on lanes return kEnded instead.
+  /// Ends it. For kLeft; jobs on worker slots return kEnded instead.
   void Finish(absl::Status status);
 
   CallEnd end_;  ///< timings, nnz, version; status, queue_ns and setup_ns are set here
@@ -146,7 +146,7 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   DeviceId begun_on_;    ///< known at the start
   DeviceId device_;      ///< changed by who runs it, looked at by who queues it or takes it out
   bool loaded_ = false;  ///< only who runs it looks at it
-  LaneTurn* turn_ = nullptr;  ///< of the lane that runs it, or did
+  SlotTurn* turn_ = nullptr;  ///< of the worker slot that runs it, or did
   Joint joint_;               ///< known at the start; without a key once a batch left it to itself
   bool coming_ = false;  ///< it may join others, once it is submitted; guarded by the scheduler's
   Mutex mutex_;          ///< taken before the scheduler's

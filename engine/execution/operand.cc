@@ -108,11 +108,12 @@ absl::StatusOr<Array> StreamedOperand::OnHost() {
   return array_;
 }
 
-absl::StatusOr<PlacedDense> StreamedOperand::On(Backend& backend, Lane& lane, const Token& token) {
+absl::StatusOr<PlacedDense> StreamedOperand::On(Backend& backend, WorkerSlot& slot,
+                                                const Token& token) {
   if (on_host()) {
     absl::StatusOr<Array> host = OnHost();
     if (!host.ok()) return host.status();
-    return backend.Bring(*std::move(host), shape_, lane);
+    return backend.Bring(*std::move(host), shape_, slot);
   }
   if (absl::Status s = TakeArray(); !s.ok()) return s;
   Device& device = gpu_->device();
@@ -120,12 +121,12 @@ absl::StatusOr<PlacedDense> StreamedOperand::On(Backend& backend, Lane& lane, co
     // There may be very many.
     if (token.stopped()) return token.status();
     absl::Status copied = device.CopyIn(
-        lane.gpu->stream, array_.buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
+        slot.gpu->stream, array_.buffer.mutable_data() + late.offset, late.bytes.data(), late.size);
     if (!copied.ok()) return copied;
   }
   to_bring_.clear();
-  if (absl::Status s = device.AwaitPieces(lane.gpu->stream); !s.ok()) return s;
-  return gpu_->Repacked(array_, shape_, lane);
+  if (absl::Status s = device.AwaitPieces(slot.gpu->stream); !s.ok()) return s;
+  return gpu_->Repacked(array_, shape_, slot);
 }
 
 absl::Status StreamedOperand::MoveToHost(const Token& token) {
@@ -174,24 +175,25 @@ absl::StatusOr<Array> RowsOnHost(const FetchedRows& fetched, MemorySource& memor
 
 }  // namespace
 
-absl::StatusOr<PlacedDense> Operand::On(Backend& backend, Lane& lane, const Token& token) const {
-  if (StreamedOperand* const bytes = streamed()) return bytes->On(backend, lane, token);
+absl::StatusOr<PlacedDense> Operand::On(Backend& backend, WorkerSlot& slot,
+                                        const Token& token) const {
+  if (StreamedOperand* const bytes = streamed()) return bytes->On(backend, slot, token);
   if (gpu() == &backend) return PlacedDense{std::make_shared<const Array>(*shared()), shape};
   if (gpu() != nullptr) {
     absl::StatusOr<Array> host = OnHost();
     if (!host.ok()) return host.status();
-    return backend.Bring(*std::move(host), shape, lane);
+    return backend.Bring(*std::move(host), shape, slot);
   }
-  if (shared() != nullptr) return backend.Bring(*shared(), shape, lane);
+  if (shared() != nullptr) return backend.Bring(*shared(), shape, slot);
   if (const auto* const fetched = std::get_if<Fetched>(&source)) {
     if (backend.id().kind == DeviceKind::kCuda) {
       return static_cast<GpuBackend&>(backend).FetchRows(
           *fetched->rows, fetched->gpus, backend.MemoryFor(MemoryUse::kRequests, *fetched->owner),
-          lane);
+          slot);
     }
     absl::StatusOr<Array> host = OnHost();
     if (!host.ok()) return host.status();
-    return backend.Bring(*std::move(host), shape, lane);
+    return backend.Bring(*std::move(host), shape, slot);
   }
   return backend.PlaceHeld(std::get<Held>(source), shape);
 }

@@ -23,7 +23,7 @@ namespace sparsed::engine {
 
 /// An operand whose bytes come in the request's stream: put together in the memory of the GPU that
 /// will use it, if its first bytes find room there, else on the host. Until it is complete any
-/// number of threads feed it, then a lane has it.
+/// number of threads feed it, then a worker slot has it.
 class StreamedOperand {
  public:
   /// `gpu` may be null; it and `host`, memory for requests, which `owner` pays for, outlive this.
@@ -46,17 +46,18 @@ class StreamedOperand {
   /// In host memory; it was put together there, or brought there.
   absl::StatusOr<Array> OnHost();
   /// Where the backend's kernels read it. A GPU is the one that it was made for; work queued in the
-  /// lane's stream may use it.
-  absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token);
-  /// All that was sent to the GPU is there: the stream of a lane that it was placed for has passed.
+  /// worker slot's stream may use it.
+  absl::StatusOr<PlacedDense> On(Backend& backend, WorkerSlot& slot, const Token& token);
+  /// All that was sent to the GPU is there: the stream of a worker slot that it was placed for has
+  /// passed.
   void Settled();
-  /// It takes none of the GPU's memory, but while a lane uses it.
+  /// It takes none of the GPU's memory, but while a worker slot uses it.
   bool on_host() const;
   /// From the GPU to the host, if it is there. CANCELLED, or why `token` stopped.
   absl::Status MoveToHost(const Token& token);
 
  private:
-  /// Bytes that came when all blocks to the device were taken: a lane takes them there.
+  /// Bytes that came when all blocks to the device were taken: a worker slot takes them there.
   struct Late {
     size_t offset, size;
     Buffer bytes;
@@ -83,7 +84,7 @@ class StreamedOperand {
   std::vector<Late> late_ ABSL_GUARDED_BY(mutex_);
   size_t late_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  ///< of all that came late, with kLateBytes each
 
-  // The lane's, once it took them from above.
+  // The worker slot's, once it took them from above.
   bool taken_ = false;
   Array array_;
   std::vector<Late> to_bring_;
@@ -139,7 +140,7 @@ struct Operand {
     return on_gpu == nullptr ? nullptr : on_gpu->gpu;
   }
 
-  absl::StatusOr<PlacedDense> On(Backend& backend, Lane& lane, const Token& token) const;
+  absl::StatusOr<PlacedDense> On(Backend& backend, WorkerSlot& slot, const Token& token) const;
   absl::StatusOr<Array> OnHost() const;
 };
 

@@ -18,8 +18,8 @@
 
 namespace sparsed::engine {
 
-/// Each part comes by as often as the others, on the lane that it runs on, and waits there until
-/// all have come: all of them have to have lanes at the same time. Thread-safe.
+/// Each part comes by as often as the others, on the worker slot that it runs on, and waits there
+/// until all have come: all of them have to have worker slots at the same time. Thread-safe.
 class PartExchange {
  public:
   struct Shown {

@@ -1,4 +1,4 @@
-// Long work on the CPU, done in pieces between which others may have the lane.
+// Long work on the CPU, done in pieces between which others may have the worker slot.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace sparsed::engine {
 
-/// Seconds for which long work has the lane while others wait.
+/// Seconds for which long work has the worker slot while others wait.
 inline constexpr double kPieceSeconds = 0.003;
 
 /// Seconds of a GPU that a short request takes at most when it is alone: such ones go before long
@@ -49,7 +49,7 @@ class BlockOfPiece {
 /// How far a run of a kernel is that knows Context::progress.
 class PieceRun {
  public:
-  /// `wanted` outlives it: while it is true somebody waits for a lane.
+  /// `wanted` outlives it: while it is true somebody waits for a worker slot.
   explicit PieceRun(const std::atomic<bool>* wanted) { progress_.pause = wanted; }
 
   /// Calls `run`, which goes on from where the last one left the progress and the workspace, until
@@ -57,7 +57,7 @@ class PieceRun {
   /// `*milliseconds`: those of `run`, this time.
   absl::Status Run(const std::function<absl::Status(sparsed::Progress&)>& run,
                    const std::function<bool()>& gives_way, double* milliseconds);
-  /// The same of one piece: until somebody waits for a lane.
+  /// The same of one piece: until somebody waits for a worker slot.
   absl::Status RunPiece(const std::function<absl::Status(sparsed::Progress&)>& run,
                         double* milliseconds) {
     return Run(

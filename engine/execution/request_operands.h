@@ -60,7 +60,7 @@ class RequestOperands {
   /// None of those that came in the stream is in a GPU's memory.
   bool on_host() const;
   absl::Status MoveToHost(const Token& token);
-  /// The stream of the lane that they were placed for has passed.
+  /// The stream of the worker slot that they were placed for has passed.
   void Settled();
   void Clear() { operands_.clear(); }
 

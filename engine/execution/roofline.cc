@@ -36,10 +36,10 @@ RooflinePosition RooflineOf(const Measurement& measurement, const Executor& exec
   const double bytes = measurement.compulsory_bytes;
   const Backend* const backend = BackendOf(measurement, executor);
   RooflinePosition position;
-  position.floor_ms = bytes > 0 && backend != nullptr ? 1e3 * bytes / backend->bytes_per_second()
-                                                      : measurement.floor_ms;
-  if (position.floor_ms <= 0 || measurement.median_ms <= 0) return position;
-  position.share = position.floor_ms / measurement.median_ms;
+  position.roofline_ms = bytes > 0 && backend != nullptr ? 1e3 * bytes / backend->bytes_per_second()
+                                                         : measurement.roofline_ms;
+  if (position.roofline_ms <= 0 || measurement.median_ms <= 0) return position;
+  position.share = position.roofline_ms / measurement.median_ms;
   const bool fits =
       backend != nullptr && bytes > 0 && bytes <= static_cast<double>(backend->cache_bytes());
   position.roof = fits || position.share > 1 ? Roof::kCache : Roof::kMemory;
@@ -50,8 +50,8 @@ RooflinePosition RooflineOf(const Plan& plan, const std::vector<Measurement>& me
                             const Executor& executor) {
   const Measurement* fastest = nullptr;
   for (const Measurement& m : measurements) {
-    if (m.problem_class != plan.problem_class || m.recipe != plan.recipe ||
-        m.kernel != plan.kernel || m.pair != plan.pair) {
+    if (m.signature != plan.signature || m.pipeline != plan.pipeline || m.kernel != plan.kernel ||
+        m.pair != plan.pair) {
       continue;
     }
     if (fastest == nullptr || m.median_ms < fastest->median_ms) fastest = &m;

@@ -21,9 +21,9 @@ std::string_view Name(Roof roof);
 
 struct RooflinePosition {
   Roof roof = Roof::kUnknown;
-  double floor_ms =
+  double roofline_ms =
       0;             ///< of the compulsory bytes at the rate of the device's memory; 0: not known
-  double share = 0;  ///< floor_ms over the median: of memory's roof, which may not be the one
+  double share = 0;  ///< roofline_ms over the median: of memory's roof, which may not be the one
 };
 
 /// At the rate of memory that is known now: everybody who asks gets the same.

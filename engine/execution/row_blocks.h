@@ -34,8 +34,8 @@ struct RowBlockOptions {
   int64_t most_entries = 0;
 };
 
-/// What computes a product, in blocks of rows. Used by one thread at a time, on any lane of the
-/// product's backend.
+/// What computes a product, in blocks of rows. Used by one thread at a time, on any worker slot of
+/// the product's backend.
 class RowBlocks {
  public:
   /// `found` sizes are exact; none: to be found.
@@ -47,13 +47,13 @@ class RowBlocks {
 
   /// Prepares the kernel and takes memory: whatever may not fit or not suit (FAILED_PRECONDITION,
   /// RESOURCE_EXHAUSTED).
-  virtual absl::Status Begin(Lane& lane) = 0;
-  /// Finds the sizes, on the CPU until somebody waits for the lane: true once they are found.
-  /// Errors as Next.
-  virtual absl::StatusOr<bool> FindSizes(Lane& lane) = 0;
+  virtual absl::Status Begin(WorkerSlot& slot) = 0;
+  /// Finds the sizes, on the CPU until somebody waits for the worker slot: true once they are
+  /// found. Errors as Next.
+  virtual absl::StatusOr<bool> FindSizes(WorkerSlot& slot) = 0;
   /// The next rows, as far as they have come: none, if the first are under way. UNAVAILABLE (the
   /// device is lost), RESOURCE_EXHAUSTED, CANCELLED.
-  virtual absl::StatusOr<std::optional<ResultBlock>> Next(Lane& lane) = 0;
+  virtual absl::StatusOr<std::optional<ResultBlock>> Next(WorkerSlot& slot) = 0;
 
   const ProductSizes& sizes() const { return sizes_; }
   int64_t rows() const { return product_.rows(); }

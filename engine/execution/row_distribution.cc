@@ -8,7 +8,7 @@
 #include "kernels/formats/dcsr.h"
 #include "kernels/formats/row_bounds.h"
 #include "kernels/formats/row_split.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::engine {
 namespace {
@@ -25,7 +25,7 @@ constexpr std::chrono::minutes kAskAgainAfter{5};
 /// They say the same of what runs.
 bool AreAlike(const ActivePlan* one, const ActivePlan* other) {
   if (one == nullptr || other == nullptr) return one == other;
-  return one->plan.recipe == other->plan.recipe && one->plan.kernel == other->plan.kernel &&
+  return one->plan.pipeline == other->plan.pipeline && one->plan.kernel == other->plan.kernel &&
          one->layout == other->layout;
 }
 
@@ -205,7 +205,7 @@ std::vector<RowDistribution::Matrices> RowDistribution::MatricesOf(const MatrixL
 bool RowDistribution::HasPlans(const Problem& problem,
                                const std::shared_ptr<const ActivePlan>& whole) const {
   const MutexLock lock(mutex_);
-  const auto known = planned_.find(ClassOf(problem));
+  const auto known = planned_.find(SignatureOf(problem));
   return known != planned_.end() && AreAlike(known->second.whole.get(), whole.get());
 }
 
@@ -213,7 +213,7 @@ bool RowDistribution::AsksForLayouts(const Problem& problem,
                                      const std::shared_ptr<const ActivePlan>& whole,
                                      const Pattern& of, std::chrono::steady_clock::time_point now) {
   const MutexLock lock(mutex_);
-  const auto known = planned_.find(ClassOf(problem));
+  const auto known = planned_.find(SignatureOf(problem));
   if (known == planned_.end() || known->second.with_layouts) return false;
   std::optional<std::chrono::steady_clock::time_point>& asked = known->second.asked;
   if ((asked && now - *asked < kAskAgainAfter) || !WouldBuild(problem, whole, of)) return false;
@@ -222,28 +222,28 @@ bool RowDistribution::AsksForLayouts(const Problem& problem,
 }
 
 absl::StatusOr<std::shared_ptr<LazyLayout>> RowDistribution::LayoutOf(
-    Pattern& pattern, const std::string& recipe, Budget& budget, const std::atomic<bool>* stop) {
-  if (std::shared_ptr<LazyLayout> known = pattern.FindLayout(recipe)) return known;
+    Pattern& pattern, const std::string& pipeline, Budget& budget, const std::atomic<bool>* stop) {
+  if (std::shared_ptr<LazyLayout> known = pattern.FindLayout(pipeline)) return known;
   const absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern.Csr(stop);
   if (!csr.ok()) return csr.status();
   BuildContext context;
   context.memory = &budget.Source(MemoryUse::kLayouts);
   context.stop = stop;
   absl::StatusOr<Layout> built;
-  if (recipe == kDcsr) {
+  if (pipeline == kDcsr) {
     built = BuildDcsr(ViewCsr(**csr), /*with_source=*/false, context);
-    if (built.ok()) built->recipe = kDcsr;
+    if (built.ok()) built->pipeline = kDcsr;
   } else {
-    absl::StatusOr<Recipe> steps = ParseRecipe(recipe);
+    absl::StatusOr<Pipeline> steps = ParsePipeline(pipeline);
     if (!steps.ok()) return steps.status();
-    absl::StatusOr<BuiltLayout> of_recipe = BuildLayout(*steps, ViewCsr(**csr), context);
-    if (!of_recipe.ok()) return of_recipe.status();
-    if (of_recipe->skipped) return nullptr;
-    built = std::move(of_recipe->layout);
+    absl::StatusOr<BuiltLayout> of_pipeline = BuildLayout(*steps, ViewCsr(**csr), context);
+    if (!of_pipeline.ok()) return of_pipeline.status();
+    if (of_pipeline->skipped) return nullptr;
+    built = std::move(of_pipeline->layout);
   }
   if (!built.ok()) return built.status();
   pattern.AddLayout(std::make_shared<const Layout>(*std::move(built)), /*build_seconds=*/0);
-  return pattern.FindLayout(recipe);
+  return pattern.FindLayout(pipeline);
 }
 
 bool RowDistribution::WouldBuild(const Problem& problem,
@@ -252,7 +252,7 @@ bool RowDistribution::WouldBuild(const Problem& problem,
   if (whole == nullptr || whole->layout == nullptr || problem.transposed) return false;
   const auto built = of.Layouts();
   return std::ranges::any_of(built, [&](const Pattern::BuiltEntry& entry) {
-    return entry.description->recipe == whole->plan.recipe &&
+    return entry.description->pipeline == whole->plan.pipeline &&
            entry.build_seconds <= kMostBuildSeconds;
   });
 }
@@ -263,29 +263,29 @@ absl::Status RowDistribution::AddPlans(const Problem& problem,
                                        const std::atomic<bool>* stop) {
   {
     const MutexLock lock(mutex_);
-    const auto known = planned_.find(ClassOf(problem));
+    const auto known = planned_.find(SignatureOf(problem));
     const bool is_planned =
         known != planned_.end() && AreAlike(known->second.whole.get(), whole.get());
     if (is_planned && (known->second.with_layouts || !with_layouts)) return absl::OkStatus();
   }
   Plan plan;
-  plan.problem_class = ClassOf(problem);
-  plan.problem_class.transposed = false;
+  plan.signature = SignatureOf(problem);
+  plan.signature.transposed = false;
   plan.reason = "as of the whole matrix";
   const bool would_build = WouldBuild(problem, whole, of);
   bool lacks = false;  // a layout that may be there another time
   if (whole != nullptr && !problem.transposed) {
     plan.kernel = whole->plan.kernel;
-    if (whole->layout != nullptr) plan.recipe = whole->plan.recipe;
+    if (whole->layout != nullptr) plan.pipeline = whole->plan.pipeline;
   }
   const auto add = [&](Pattern& pattern, Plan own, bool builds) -> absl::Status {
-    absl::StatusOr<std::shared_ptr<LazyLayout>> layout = pattern.FindLayout(own.recipe);
-    if (*layout == nullptr && builds) layout = LayoutOf(pattern, own.recipe, budget, stop);
+    absl::StatusOr<std::shared_ptr<LazyLayout>> layout = pattern.FindLayout(own.pipeline);
+    if (*layout == nullptr && builds) layout = LayoutOf(pattern, own.pipeline, budget, stop);
     if (absl::IsCancelled(layout.status())) return layout.status();
     lacks |= !layout.ok();
     if (!layout.ok()) layout = nullptr;
-    if (*layout == nullptr && own.recipe != kCsr) {
-      own.recipe = kCsr;
+    if (*layout == nullptr && own.pipeline != kCsr) {
+      own.pipeline = kCsr;
       own.kernel.clear();  // the first that serves
     }
     pattern.plans().Replace(
@@ -293,20 +293,20 @@ absl::Status RowDistribution::AddPlans(const Problem& problem,
     return absl::OkStatus();
   };
   for (const Part& part : parts_) {
-    lacks |= would_build && !with_layouts && part.own->FindLayout(plan.recipe) == nullptr;
+    lacks |= would_build && !with_layouts && part.own->FindLayout(plan.pipeline) == nullptr;
     if (absl::Status s = add(*part.own, plan, with_layouts && would_build); !s.ok()) return s;
     if (part.fetched == nullptr) continue;
     Plan of_fetched = plan;
     const bool multiplies = problem.operation == Operation::kSpmm;
     if (multiplies) {
-      of_fetched.recipe = kDcsr;
+      of_fetched.pipeline = kDcsr;
       of_fetched.kernel = kFetchedKernel;
       of_fetched.reason = "most of its rows are empty";
     }
     if (absl::Status s = add(*part.fetched, of_fetched, multiplies); !s.ok()) return s;
   }
   const MutexLock lock(mutex_);
-  Planned& planned = planned_[ClassOf(problem)];
+  Planned& planned = planned_[SignatureOf(problem)];
   if (!AreAlike(planned.whole.get(), whole.get())) planned.asked.reset();
   planned.whole = whole;
   planned.with_layouts = !lacks;

@@ -89,9 +89,9 @@ class RowDistribution {
 
  private:
   RowDistribution() = default;
-  /// The part's pattern's layout of that recipe, now or before; null: there is none.
+  /// The part's pattern's layout of that pipeline, now or before; null: there is none.
   static absl::StatusOr<std::shared_ptr<LazyLayout>> LayoutOf(Pattern& pattern,
-                                                              const std::string& recipe,
+                                                              const std::string& pipeline,
                                                               Budget& budget,
                                                               const std::atomic<bool>* stop);
 
@@ -100,13 +100,14 @@ class RowDistribution {
   mutable Mutex mutex_;
   std::vector<std::pair<std::weak_ptr<const Matrix>, std::vector<Matrices>>> matrices_
       ABSL_GUARDED_BY(mutex_);
-  /// What the plans of a class were made after, and whether they have all layouts that are theirs.
+  /// What the plans of a signature were made after, and whether they have all layouts that are
+  /// theirs.
   struct Planned {
     std::shared_ptr<const ActivePlan> whole;
     bool with_layouts = false;
     std::optional<std::chrono::steady_clock::time_point> asked = {};  ///< for layouts, last
   };
-  std::map<ProblemClass, Planned> planned_ ABSL_GUARDED_BY(mutex_);
+  std::map<ProblemSignature, Planned> planned_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsed::engine

@@ -56,7 +56,7 @@ class RowPhases::Derive final : public Job {
   bool complete() const override { return true; }
 
  private:
-  Next Run(Lane& /*lane*/, absl::Status* end) override {
+  Next Run(WorkerSlot& /*slot*/, absl::Status* end) override {
     const MutexLock lock(work_.to->mutex);
     *end = work_.to->rows.status();
     return Next::kEnded;
@@ -277,9 +277,10 @@ std::optional<RowPhases::Product> RowPhases::ProductOf(const ChainStep& step) co
 
 std::shared_ptr<const ActivePlan> RowPhases::PlanOf(const Product& product) const {
   const MatrixLease& matrix = product.matrix;
-  const PlanTable::Found found = matrix->pattern()->plans().Find(ClassOf(product.problem));
+  const PlanTable::Found found = matrix->pattern()->plans().Find(SignatureOf(product.problem));
   if (IsTrial(spec_.tenant)) return found.plan;
-  if (found.due() && impl_->on_unknown_class) impl_->on_unknown_class(matrix, product.problem);
+  if (found.due() && impl_->on_unknown_signature)
+    impl_->on_unknown_signature(matrix, product.problem);
   if (found.plan != nullptr) matrix->CountUse(found.plan->plan);
   return found.plan;
 }
@@ -494,7 +495,7 @@ absl::StatusOr<std::shared_ptr<Call>> RowPhases::BeginPart(size_t i,
     const Product product = *ProductOf(step);
     auto derive = std::make_shared<Derive>(
         Derive::Work{impl_, product.matrix, product.problem,
-                     product.matrix->pattern()->plans().Find(ClassOf(product.problem)).plan,
+                     product.matrix->pattern()->plans().Find(SignatureOf(product.problem)).plan,
                      values_[product.b].bounds, rows_, derived_},
         spec_.tenant, std::move(sink));
     derive->priority = spec_.priority;

@@ -14,15 +14,15 @@ namespace {
 /// After as long without a call, or twice as long, memory of the GPU that was kept for the next one
 /// is given back.
 constexpr auto kRest = std::chrono::seconds(2);
-/// For which a GPU's lane looks for the next job before it sleeps: a small query there and back
-/// over a slow host's sockets. One that slept would make the next answer late, and sleep before
-/// that.
+/// For which a GPU's worker slot looks for the next job before it sleeps: a small query there and
+/// back over a slow host's sockets. One that slept would make the next answer late, and sleep
+/// before that.
 constexpr auto kLook = std::chrono::microseconds(400);
 /// For which a trial's turn has the GPU to itself though short jobs wait: then these go beside it.
 constexpr auto kAlone = std::chrono::milliseconds(1);
-/// After which the express lane looks again whether those that wait may begin beside long ones.
+/// After which the express slot looks again whether those that wait may begin beside long ones.
 constexpr auto kLookAgain = std::chrono::microseconds(500);
-/// After which who waits for a lane looks whether it is to stop.
+/// After which who waits for a worker slot looks whether it is to stop.
 constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
 /// Waiting jobs among which others are looked for that can join the one before them: a queue may
 /// have thousands, and nobody else gets at it meanwhile.
@@ -39,24 +39,24 @@ uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin) {
 
 Scheduler::Scheduler(const ExecutorOptions& options, const std::vector<Backend*>& backends)
     : options_(options) {
-  for (Backend* const backend : backends) lanes_.emplace_back().backend = backend;
+  for (Backend* const backend : backends) slots_.emplace_back().backend = backend;
 }
 
 Scheduler::~Scheduler() = default;
 
 void Scheduler::Open() {
-  for (Lanes& lanes : lanes_) {
-    lanes.trial_lane = lanes.backend->TrialLane();
-    for (Lane& lane : lanes.backend->NewLanes()) {
-      lanes.workers.emplace_back().lane = std::move(lane);
+  for (WorkerSlots& slots : slots_) {
+    slots.trial_slot = slots.backend->TrialSlot();
+    for (WorkerSlot& slot : slots.backend->NewWorkerSlots()) {
+      slots.workers.emplace_back().slot = std::move(slot);
     }
   }
-  for (Lanes& lanes : lanes_) {
-    for (Worker& worker : lanes.workers) {
-      worker.thread = std::thread([this, &lanes, &worker] {
-        lanes.backend->OnThread([&] {
-          RunLane(worker, lanes);
-          worker.lane.workspace = Buffer();
+  for (WorkerSlots& slots : slots_) {
+    for (Worker& worker : slots.workers) {
+      worker.thread = std::thread([this, &slots, &worker] {
+        slots.backend->OnThread([&] {
+          RunSlot(worker, slots);
+          worker.slot.workspace = Buffer();
         });
       });
     }
@@ -78,14 +78,14 @@ void Scheduler::Close() {
   for (const auto& job : jobs) {
     job->token_->Stop(absl::UnavailableError("the server is shutting down"));
   }
-  for (Lanes& lanes : lanes_) {
-    for (Worker& worker : lanes.workers) worker.work.NotifyAll();
-    lanes.gathered.NotifyAll();
+  for (WorkerSlots& slots : slots_) {
+    for (Worker& worker : slots.workers) worker.work.NotifyAll();
+    slots.gathered.NotifyAll();
   }
   blocking_work_.NotifyAll();
-  for (Lanes& lanes : lanes_) {
-    for (Worker& worker : lanes.workers) worker.thread.join();
-    lanes.trial_lane.reset();
+  for (WorkerSlots& slots : slots_) {
+    for (Worker& worker : slots.workers) worker.thread.join();
+    slots.trial_slot.reset();
   }
   blocking_thread_.join();
   {
@@ -105,23 +105,23 @@ int64_t Scheduler::in_flight() const {
 
 int Scheduler::running(DeviceId device) const {
   const MutexLock lock(mutex_);
-  return lanes_of(device).running;
+  return slots_of(device).running;
 }
 
 int64_t Scheduler::queue_depth(DeviceId device) const {
   const MutexLock lock(mutex_);
-  return lanes_of(device).queued;
+  return slots_of(device).queued;
 }
 
 bool Scheduler::Register(const std::shared_ptr<Job>& job) {
   const MutexLock lock(mutex_);
   if (closing_) return false;
   jobs_.emplace(job.get(), job);
-  Lanes& lanes = lanes_of(job->begun_on_);
-  ++lanes.begun;
+  WorkerSlots& slots = slots_of(job->begun_on_);
+  ++slots.begun;
   if (!job->joint_.key.empty()) {
     job->coming_ = true;
-    ++lanes.coming[job->joint_.key];
+    ++slots.coming[job->joint_.key];
   }
   return true;
 }
@@ -129,72 +129,72 @@ bool Scheduler::Register(const std::shared_ptr<Job>& job) {
 void Scheduler::Unregister(Job* job) {
   const MutexLock lock(mutex_);
   ComesNoMoreLocked(*job);
-  if (jobs_.erase(job) > 0) --lanes_of(job->begun_on_).begun;
+  if (jobs_.erase(job) > 0) --slots_of(job->begun_on_).begun;
 }
 
 void Scheduler::ComesNoMoreLocked(Job& job) {
   if (!std::exchange(job.coming_, false)) return;
-  Lanes& lanes = lanes_of(job.begun_on_);
-  const auto coming = lanes.coming.find(job.joint_.key);
-  if (--coming->second == 0) lanes.coming.erase(coming);
-  if (!lanes.gathering.empty()) lanes.gathered.NotifyAll();
+  WorkerSlots& slots = slots_of(job.begun_on_);
+  const auto coming = slots.coming.find(job.joint_.key);
+  if (--coming->second == 0) slots.coming.erase(coming);
+  if (!slots.gathering.empty()) slots.gathered.NotifyAll();
 }
 
 absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline,
                               bool here) {
-  Lanes& lanes = lanes_of(job->device());
+  WorkerSlots& slots = slots_of(job->device());
   MutexLock lock(mutex_);
   ComesNoMoreLocked(*job);
-  if (lanes.queued >= options_.max_queued) {
+  if (slots.queued >= options_.max_queued) {
     return RetryLater(absl::ResourceExhaustedError("the queue is full; retry later"));
   }
   if (deadline.has_value()) {
-    if (absl::Status status = MayEndLocked(lanes, *job, *deadline); !status.ok()) return status;
+    if (absl::Status status = MayEndLocked(slots, *job, *deadline); !status.ok()) return status;
   }
   // What waits for others to join it waits elsewhere.
-  const bool next = lanes.queue.empty() && lanes.gathering.empty() && job->joint_.key.empty();
+  const bool next = slots.queue.empty() && slots.gathering.empty() && job->joint_.key.empty();
   if (!here || !next || job->is_long || !job->IsOneStep()) {
-    EnqueueLocked(lanes, std::move(job));
+    EnqueueLocked(slots, std::move(job));
     return absl::OkStatus();
   }
-  lanes.queue.Push(std::move(job));
-  Worker* const worker = FindIdleLocked(lanes);
+  slots.queue.Push(std::move(job));
+  Worker* const worker = FindIdleLocked(slots);
   Run run;
-  if (worker == nullptr || !BeginRunLocked(lanes, worker->lane, run)) {
-    CountLocked(lanes);
-    WakeLocked(lanes);
+  if (worker == nullptr || !BeginRunLocked(slots, worker->slot, run)) {
+    CountLocked(slots);
+    WakeLocked(slots);
     return absl::OkStatus();
   }
   worker->lent = true;
   lock.Unlock();
-  lanes.backend->OnThread([&] { RunBatch(lanes, worker->lane, run); });
+  slots.backend->OnThread([&] { RunBatch(slots, worker->slot, run); });
   lock.Lock();
   worker->lent = false;
-  EndRunLocked(lanes, run);
-  if (closing_) worker->work.NotifyAll();  // its thread waits for its lane
+  EndRunLocked(slots, run);
+  if (closing_) worker->work.NotifyAll();  // its thread waits for its worker slot
   return absl::OkStatus();
 }
 
-Scheduler::Worker* Scheduler::FindIdleLocked(Lanes& lanes) {
-  // On the CPU a lane's threads are those of the thread that it is.
-  if (closing_ || !lanes.is_gpu()) return nullptr;
-  for (Worker& worker : lanes.workers) {
+Scheduler::Worker* Scheduler::FindIdleLocked(WorkerSlots& slots) {
+  // On the CPU a worker slot's threads are those of the thread that it is.
+  if (closing_ || !slots.is_gpu()) return nullptr;
+  for (Worker& worker : slots.workers) {
     const bool idle = (worker.sleeps || worker.looks) && !worker.lent;
-    if (idle && MayRunLocked(lanes, worker.lane)) return &worker;
+    if (idle && MayRunLocked(slots, worker.slot)) return &worker;
   }
   return nullptr;
 }
 
-absl::Status Scheduler::MayEndLocked(const Lanes& lanes, const Job& job,
+absl::Status Scheduler::MayEndLocked(const WorkerSlots& slots, const Job& job,
                                      Turns::Time deadline) const {
   // On an idle device it harms nobody, and is measured.
-  if (lanes.queue.empty() && lanes.running == 0) return absl::OkStatus();
+  if (slots.queue.empty() && slots.running == 0) return absl::OkStatus();
   const double left =
       std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count();
-  // Long ones have all lanes but the express one.
-  const auto workers = static_cast<int>(std::ssize(lanes.workers));
+  // Long ones have all worker slots but the express one.
+  const auto workers = static_cast<int>(std::ssize(slots.workers));
   const double needs =
-      lanes.queue.SecondsUntilEnd(job, job.is_long && lanes.has_express() ? workers - 1 : workers);
+      slots.queue.SecondsUntilEnd(job, job.is_long && slots.has_express() ? workers - 1 : workers);
   if (kSurely * needs <= left) return absl::OkStatus();
   return absl::DeadlineExceededError(fmt::format(
       "it would end in {:.2g} s, {:.2g} s of them its own, and its deadline is in {:.2g} s; send "
@@ -203,32 +203,32 @@ absl::Status Scheduler::MayEndLocked(const Lanes& lanes, const Job& job,
 }
 
 void Scheduler::Enqueue(std::shared_ptr<Job> job) {
-  Lanes& lanes = lanes_of(job->device());
+  WorkerSlots& slots = slots_of(job->device());
   const MutexLock lock(mutex_);
-  EnqueueLocked(lanes, std::move(job));
+  EnqueueLocked(slots, std::move(job));
 }
 
-void Scheduler::EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) {
-  if (!lanes.gathering.empty()) {
-    lanes.gathered.NotifyAll();
+void Scheduler::EnqueueLocked(WorkerSlots& slots, std::shared_ptr<Job> job) {
+  if (!slots.gathering.empty()) {
+    slots.gathered.NotifyAll();
     const auto batch = std::ranges::find_if(
-        lanes.gathering, [&](const Batch* gathers) { return gathers->Takes(*job); });
-    if (batch != lanes.gathering.end()) {
+        slots.gathering, [&](const Batch* gathers) { return gathers->Takes(*job); });
+    if (batch != slots.gathering.end()) {
       (*batch)->Add(std::move(job));
       return;
     }
   }
-  lanes.queue.Push(std::move(job));
-  CountLocked(lanes);
-  WakeLocked(lanes);
+  slots.queue.Push(std::move(job));
+  CountLocked(slots);
+  WakeLocked(slots);
 }
 
-void Scheduler::WakeLocked(Lanes& lanes) {
-  for (Worker& worker : lanes.workers) {
+void Scheduler::WakeLocked(WorkerSlots& slots) {
+  for (Worker& worker : slots.workers) {
     if (worker.lent || (!worker.sleeps && !worker.looks)) continue;
-    const bool runs = MayIdleLocked(lanes, worker.lane) || MayRunLocked(lanes, worker.lane);
-    // The express lane looks now and then, while there is somebody whom it will take.
-    if (worker.sleeps && (runs || (worker.lane.express && lanes.short_queued > 0))) {
+    const bool runs = MayIdleLocked(slots, worker.slot) || MayRunLocked(slots, worker.slot);
+    // The express slot looks now and then, while there is somebody whom it will take.
+    if (worker.sleeps && (runs || (worker.slot.express && slots.short_queued > 0))) {
       worker.sleeps = false;
       worker.work.NotifyOne();
     }
@@ -236,24 +236,24 @@ void Scheduler::WakeLocked(Lanes& lanes) {
   }
 }
 
-bool Scheduler::MayRunLocked(Lanes& lanes, const Lane& lane) const {
-  if (lanes.queue.empty()) return false;
-  const bool stands_back = lanes.alone || lanes.idle_is_due();
-  if (!lanes.has_express()) return !stands_back;
-  const bool long_runs = lanes.long_runs();
-  // Beside a long one, short ones have the express lane.
-  if (!lane.express) return !stands_back && (!long_runs || lanes.queue.HasLong());
+bool Scheduler::MayRunLocked(WorkerSlots& slots, const WorkerSlot& slot) const {
+  if (slots.queue.empty()) return false;
+  const bool stands_back = slots.alone || slots.idle_is_due();
+  if (!slots.has_express()) return !stands_back;
+  const bool long_runs = slots.long_runs();
+  // Beside a long one, short ones have the express slot.
+  if (!slot.express) return !stands_back && (!long_runs || slots.queue.HasLong());
   // Short ones would stand back in vain from a trial that waits for the end of a long one.
-  if (lanes.idle_is_due() && !lanes.alone && !long_runs) return false;
-  if (lanes.alone && std::chrono::steady_clock::now() < lanes.alone_since + kAlone) return false;
-  return lanes.queue.NextShort(LongTurnsLocked(lanes), lanes.alone) != nullptr;
+  if (slots.idle_is_due() && !slots.alone && !long_runs) return false;
+  if (slots.alone && std::chrono::steady_clock::now() < slots.alone_since + kAlone) return false;
+  return slots.queue.NextShort(LongTurnsLocked(slots), slots.alone) != nullptr;
 }
 
-std::vector<const FairQueue::Turn*> Scheduler::LongTurnsLocked(Lanes& lanes) const {
+std::vector<const FairQueue::Turn*> Scheduler::LongTurnsLocked(WorkerSlots& slots) const {
   std::vector<const FairQueue::Turn*> turns;
-  for (LaneTurn* const turn : lanes.turns) {
+  for (SlotTurn* const turn : slots.turns) {
     if (!turn->is_long) continue;
-    CountTurnLocked(lanes, *turn);
+    CountTurnLocked(slots, *turn);
     turns.push_back(&turn->turn);
   }
   return turns;
@@ -267,19 +267,19 @@ void Scheduler::Reap(std::weak_ptr<Job> job) {
   reaper_work_.NotifyOne();
 }
 
-Scheduler::Batch Scheduler::PopLocked(Lanes& lanes, LaneTurn& turn, const Lane& lane) {
+Scheduler::Batch Scheduler::PopLocked(WorkerSlots& slots, SlotTurn& turn, const WorkerSlot& slot) {
   Batch batch;
   std::shared_ptr<FairEntry> first;
-  if (lane.express) {
-    first = lanes.queue.PopShort(turn.turn, LongTurnsLocked(lanes), lanes.alone);
+  if (slot.express) {
+    first = slots.queue.PopShort(turn.turn, LongTurnsLocked(slots), slots.alone);
     if (first == nullptr) return batch;
   } else {
-    const bool long_ones = lanes.has_express() && lanes.long_runs();
-    first = long_ones ? lanes.queue.PopLong(turn.turn) : lanes.queue.Pop(turn.turn);
+    const bool long_ones = slots.has_express() && slots.long_runs();
+    first = long_ones ? slots.queue.PopLong(turn.turn) : slots.queue.Pop(turn.turn);
   }
   turn.is_long = first->is_long;
-  turn.express = lane.express;
-  if (!turn.is_long && lanes.long_runs()) ++lanes.begun_beside;
+  turn.express = slot.express;
+  if (!turn.is_long && slots.long_runs()) ++slots.begun_beside;
   batch.Add(std::static_pointer_cast<Job>(std::move(first)));
   if (!batch.joint().key.empty()) {
     int64_t width = batch.width;
@@ -289,132 +289,132 @@ Scheduler::Batch Scheduler::PopLocked(Lanes& lanes, LaneTurn& turn, const Lane& 
       width += joint.width;
       return true;
     };
-    for (auto& entry : lanes.queue.PopWith(turn.turn, kMostLookedAt, joins)) {
+    for (auto& entry : slots.queue.PopWith(turn.turn, kMostLookedAt, joins)) {
       batch.Add(std::static_pointer_cast<Job>(std::move(entry)));
     }
   }
-  CountLocked(lanes);
+  CountLocked(slots);
   return batch;
 }
 
-void Scheduler::MoveClocksLocked(Lanes& lanes) const {
+void Scheduler::MoveClocksLocked(WorkerSlots& slots) const {
   const auto now = std::chrono::steady_clock::now();
   const double seconds =
-      std::chrono::duration<double>(now - std::exchange(lanes.clocks_at, now)).count();
-  if (lanes.turns.empty()) return;
-  if (!lanes.is_gpu()) {
-    lanes.clock += seconds;
+      std::chrono::duration<double>(now - std::exchange(slots.clocks_at, now)).count();
+  if (slots.turns.empty()) return;
+  if (!slots.is_gpu()) {
+    slots.clock += seconds;
     return;
   }
-  const double each = seconds / static_cast<double>(lanes.turns.size());
-  lanes.express_clock += each;
-  lanes.clock += each;
+  const double each = seconds / static_cast<double>(slots.turns.size());
+  slots.express_clock += each;
+  slots.clock += each;
 }
 
-void Scheduler::CountTurnLocked(Lanes& lanes, LaneTurn& turn) const {
-  MoveClocksLocked(lanes);
-  const double clock = turn.express ? lanes.express_clock : lanes.clock;
+void Scheduler::CountTurnLocked(WorkerSlots& slots, SlotTurn& turn) const {
+  MoveClocksLocked(slots);
+  const double clock = turn.express ? slots.express_clock : slots.clock;
   double seconds = clock - std::exchange(turn.counted, clock);
   const double more = std::exchange(turn.kernel_seconds, 0) - seconds;
-  if (more > 0 && lanes.turns.size() > 1) {
+  if (more > 0 && slots.turns.size() > 1) {
     seconds += more;
     // That they did not have: those beside it were counted when it was taken, and have had an even
     // part since. One that came since has had less, and one that ended keeps its part.
-    const double of_each = more / static_cast<double>(lanes.turns.size() - 1);
-    for (LaneTurn* const other : lanes.turns) {
-      if (other != &turn) other->counted += std::min(of_each, lanes.clock - other->counted);
+    const double of_each = more / static_cast<double>(slots.turns.size() - 1);
+    for (SlotTurn* const other : slots.turns) {
+      if (other != &turn) other->counted += std::min(of_each, slots.clock - other->counted);
     }
   }
-  lanes.queue.Ran(turn.turn, seconds);
-  lanes.seconds.Add(turn.tenant, seconds);
+  slots.queue.Ran(turn.turn, seconds);
+  slots.seconds.Add(turn.tenant, seconds);
 }
 
-void Scheduler::BeginTurnLocked(Lanes& lanes, LaneTurn& turn) {
-  MoveClocksLocked(lanes);
-  turn.counted = turn.express ? lanes.express_clock : lanes.clock;
-  lanes.turns.push_back(&turn);
+void Scheduler::BeginTurnLocked(WorkerSlots& slots, SlotTurn& turn) {
+  MoveClocksLocked(slots);
+  turn.counted = turn.express ? slots.express_clock : slots.clock;
+  slots.turns.push_back(&turn);
 }
 
-void Scheduler::EndTurnLocked(Lanes& lanes, LaneTurn& turn) {
-  CountTurnLocked(lanes, turn);
-  std::erase(lanes.turns, &turn);
-  lanes.queue.End(turn.turn);
+void Scheduler::EndTurnLocked(WorkerSlots& slots, SlotTurn& turn) {
+  CountTurnLocked(slots, turn);
+  std::erase(slots.turns, &turn);
+  slots.queue.End(turn.turn);
 }
 
-void Scheduler::AddBusy(DeviceId device, uint64_t nanoseconds, LaneTurn* turn) {
-  lanes_of(device).busy_ns += nanoseconds;
+void Scheduler::AddBusy(DeviceId device, uint64_t nanoseconds, SlotTurn* turn) {
+  slots_of(device).busy_ns += nanoseconds;
   if (turn != nullptr && turn->express) {
     turn->kernel_seconds += 1e-9 * static_cast<double>(nanoseconds);
   }
 }
 
-LaneWaits Scheduler::lane_waits(DeviceId device) const {
-  const Lanes& lanes = lanes_of(device);
-  LaneWaits waits;
+SlotWaits Scheduler::slot_waits(DeviceId device) const {
+  const WorkerSlots& slots = slots_of(device);
+  SlotWaits waits;
   for (size_t i = 0; i < waits.turns.size(); ++i) {
-    waits.turns[i] = lanes.turns_begun[i];
-    waits.seconds[i] = 1e-9 * static_cast<double>(lanes.waited_ns[i].load());
+    waits.turns[i] = slots.turns_begun[i];
+    waits.seconds[i] = 1e-9 * static_cast<double>(slots.waited_ns[i].load());
   }
-  waits.beside = lanes.begun_beside;
+  waits.beside = slots.begun_beside;
   return waits;
 }
 
 bool Scheduler::GivesWay(Job& job) {
-  Lanes& lanes = lanes_of(job.device());
+  WorkerSlots& slots = slots_of(job.device());
   const MutexLock lock(mutex_);
-  CountTurnLocked(lanes, *job.turn_);
-  return closing_ || lanes.idle_is_due() || lanes.queue.Passes(job.turn_->turn);
+  CountTurnLocked(slots, *job.turn_);
+  return closing_ || slots.idle_is_due() || slots.queue.Passes(job.turn_->turn);
 }
 
 void Scheduler::Charge(DeviceId device, std::string_view tenant, double seconds) {
-  Lanes& lanes = lanes_of(device);
+  WorkerSlots& slots = slots_of(device);
   const MutexLock lock(mutex_);
-  lanes.queue.Charge(tenant, seconds);
-  lanes.seconds.Add(tenant, seconds);
-  WakeLocked(lanes);
+  slots.queue.Charge(tenant, seconds);
+  slots.seconds.Add(tenant, seconds);
+  WakeLocked(slots);
 }
 
 void Scheduler::SetWeights(const TenantWeights& weights) {
   const MutexLock lock(mutex_);
-  for (Lanes& lanes : lanes_) {
-    lanes.queue.SetWeights(weights);
-    WakeLocked(lanes);
+  for (WorkerSlots& slots : slots_) {
+    slots.queue.SetWeights(weights);
+    WakeLocked(slots);
   }
 }
 
 TenantSeconds Scheduler::tenant_seconds(DeviceId device) const {
   const MutexLock lock(mutex_);
-  return lanes_of(device).seconds;
+  return slots_of(device).seconds;
 }
 
-void Scheduler::GatherLocked(Lanes& lanes, const Lane& lane, Batch& batch) {
+void Scheduler::GatherLocked(WorkerSlots& slots, const WorkerSlot& slot, Batch& batch) {
   const std::string& key = batch.joint().key;
   if (key.empty()) return;
   const auto until = std::chrono::steady_clock::now() + options_.batch_wait;
-  const std::atomic<int64_t>& waiting = lane.express ? lanes.short_queued : lanes.queued;
-  lanes.gathering.push_back(&batch);
+  const std::atomic<int64_t>& waiting = slot.express ? slots.short_queued : slots.queued;
+  slots.gathering.push_back(&batch);
   const auto helps = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !closing_ && batch.width < batch.joint().most && lanes.coming.contains(key) &&
+    return !closing_ && batch.width < batch.joint().most && slots.coming.contains(key) &&
            waiting == 0;
   };
-  while (helps() && lanes.gathered.WaitUntil(mutex_, until)) {
+  while (helps() && slots.gathered.WaitUntil(mutex_, until)) {
   }
-  std::erase(lanes.gathering, &batch);
+  std::erase(slots.gathering, &batch);
 }
 
-Scheduler::IdleWork& Scheduler::BeginIdleLocked(Lanes& lanes) {
-  IdleWork& idle = *lanes.idle.front();
-  lanes.idle.pop_front();
+Scheduler::IdleWork& Scheduler::BeginIdleLocked(WorkerSlots& slots) {
+  IdleWork& idle = *slots.idle.front();
+  slots.idle.pop_front();
   idle.started = true;
-  CountLocked(lanes);
-  lanes.alone = idle.due && lanes.is_gpu();
-  lanes.alone_since = std::chrono::steady_clock::now();
+  CountLocked(slots);
+  slots.alone = idle.due && slots.is_gpu();
+  slots.alone_since = std::chrono::steady_clock::now();
   return idle;
 }
 
-void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, bool done, Turns::Time end) {
-  lanes.alone = false;
-  if (idle.due) lanes.idle_turns.Took(idle.due_since, end);
+void Scheduler::EndIdleLocked(WorkerSlots& slots, IdleWork& idle, bool done, Turns::Time end) {
+  slots.alone = false;
+  if (idle.due) slots.idle_turns.Took(idle.due_since, end);
   idle.done = done;
   if (!done) {
     // Who came meanwhile goes first, with as much patience as at the beginning; between turns that
@@ -422,16 +422,16 @@ void Scheduler::EndIdleLocked(Lanes& lanes, IdleWork& idle, bool done, Turns::Ti
     if (!idle.due) idle.asked = end;
     idle.due = idle.started = false;
     // Not before one whose turn has come meanwhile: only the first is looked at.
-    const bool other_is_due = !lanes.idle.empty() && lanes.idle.front()->due;
-    lanes.idle.insert(lanes.idle.begin() + (other_is_due ? 1 : 0), &idle);
-    CountLocked(lanes);
+    const bool other_is_due = !slots.idle.empty() && slots.idle.front()->due;
+    slots.idle.insert(slots.idle.begin() + (other_is_due ? 1 : 0), &idle);
+    CountLocked(slots);
   }
   idle_done_.NotifyAll();
 }
 
-void Scheduler::SleepLocked(Worker& worker, Lanes& lanes) {
+void Scheduler::SleepLocked(Worker& worker, WorkerSlots& slots) {
   worker.sleeps = true;
-  if (worker.lane.express && lanes.short_queued > 0) {
+  if (worker.slot.express && slots.short_queued > 0) {
     worker.work.WaitUntil(mutex_, std::chrono::steady_clock::now() + kLookAgain);
   } else {
     worker.work.Wait(mutex_);
@@ -439,51 +439,51 @@ void Scheduler::SleepLocked(Worker& worker, Lanes& lanes) {
   worker.sleeps = false;
 }
 
-bool Scheduler::LooksLocked(const Worker& worker, const Lanes& lanes) const {
-  if (!lanes.is_gpu()) return false;
-  if (worker.lane.express) return true;
-  // Trials are taken first, but not by the express lane.
-  return lanes.idle.empty() && std::ranges::none_of(lanes.workers, [](const Worker& other) {
-           return other.looks && !other.lane.express;
+bool Scheduler::LooksLocked(const Worker& worker, const WorkerSlots& slots) const {
+  if (!slots.is_gpu()) return false;
+  if (worker.slot.express) return true;
+  // Trials are taken first, but not by the express slot.
+  return slots.idle.empty() && std::ranges::none_of(slots.workers, [](const Worker& other) {
+           return other.looks && !other.slot.express;
          });
 }
 
-void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
+void Scheduler::RunSlot(Worker& worker, WorkerSlots& slots) {
   using Clock = std::chrono::steady_clock;
-  Lane& lane = worker.lane;
+  WorkerSlot& slot = worker.slot;
   MutexLock lock(mutex_);
   while (true) {
     bool has_job = false;
     while (worker.lent ||
-           (!closing_ && !(has_job = MayRunLocked(lanes, lane)) && !MayIdleLocked(lanes, lane))) {
-      SleepLocked(worker, lanes);
+           (!closing_ && !(has_job = MayRunLocked(slots, slot)) && !MayIdleLocked(slots, slot))) {
+      SleepLocked(worker, slots);
     }
     if (closing_) return;
     if (has_job) {
       Run run;
-      if (!BeginRunLocked(lanes, lane, run)) continue;
+      if (!BeginRunLocked(slots, slot, run)) continue;
       lock.Unlock();
-      RunBatch(lanes, lane, run);
+      RunBatch(slots, slot, run);
       lock.Lock();
-      EndRunLocked(lanes, run);
+      EndRunLocked(slots, run);
     } else {
-      lanes.used = true;
-      ++lanes.running;
-      IdleWork& idle = BeginIdleLocked(lanes);
+      slots.used = true;
+      ++slots.running;
+      IdleWork& idle = BeginIdleLocked(slots);
       lock.Unlock();
       const Turns::Time begin = Clock::now();
-      const bool done = (*idle.piece)(lanes.trial_lane ? *lanes.trial_lane : lane);
+      const bool done = (*idle.piece)(slots.trial_slot ? *slots.trial_slot : slot);
       const Turns::Time end = Clock::now();
-      lanes.busy_ns += (end - begin).count();
+      slots.busy_ns += (end - begin).count();
       lock.Lock();
-      EndIdleLocked(lanes, idle, done, end);
-      --lanes.running;
-      WakeLocked(lanes);
+      EndIdleLocked(slots, idle, done, end);
+      --slots.running;
+      WakeLocked(slots);
     }
-    worker.looks = has_job && LooksLocked(worker, lanes);
+    worker.looks = has_job && LooksLocked(worker, slots);
     if (!worker.looks) continue;
     lock.Unlock();
-    const std::atomic<int64_t>& waiting = lane.express ? lanes.short_queued : lanes.queued;
+    const std::atomic<int64_t>& waiting = slot.express ? slots.short_queued : slots.queued;
     const Clock::time_point end = Clock::now() + kLook;
     while (waiting == 0 && Clock::now() < end) std::this_thread::yield();
     // What is seen was brought under the lock.
@@ -492,42 +492,42 @@ void Scheduler::RunLane(Worker& worker, Lanes& lanes) {
   }
 }
 
-bool Scheduler::BeginRunLocked(Lanes& lanes, const Lane& lane, Run& run) {
-  run.batch = PopLocked(lanes, run.turn, lane);
+bool Scheduler::BeginRunLocked(WorkerSlots& slots, const WorkerSlot& slot, Run& run) {
+  run.batch = PopLocked(slots, run.turn, slot);
   if (run.batch.jobs.empty()) return false;
-  lanes.used = true;
-  ++lanes.running;
-  GatherLocked(lanes, lane, run.batch);
+  slots.used = true;
+  ++slots.running;
+  GatherLocked(slots, slot, run.batch);
   run.tenant = run.batch.jobs.front()->tenant();
   run.turn.tenant = run.tenant;
-  BeginTurnLocked(lanes, run.turn);
-  WakeLocked(lanes);  // who may go now that others do not any more
+  BeginTurnLocked(slots, run.turn);
+  WakeLocked(slots);  // who may go now that others do not any more
   return true;
 }
 
-void Scheduler::EndRunLocked(Lanes& lanes, Run& run) {
-  EndTurnLocked(lanes, run.turn);
-  --lanes.running;
-  WakeLocked(lanes);
+void Scheduler::EndRunLocked(WorkerSlots& slots, Run& run) {
+  EndTurnLocked(slots, run.turn);
+  --slots.running;
+  WakeLocked(slots);
 }
 
-void Scheduler::RunBatch(Lanes& lanes, Lane& lane, Run& run) {
+void Scheduler::RunBatch(WorkerSlots& slots, WorkerSlot& slot, Run& run) {
   std::vector<std::shared_ptr<Job>> jobs = std::move(run.batch.jobs);
-  LaneTurn& turn = run.turn;
+  SlotTurn& turn = run.turn;
   std::erase_if(jobs, [this](const std::shared_ptr<Job>& job) { return !BeginRun(job); });
   for (const std::shared_ptr<Job>& job : jobs) job->turn_ = &turn;
   if (jobs.size() > 1) {
-    RunTogether(jobs, lane);
+    RunTogether(jobs, slot);
     for (const std::shared_ptr<Job>& job : jobs) {
       job->joint_.key.clear();
       // Each in a turn of its own.
       if (job != jobs.front()) EndStep(job, Job::Next::kAgain, absl::OkStatus());
     }
   }
-  if (!jobs.empty()) RunJob(jobs.front(), lane, turn);
+  if (!jobs.empty()) RunJob(jobs.front(), slot, turn);
   jobs.clear();
   // Large ones are given to whoever needs memory next; taking one again is cheap.
-  if (lane.workspace.size() > lanes.backend->kept_workspace()) lane.workspace = Buffer();
+  if (slot.workspace.size() > slots.backend->kept_workspace()) slot.workspace = Buffer();
 }
 
 bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {
@@ -540,9 +540,9 @@ bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {
     waited = NanosecondsSince(job->queued_);
     job->end_.timings.queue_ns += waited;
   }
-  Lanes& lanes = lanes_of(job->device());
-  ++lanes.turns_begun[job->is_long ? 1 : 0];
-  lanes.waited_ns[job->is_long ? 1 : 0] += static_cast<int64_t>(waited);
+  WorkerSlots& slots = slots_of(job->device());
+  ++slots.turns_begun[job->is_long ? 1 : 0];
+  slots.waited_ns[job->is_long ? 1 : 0] += static_cast<int64_t>(waited);
   if (!job->loaded_ && !job->token_->stopped()) {
     job->loaded_ = true;
     if (Job::Loader load = job->ToLoad()) {
@@ -566,7 +566,7 @@ bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {
   return true;
 }
 
-void Scheduler::RunTogether(std::vector<std::shared_ptr<Job>>& jobs, Lane& lane) {
+void Scheduler::RunTogether(std::vector<std::shared_ptr<Job>>& jobs, WorkerSlot& slot) {
   const auto together = std::make_shared<Job::Together>();
   std::vector<Job*> batch;
   for (const std::shared_ptr<Job>& job : jobs) {
@@ -582,7 +582,7 @@ void Scheduler::RunTogether(std::vector<std::shared_ptr<Job>>& jobs, Lane& lane)
   set(together);
   together->Look();  // for those that were stopped before
   std::vector<bool> ended(jobs.size());
-  batch.front()->RunTogether(lane, batch, &together->stop, [&](size_t job, absl::Status end) {
+  batch.front()->RunTogether(slot, batch, &together->stop, [&](size_t job, absl::Status end) {
     ended[job] = true;
     EndJob(*batch[job], std::move(end));
   });
@@ -591,17 +591,17 @@ void Scheduler::RunTogether(std::vector<std::shared_ptr<Job>>& jobs, Lane& lane)
   std::erase_if(jobs, [&](const std::shared_ptr<Job>&) { return ended[at++]; });
 }
 
-void Scheduler::RunJob(const std::shared_ptr<Job>& job, Lane& lane, LaneTurn& turn) {
+void Scheduler::RunJob(const std::shared_ptr<Job>& job, WorkerSlot& slot, SlotTurn& turn) {
   absl::Status end;
   Job::Next next = Job::Next::kEnded;
   if (job->token_->stopped()) {
     end = job->token_->status();
   } else {
-    next = job->Run(lane, &end);
+    next = job->Run(slot, &end);
     {
       // Before anybody hears of the end.
       const MutexLock lock(mutex_);
-      CountTurnLocked(lanes_of(lane.backend->id()), turn);
+      CountTurnLocked(slots_of(slot.backend->id()), turn);
     }
     // One that left has perhaps ended elsewhere.
     if (next == Job::Next::kAgain || next == Job::Next::kPaused) job->TakePrediction();
@@ -614,8 +614,8 @@ void Scheduler::EndStep(const std::shared_ptr<Job>& job, Job::Next next, absl::S
   if (next == Job::Next::kLeft) return;
   if (next != Job::Next::kEnded) {
     MutexLock lock(job->mutex_);
-    // A stop while the lane had it, and a release while it was about to pause, are seen here: both
-    // look at state_ under the lock.
+    // A stop while the worker slot had it, and a release while it was about to pause, are seen
+    // here: both look at state_ under the lock.
     const bool paused =
         next == Job::Next::kPaused && job->unreleased_.load() > options_.block_credit_bytes / 2;
     if (!job->token_->stopped()) {
@@ -654,13 +654,13 @@ void Scheduler::RunReaper() {
             job->state_ == Job::State::kLoading || job->state_ == Job::State::kPaused;
       if (end && job->state_ == Job::State::kQueued) {
         const MutexLock queue_lock(mutex_);
-        Lanes& lanes = lanes_of(job->device());
-        if (lanes.queue.Remove(*job)) {
-          CountLocked(lanes);
-          WakeLocked(lanes);  // who had to wait for it
+        WorkerSlots& slots = slots_of(job->device());
+        if (slots.queue.Remove(*job)) {
+          CountLocked(slots);
+          WakeLocked(slots);  // who had to wait for it
         }
       }
-      if (end) job->state_ = Job::State::kLeft;  // no lane takes it any more
+      if (end) job->state_ = Job::State::kLeft;  // no worker slot takes it any more
     }
     if (together != nullptr) together->Look();
     if (end) job->Finish(job->token_->status());
@@ -669,45 +669,45 @@ void Scheduler::RunReaper() {
   }
 }
 
-absl::Status Scheduler::RunIdle(DeviceId device, const std::function<bool(Lane&)>& piece,
+absl::Status Scheduler::RunIdle(DeviceId device, const std::function<bool(WorkerSlot&)>& piece,
                                 const std::atomic<bool>* stop, Turns::Time until) {
   using Clock = std::chrono::steady_clock;
-  Lanes& lanes = lanes_of(device);
+  WorkerSlots& slots = slots_of(device);
   IdleWork idle{&piece, Clock::now()};
   std::chrono::nanoseconds stand_back = Turns::kStandBack;
   MutexLock lock(mutex_);
   if (closing_) return absl::CancelledError("the server is shutting down");
-  if (lanes.workers.empty()) return absl::UnavailableError("the device has no worker slots");
-  lanes.idle.push_back(&idle);
-  WakeLocked(lanes);
+  if (slots.workers.empty()) return absl::UnavailableError("the device has no worker slots");
+  slots.idle.push_back(&idle);
+  WakeLocked(slots);
   while (!idle.done) {
     Clock::time_point now = Clock::now();
     const Clock::time_point next =
-        idle.due ? idle.due_since + stand_back : lanes.idle_turns.DueAt(idle.asked);
+        idle.due ? idle.due_since + stand_back : slots.idle_turns.DueAt(idle.asked);
     const Clock::time_point look = now + kBetweenLooks;
     idle_done_.WaitUntil(mutex_, next > now ? std::min(look, next) : look);
     if (idle.started) continue;
     now = Clock::now();
     const bool stopped = closing_ || (stop != nullptr && stop->load());
     if (stopped || now >= until) {
-      std::erase(lanes.idle, &idle);
-      CountLocked(lanes);
-      WakeLocked(lanes);  // calls that stood back
+      std::erase(slots.idle, &idle);
+      CountLocked(slots);
+      WakeLocked(slots);  // calls that stood back
       return stopped ? absl::CancelledError("stopped before a worker slot was idle")
                      : absl::DeadlineExceededError("no worker slot had time for a trial");
     }
-    if (!idle.due && lanes.idle.front() == &idle && now >= lanes.idle_turns.DueAt(idle.asked)) {
+    if (!idle.due && slots.idle.front() == &idle && now >= slots.idle_turns.DueAt(idle.asked)) {
       idle.due = true;
       idle.due_since = now;
-      CountLocked(lanes);
-      WakeLocked(lanes);
+      CountLocked(slots);
+      WakeLocked(slots);
     } else if (idle.due && now >= idle.due_since + stand_back) {
-      // A long call holds a lane: the others are not to wait for its end.
+      // A long call holds a worker slot: the others are not to wait for its end.
       idle.due = false;
-      CountLocked(lanes);
-      lanes.idle_turns.Took(idle.due_since, now);
+      CountLocked(slots);
+      slots.idle_turns.Took(idle.due_since, now);
       stand_back *= 2;
-      WakeLocked(lanes);
+      WakeLocked(slots);
     }
   }
   return absl::OkStatus();
@@ -721,10 +721,10 @@ void Scheduler::RunBlocking(std::function<void()> work) {
   blocking_work_.NotifyOne();
 }
 
-bool Scheduler::BeginRestLocked(Lanes& lanes) {
-  const bool used = std::exchange(lanes.used, false);
-  const bool rests = !used && !lanes.rested && lanes.running == 0;
-  lanes.rested = !used && (lanes.rested || rests);
+bool Scheduler::BeginRestLocked(WorkerSlots& slots) {
+  const bool used = std::exchange(slots.used, false);
+  const bool rests = !used && !slots.rested && slots.running == 0;
+  slots.rested = !used && (slots.rested || rests);
   return rests;
 }
 
@@ -735,11 +735,11 @@ void Scheduler::RunBlockingThread() {
     while (!closing_ && blocking_.empty() && blocking_work_.WaitUntil(mutex_, rest)) {
     }
     if (!closing_ && blocking_.empty()) {
-      for (Lanes& lanes : lanes_) {
-        const bool rests = BeginRestLocked(lanes);
+      for (WorkerSlots& slots : slots_) {
+        const bool rests = BeginRestLocked(slots);
         lock.Unlock();
         // What requests that ended early had sent; an error is the next request's to tell.
-        lanes.backend->Tidy(rests);
+        slots.backend->Tidy(rests);
         lock.Lock();
       }
       continue;

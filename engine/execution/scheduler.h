@@ -1,4 +1,4 @@
-// Lanes and their queue: which job runs where and when. Knows nothing of matrices.
+// Worker slots and their queue: which job runs where and when. Knows nothing of matrices.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@
 
 namespace sparsed::engine {
 
-/// What a lane is doing for a tenant, and until when that was counted.
-struct LaneTurn {
+/// What a worker slot is doing for a tenant, and until when that was counted.
+struct SlotTurn {
   FairQueue::Turn turn;
   std::string_view tenant;
   bool is_long = false;
@@ -42,7 +42,7 @@ struct LaneTurn {
 /// Thread-safe. Tenants have equal device seconds, or as their weights say; see FairQueue.
 class Scheduler : public std::enable_shared_from_this<Scheduler> {
  public:
-  /// The lanes of all these, which outlive the scheduler.
+  /// The worker slots of all these, which outlive the scheduler.
   Scheduler(const ExecutorOptions& options, const std::vector<Backend*>& backends);
   ~Scheduler();
   void Open();
@@ -50,46 +50,47 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   void Close();
 
   /// As Executor::RunIdlePieces.
-  absl::Status RunIdle(DeviceId device, const std::function<bool(Lane&)>& piece,
+  absl::Status RunIdle(DeviceId device, const std::function<bool(WorkerSlot&)>& piece,
                        const std::atomic<bool>* stop,
                        std::chrono::steady_clock::time_point until = kNever);
   /// Runs `work` on the thread for what blocks on the disk.
   void RunBlocking(std::function<void()> work);
-  /// Kernels ran for so long; `turn`: whose, if that is a lane's.
-  void AddBusy(DeviceId device, uint64_t nanoseconds, LaneTurn* turn = nullptr);
-  /// Time of the device that no lane had a part in.
+  /// Kernels ran for so long; `turn`: whose, if that is a worker slot's.
+  void AddBusy(DeviceId device, uint64_t nanoseconds, SlotTurn* turn = nullptr);
+  /// Time of the device that no worker slot had a part in.
   void Charge(DeviceId device, std::string_view tenant, double seconds);
   /// Tenants' parts of every device, from now on.
   void SetWeights(const TenantWeights& weights);
-  const std::atomic<bool>* wanted(DeviceId device) const { return &lanes_of(device).wanted; }
-  Costs& costs(DeviceId device) { return lanes_of(device).costs; }
+  const std::atomic<bool>* wanted(DeviceId device) const { return &slots_of(device).wanted; }
+  Costs& costs(DeviceId device) { return slots_of(device).costs; }
 
   size_t deadlines() const { return timer_.watched(); }
   const ExecutorOptions& options() const { return options_; }
   int64_t in_flight() const;
   /// Begun to run on that device, and not ended.
-  int64_t in_flight(DeviceId device) const { return lanes_of(device).begun; }
-  /// Jobs and idle work that lanes of that device run just now.
+  int64_t in_flight(DeviceId device) const { return slots_of(device).begun; }
+  /// Jobs and idle work that worker slots of that device run just now.
   int running(DeviceId device) const;
   int64_t queue_depth(DeviceId device) const;
-  /// What tenants had of that device, by lanes' time.
+  /// What tenants had of that device, by worker slots' time.
   TenantSeconds tenant_seconds(DeviceId device) const;
   double busy_seconds(DeviceId device) const {
-    return static_cast<double>(lanes_of(device).busy_ns.load()) * 1e-9;
+    return static_cast<double>(slots_of(device).busy_ns.load()) * 1e-9;
   }
-  LaneWaits lane_waits(DeviceId device) const;
+  SlotWaits slot_waits(DeviceId device) const;
 
  private:
   friend class Job;
   struct IdleWork {
-    const std::function<bool(Lane&)>* piece;  ///< true: that was the last
-    Turns::Time asked;  ///< for it, or for what is left once others wanted the lane
+    const std::function<bool(WorkerSlot&)>* piece;  ///< true: that was the last
+    Turns::Time asked;  ///< for it, or for what is left once others wanted the worker slot
     Turns::Time due_since = {};
-    bool due = false;      ///< it goes before calls: no lane takes one as long as it is the first
+    /// It goes before calls: no worker slot takes one as long as it is the first.
+    bool due = false;
     bool started = false;  ///< a piece of it
     bool done = false;
   };
-  /// Jobs that a lane runs as one; where nothing can join the first of them, that alone.
+  /// Jobs that a worker slot runs as one; where nothing can join the first of them, that alone.
   struct Batch {
     std::vector<std::shared_ptr<Job>> jobs;
     int64_t width = 0;
@@ -105,69 +106,71 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
              job.priority == jobs.front()->priority && width + job.joint_.width <= joint().most;
     }
   };
-  /// Of one lane's thread, guarded by mutex_.
+  /// Of one worker slot's thread, guarded by mutex_.
   struct Worker {
-    Lane lane;  ///< its thread's own
+    WorkerSlot slot;  ///< its thread's own
     CondVar work;
     bool sleeps = false;
     bool looks = false;  ///< for the next job, without sleeping
-    bool lent = false;   ///< its lane, to a thread that runs its own job
+    bool lent = false;   ///< its worker slot, to a thread that runs its own job
     std::thread thread = {};
   };
-  /// The lanes of one device and what waits for them: guarded by mutex_, but for the backend, the
-  /// threads and what is atomic.
+  /// The worker slots of one device and what waits for them: guarded by mutex_, but for the
+  /// backend, the threads and what is atomic.
   ///
-  /// Of several lanes of a GPU the first is for short jobs alone: its kernels go before those of
-  /// the others, and long ones never have all lanes. While a long one runs, the other lanes take no
-  /// short ones, which would wait for its kernel there.
-  struct Lanes {
+  /// Of several worker slots of a GPU the first is for short jobs alone: its kernels go before
+  /// those of the others, and long ones never have all worker slots. While a long one runs, the
+  /// other slots take no short ones, which would wait for its kernel there.
+  struct WorkerSlots {
     Backend* backend = nullptr;
     FairQueue queue;
     std::atomic<int64_t> queued = 0, short_queued = 0;  ///< its size, and short ones of that
-    /// Somebody waits for a lane: who runs long is to ask whether to give way.
+    /// Somebody waits for a worker slot: who runs long is to ask whether to give way.
     std::atomic<bool> wanted = false;
     TenantSeconds seconds;
     Costs costs;                     ///< has a lock of its own
     std::atomic<int64_t> begun = 0;  ///< jobs that began with this device and have not ended
     int running = 0;                 ///< jobs and idle work
-    std::vector<LaneTurn*> turns;    ///< of jobs that run
+    std::vector<SlotTurn*> turns;    ///< of jobs that run
     bool used = false;               ///< since Rest looked last
     bool rested = true;              ///< since it was used last
     std::deque<IdleWork*> idle;
     /// Jobs that began with this device and are not submitted yet, by the key of what they may
     /// join.
     std::map<std::string, int64_t> coming;
-    std::vector<Batch*> gathering;  ///< whose lanes wait for more of them
+    std::vector<Batch*> gathering;  ///< whose worker slots wait for more of them
     CondVar gathered;               ///< there is less to wait for
     Turns idle_turns;               ///< of idle work
     bool alone = false;             ///< such a turn is under way that has the device to itself
     Turns::Time alone_since;
-    std::optional<Lane> trial_lane;  ///< of idle work; none: the thread's
+    std::optional<WorkerSlot> trial_slot;  ///< of idle work; none: the thread's
     std::atomic<uint64_t> busy_ns{0};
     std::deque<Worker> workers;  ///< an express one first
-    /// As LaneWaits.
+    /// As SlotWaits.
     std::array<std::atomic<int64_t>, 2> turns_begun{}, waited_ns{};
     std::atomic<int64_t> begun_beside = 0;
 
-    // Seconds of the device that each turn has had since the start. Lanes of the CPU have threads
-    // of their own: each has all of the time. A GPU's share it evenly, but that kernels of the
-    // express lane have the GPU for as long as they run, at the cost of those that ran beside them.
+    // Seconds of the device that each turn has had since the start. Worker slots of the CPU have
+    // threads of their own: each has all of the time. A GPU's share it evenly, but that kernels of
+    // the express slot have the GPU for as long as they run, at the cost of those that ran beside
+    // them.
     std::chrono::steady_clock::time_point clocks_at;
     double express_clock = 0, clock = 0;
 
     bool is_gpu() const { return backend->id().kind == DeviceKind::kCuda; }
-    bool has_express() const { return !workers.empty() && workers.front().lane.express; }
+    bool has_express() const { return !workers.empty() && workers.front().slot.express; }
     bool long_runs() const {
-      return std::ranges::any_of(turns, [](const LaneTurn* turn) { return turn->is_long; });
+      return std::ranges::any_of(turns, [](const SlotTurn* turn) { return turn->is_long; });
     }
     bool idle_is_due() const { return !idle.empty() && idle.front()->due; }
   };
-  /// Of a device that there are lanes of.
-  Lanes& lanes_of(DeviceId device) {
-    return *std::ranges::find(lanes_, device, [](const Lanes& of) { return of.backend->id(); });
+  /// Of a device that there are worker slots of.
+  WorkerSlots& slots_of(DeviceId device) {
+    return *std::ranges::find(slots_, device,
+                              [](const WorkerSlots& of) { return of.backend->id(); });
   }
-  const Lanes& lanes_of(DeviceId device) const {
-    return const_cast<Scheduler*>(this)->lanes_of(device);
+  const WorkerSlots& slots_of(DeviceId device) const {
+    return const_cast<Scheduler*>(this)->slots_of(device);
   }
 
   bool Register(const std::shared_ptr<Job>& job);  ///< false: closing
@@ -177,83 +180,87 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   absl::Status Admit(std::shared_ptr<Job> job, std::optional<Turns::Time> deadline, bool here);
   /// One that was admitted comes back.
   void Enqueue(std::shared_ptr<Job> job);
-  void EnqueueLocked(Lanes& lanes, std::shared_ptr<Job> job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Wakes a lane that sleeps and has something to do, if none that is awake will do it.
-  void WakeLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status MayEndLocked(const Lanes& lanes, const Job& job, Turns::Time deadline) const
+  void EnqueueLocked(WorkerSlots& slots, std::shared_ptr<Job> job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Wakes a worker slot that sleeps and has something to do, if none that is awake will do it.
+  void WakeLocked(WorkerSlots& slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MayEndLocked(const WorkerSlots& slots, const Job& job, Turns::Time deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What waits has changed.
-  void CountLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    lanes.queued = lanes.queue.size();
-    lanes.short_queued = lanes.queue.short_ones();
-    lanes.wanted = !lanes.queue.empty() || lanes.idle_is_due();
+  void CountLocked(WorkerSlots& slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    slots.queued = slots.queue.size();
+    slots.short_queued = slots.queue.short_ones();
+    slots.wanted = !slots.queue.empty() || slots.idle_is_due();
   }
   /// Moves the clocks on to now.
-  void MoveClocksLocked(Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginTurnLocked(Lanes& lanes, LaneTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndTurnLocked(Lanes& lanes, LaneTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// The lane's time until now is the tenant's.
-  void CountTurnLocked(Lanes& lanes, LaneTurn& turn) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MoveClocksLocked(WorkerSlots& slots) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginTurnLocked(WorkerSlots& slots, SlotTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndTurnLocked(WorkerSlots& slots, SlotTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The worker slot's time until now is the tenant's.
+  void CountTurnLocked(WorkerSlots& slots, SlotTurn& turn) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool GivesWay(Job& job);
-  /// Called when a token stopped: ends the job if no lane has it.
+  /// Called when a token stopped: ends the job if no worker slot has it.
   void Reap(std::weak_ptr<Job> job);
   /// The next job, and those of its tenant's that wait and can join it. None: there was one that
-  /// the express lane might take, and time has changed that.
-  Batch PopLocked(Lanes& lanes, LaneTurn& turn, const Lane& lane)
+  /// the express slot might take, and time has changed that.
+  Batch PopLocked(WorkerSlots& slots, SlotTurn& turn, const WorkerSlot& slot)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Waits for jobs that can join, up to options().batch_wait, while one is coming, there is room
-  /// for it, and nothing else waits for a lane.
-  void GatherLocked(Lanes& lanes, const Lane& lane, Batch& batch)
+  /// for it, and nothing else waits for a worker slot.
+  void GatherLocked(WorkerSlots& slots, const WorkerSlot& slot, Batch& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// It is submitted, or never will be.
   void ComesNoMoreLocked(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// There is a job that this lane may take now.
-  bool MayRunLocked(Lanes& lanes, const Lane& lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// The turns of long ones that run, with what they have had until now.
-  std::vector<const FairQueue::Turn*> LongTurnsLocked(Lanes& lanes) const
+  /// There is a job that this worker slot may take now.
+  bool MayRunLocked(WorkerSlots& slots, const WorkerSlot& slot) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Trials on the GPU run alone: what else runs there would be in their times. Of several lanes
-  /// the express one stays free.
-  bool MayIdleLocked(const Lanes& lanes, const Lane& lane) const
+  /// The turns of long ones that run, with what they have had until now.
+  std::vector<const FairQueue::Turn*> LongTurnsLocked(WorkerSlots& slots) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Trials on the GPU run alone: what else runs there would be in their times. Of several worker
+  /// slots the express one stays free.
+  bool MayIdleLocked(const WorkerSlots& slots, const WorkerSlot& slot) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !lanes.idle.empty() && !lane.express && (!lanes.is_gpu() || lanes.running == 0);
+    return !slots.idle.empty() && !slot.express && (!slots.is_gpu() || slots.running == 0);
   }
-  void RunLane(Worker& worker, Lanes& lanes);
-  void SleepLocked(Worker& worker, Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunSlot(Worker& worker, WorkerSlots& slots);
+  void SleepLocked(Worker& worker, WorkerSlots& slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// It is to look for the next job before it sleeps: that often follows at once, and to be woken
   /// for it takes as long as a small kernel.
-  bool LooksLocked(const Worker& worker, const Lanes& lanes) const
+  bool LooksLocked(const Worker& worker, const WorkerSlots& slots) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// What a lane runs at a time.
+  /// What a worker slot runs at a time.
   struct Run {
     Batch batch;
     std::string tenant;  ///< of the turn; the jobs may be gone when its time is counted last
-    LaneTurn turn;
+    SlotTurn turn;
   };
-  /// Pops what the lane is to run. False: there is nothing after all.
-  bool BeginRunLocked(Lanes& lanes, const Lane& lane, Run& run)
+  /// Pops what the worker slot is to run. False: there is nothing after all.
+  bool BeginRunLocked(WorkerSlots& slots, const WorkerSlot& slot, Run& run)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndRunLocked(Lanes& lanes, Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// A lane of a GPU whose thread has nothing to do, and which may run the next job. Null: none.
-  Worker* FindIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndRunLocked(WorkerSlots& slots, Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A worker slot of a GPU whose thread has nothing to do, and which may run the next job. Null:
+  /// none.
+  Worker* FindIdleLocked(WorkerSlots& slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Takes the first idle work, which then is run without the lock.
-  IdleWork& BeginIdleLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndIdleLocked(Lanes& lanes, IdleWork& idle, bool done, Turns::Time end)
+  IdleWork& BeginIdleLocked(WorkerSlots& slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIdleLocked(WorkerSlots& slots, IdleWork& idle, bool done, Turns::Time end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// As one, if that can be; else, and where that comes to nothing, its jobs one by one.
-  void RunBatch(Lanes& lanes, Lane& lane, Run& run);
-  /// False if no lane is to run it now: it has ended meanwhile, or its data is read first.
+  void RunBatch(WorkerSlots& slots, WorkerSlot& slot, Run& run);
+  /// False if no worker slot is to run it now: it has ended meanwhile, or its data is read first.
   bool BeginRun(const std::shared_ptr<Job>& job);
   /// Leaves those in `jobs` that have not ended.
-  void RunTogether(std::vector<std::shared_ptr<Job>>& jobs, Lane& lane);
-  void RunJob(const std::shared_ptr<Job>& job, Lane& lane, LaneTurn& turn);
-  /// A lane has done a step of it; `end`: how it ended, if it did.
+  void RunTogether(std::vector<std::shared_ptr<Job>>& jobs, WorkerSlot& slot);
+  void RunJob(const std::shared_ptr<Job>& job, WorkerSlot& slot, SlotTurn& turn);
+  /// A worker slot has done a step of it; `end`: how it ended, if it did.
   void EndStep(const std::shared_ptr<Job>& job, Job::Next next, absl::Status end);
   void EndJob(Job& job, absl::Status end);
   void RunReaper();
-  /// Called now and then: the lanes had nothing to do since the last call but one, for the first
-  /// time since they had.
-  bool BeginRestLocked(Lanes& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Called now and then: the worker slots had nothing to do since the last call but one, for the
+  /// first time since they had.
+  bool BeginRestLocked(WorkerSlots& slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunBlockingThread();
 
   const ExecutorOptions options_;
@@ -261,11 +268,11 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   mutable Mutex mutex_;
   CondVar idle_done_, reaper_work_, blocking_work_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  /// Lanes are gone: nothing stops any more.
+  /// Worker slots are gone: nothing stops any more.
   bool reaper_closing_ ABSL_GUARDED_BY(mutex_) = false;
   /// Begun and not ended.
   std::unordered_map<Job*, std::weak_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Lanes> lanes_;  ///< of each backend
+  std::deque<WorkerSlots> slots_;  ///< of each backend
   std::deque<std::weak_ptr<Job>> stopped_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> blocking_ ABSL_GUARDED_BY(mutex_);
   std::thread reaper_, blocking_thread_;

@@ -89,48 +89,48 @@ Job::Cost SpgemmCall::Predict() const {
   return {.is_long = took_long || work >= LongWork(backend_->constants(), device)};
 }
 
-Job::Next SpgemmCall::Run(Lane& lane, absl::Status* end) {
+Job::Next SpgemmCall::Run(WorkerSlot& slot, absl::Status* end) {
   if (blocks_ == nullptr) {
-    const absl::StatusOr<bool> factors = FindFactors(lane);
+    const absl::StatusOr<bool> factors = FindFactors(slot);
     if (!factors.ok()) {
       *end = factors.status();
       return Next::kEnded;
     }
     const DeviceId next = *factors ? backend_->id() : DeviceId{};
-    if (next != lane.backend->id()) {
+    if (next != slot.backend->id()) {
       MoveTo(next);
       return Next::kAgain;
     }
-    *end = Begin(lane);
+    *end = Begin(slot);
     AddTimes();
-    if (!end->ok()) return TryElsewhere(lane, *end);
+    if (!end->ok()) return TryElsewhere(slot, *end);
   }
-  if (!begun_) return FindSizes(lane, end);
+  if (!begun_) return FindSizes(slot, end);
   if (blocks_->next_row() == blocks_->rows()) return End(end);
-  absl::StatusOr<std::optional<ResultBlock>> block = blocks_->Next(lane);
+  absl::StatusOr<std::optional<ResultBlock>> block = blocks_->Next(slot);
   AddTimes();
   if (!block.ok()) {
-    *end = CheckedOn(*lane.backend, token(), block.status());
+    *end = CheckedOn(*slot.backend, token(), block.status());
     return Next::kEnded;
   }
   return block->has_value() ? TakeBlock(**std::move(block), end) : Next::kAgain;
 }
 
-Job::Next SpgemmCall::TryElsewhere(const Lane& lane, const absl::Status& why) {
+Job::Next SpgemmCall::TryElsewhere(const WorkerSlot& slot, const absl::Status& why) {
   blocks_.reset();
   const bool elsewhere = absl::IsResourceExhausted(why) || absl::IsUnimplemented(why);
-  if (lane.gpu == nullptr || token().stopped() || !elsewhere) return Next::kEnded;
+  if (slot.gpu == nullptr || token().stopped() || !elsewhere) return Next::kEnded;
   backend_ = &impl_->cpu;
   MoveTo(backend_->id());
   return Next::kAgain;
 }
 
-Job::Next SpgemmCall::FindSizes(Lane& lane, absl::Status* end) {
-  const absl::StatusOr<bool> found = blocks_->FindSizes(lane);
+Job::Next SpgemmCall::FindSizes(WorkerSlot& slot, absl::Status* end) {
+  const absl::StatusOr<bool> found = blocks_->FindSizes(slot);
   AddTimes();
   if (!found.ok()) {
-    *end = CheckedOn(*lane.backend, token(), found.status());
-    return TryElsewhere(lane, *end);
+    *end = CheckedOn(*slot.backend, token(), found.status());
+    return TryElsewhere(slot, *end);
   }
   if (!*found) return Next::kAgain;
   begun_ = true;
@@ -182,8 +182,8 @@ Job::Loader SpgemmCall::ToLoad() const {
     });
   }
   if (HasPlans()) {
-    const std::optional<Planned> planned =
-        FindPlanned(left_->pattern()->plans().Find(ClassOf(ProblemOnBackend()), Patterns().pair()));
+    const std::optional<Planned> planned = FindPlanned(
+        left_->pattern()->plans().Find(SignatureOf(ProblemOnBackend()), Patterns().pair()));
     if (planned && MayHaveRoom(planned->layouts)) {
       loaders.push_back(LoaderOfFactor(left_->pattern(), planned->layouts.left));
       loaders.push_back(LoaderOfFactor(right_->pattern(), planned->layouts.right));
@@ -228,7 +228,7 @@ PatternProduct SpgemmCall::Patterns() const {
           mask_ == nullptr ? nullptr : mask_->pattern()};
 }
 
-absl::StatusOr<bool> SpgemmCall::FindFactors(Lane& lane) {
+absl::StatusOr<bool> SpgemmCall::FindFactors(WorkerSlot& slot) {
   const auto find = [&](const Matrix& matrix, bool transpose,
                         std::shared_ptr<const Layout>& csr) -> absl::StatusOr<bool> {
     if (csr != nullptr) return true;
@@ -239,9 +239,9 @@ absl::StatusOr<bool> SpgemmCall::FindFactors(Lane& lane) {
     }
     csr = impl_->derived->FindTransposed(matrix.pattern());
     if (csr != nullptr) return true;
-    if (lane.gpu != nullptr) return false;
+    if (slot.gpu != nullptr) return false;
     BuildContext context;
-    context.threads = lane.threads;
+    context.threads = slot.threads;
     context.stop = token().flag();
     absl::StatusOr<std::shared_ptr<const Layout>> built =
         impl_->derived->Transposed(matrix.pattern(), context);
@@ -265,7 +265,7 @@ std::optional<SpgemmCall::Planned> SpgemmCall::FindPlanned(const PlanTable::Foun
       found.plan == nullptr ? nullptr : FindSpgemmKernel(found.plan->plan.kernel);
   if (kernel == nullptr || !Serves(*kernel, ProblemOnBackend())) return std::nullopt;
   std::optional<FactorLayouts> layouts =
-      FindFactorLayouts(Patterns(), *kernel, found.plan->plan.recipe);
+      FindFactorLayouts(Patterns(), *kernel, found.plan->plan.pipeline);
   if (!layouts) return std::nullopt;
   return Planned{kernel, *std::move(layouts)};
 }
@@ -288,12 +288,13 @@ absl::StatusOr<std::vector<SpgemmCall::Choice>> SpgemmCall::Choose() const {
   const auto first = std::ranges::find_if(
       SpgemmKernels(), [&](const SpgemmKernel& kernel) { return Serves(kernel, problem); });
   if (first == SpgemmKernels().end()) {
-    return absl::UnimplementedError(fmt::format("no kernel serves {}", ToString(ClassOf(problem))));
+    return absl::UnimplementedError(
+        fmt::format("no kernel serves {}", ToString(SignatureOf(problem))));
   }
   std::vector<Choice> choices;
   if (HasPlans()) {
     const PlanTable::Found found =
-        left_->pattern()->plans().Find(ClassOf(problem), Patterns().pair());
+        left_->pattern()->plans().Find(SignatureOf(problem), Patterns().pair());
     const std::optional<Planned> planned = FindPlanned(found);
     const bool lost = found.exact && !planned;
     if ((found.due() || lost) && impl_->on_unknown_pair) {
@@ -348,7 +349,7 @@ absl::StatusOr<SpgemmFactors> SpgemmCall::PlaceFor(const Choice& choice, int thr
   return factors;
 }
 
-absl::Status SpgemmCall::Begin(Lane& lane) {
+absl::Status SpgemmCall::Begin(WorkerSlot& slot) {
   if (!looked_for_sizes_) {
     looked_for_sizes_ = true;
     if (std::optional<RowSizes> sizes = impl_->derived->FindSizes(Patterns())) {
@@ -369,14 +370,14 @@ absl::Status SpgemmCall::Begin(Lane& lane) {
   for (const Choice& choice : *choices) {
     AddTimes();
     blocks_.reset();  // What the one before has makes room.
-    absl::StatusOr<SpgemmFactors> factors = PlaceFor(choice, lane.threads);
+    absl::StatusOr<SpgemmFactors> factors = PlaceFor(choice, slot.threads);
     status = factors.status();
     if (factors.ok()) {
       choice_ = choice;
       blocks_ = RowBlocks::Of(
           BoundSpgemm(*backend_, *choice.kernel, ProblemOnBackend(), *std::move(factors)),
           found_sizes_, options);
-      status = blocks_->Begin(lane);
+      status = blocks_->Begin(slot);
     }
     if (!MayFallBack(status)) break;
     if (absl::IsResourceExhausted(status)) NoteNoRoom(choice.planned);
@@ -391,8 +392,8 @@ int64_t SpgemmCall::ExactNonzeros() const {
 
 void SpgemmCall::SendBegin() {
   const int64_t exact = blocks_->sizes().exact ? ExactNonzeros() : int64_t{-1};
-  const std::string& left = (choice_.left == nullptr ? left_csr_ : choice_.left)->recipe;
-  const std::string& right = (choice_.right == nullptr ? right_csr_ : choice_.right)->recipe;
+  const std::string& left = (choice_.left == nullptr ? left_csr_ : choice_.left)->pipeline;
+  const std::string& right = (choice_.right == nullptr ? right_csr_ : choice_.right)->pipeline;
   CallBegin message{left == right ? fmt::format("{} / {}", left, choice_.kernel->name)
                                   : fmt::format("{} * {} / {}", left, right, choice_.kernel->name),
                     exact,
@@ -440,7 +441,7 @@ void SpgemmCall::Observe(double share) {
   observed_ = true;
   impl_->RecordRun(device(), problem_.operation, choice_.kernel->name, end_.timings.kernel_ns,
                    2.0 * static_cast<double>(blocks_->sizes().products) * share,
-                   FloorBytes() * share);
+                   RooflineBytes() * share);
 }
 
 /// Of S's nonzeros, those in the rows that are computed: about the share of the products, which
@@ -454,7 +455,7 @@ double SpgemmCall::ShareOfNonzeros() const {
 }
 
 /// Both matrices and the mask read once, C written once.
-double SpgemmCall::FloorBytes() const {
+double SpgemmCall::RooflineBytes() const {
   const double mask =
       mask_csr_ == nullptr ? 0 : static_cast<double>(mask_csr_->nnz) * sizeof(int32_t);
   return CompulsoryBytes(problem_.type, ViewCsr(*left_csr_), ViewCsr(*right_csr_), blocks_->nnz()) +

@@ -30,7 +30,7 @@ class SpgemmCall final : public Job {
   bool complete() const override { return true; }
 
  private:
-  Next Run(Lane& lane, absl::Status* end) override;
+  Next Run(WorkerSlot& slot, absl::Status* end) override;
   Cost Predict() const override;
   Loader ToLoad() const override;
   void Drop() override;
@@ -39,16 +39,16 @@ class SpgemmCall final : public Job {
   /// Whether kernels are tried for such products: sums of products, all of the result.
   bool HasPlans() const { return mask_ == nullptr && problem_.semiring == Semiring::kSumProduct; }
   /// With the first of the kernels that can; OK: `blocks_` is ready to find sizes.
-  absl::Status Begin(Lane& lane);
+  absl::Status Begin(WorkerSlot& slot);
   /// Until somebody else's turn; begins to send when they are found.
-  Next FindSizes(Lane& lane, absl::Status* end);
+  Next FindSizes(WorkerSlot& slot, absl::Status* end);
   /// On the CPU, if a GPU has no room or no kernel for it; nothing was sent yet. Else it ends.
-  Next TryElsewhere(const Lane& lane, const absl::Status& why);
+  Next TryElsewhere(const WorkerSlot& slot, const absl::Status& why);
   /// Of the result, once the sizes of its rows are exact.
   int64_t ExactNonzeros() const;
-  /// Both factors in plain CSR, those that are to be transposed if this is a lane of the CPU: a
-  /// team does that, and no GPU waits for it. False: it must go on there.
-  absl::StatusOr<bool> FindFactors(Lane& lane);
+  /// Both factors in plain CSR, those that are to be transposed if this is a worker slot of the
+  /// CPU: a team does that, and no GPU waits for it. False: it must go on there.
+  absl::StatusOr<bool> FindFactors(WorkerSlot& slot);
   /// A kernel, and what it reads of the factors besides plain CSR.
   struct Choice {
     const SpgemmKernel* kernel;
@@ -82,7 +82,7 @@ class SpgemmCall final : public Job {
   /// Tells the observer of a `share` of the whole product.
   void Observe(double share);
   double ShareOfNonzeros() const;
-  double FloorBytes() const;
+  double RooflineBytes() const;
 
   const std::shared_ptr<Executor::Impl> impl_;
   Backend* backend_;  ///< where it is to run

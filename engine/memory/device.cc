@@ -101,7 +101,7 @@ class CardPool final : public DevicePool {
 
 }  // namespace
 
-absl::StatusOr<DeviceLane> DeviceLane::Create(cuda::StreamPriority priority) {
+absl::StatusOr<DeviceSlot> DeviceSlot::Create(cuda::StreamPriority priority) {
   absl::StatusOr<cuda::Stream> stream = cuda::Stream::Create(priority);
   absl::StatusOr<cuda::Stream> second = cuda::Stream::Create(priority);
   if (!stream.ok()) return stream.status();
@@ -109,7 +109,7 @@ absl::StatusOr<DeviceLane> DeviceLane::Create(cuda::StreamPriority priority) {
   absl::StatusOr<cuda::Event> begin = cuda::Event::Create(), end = cuda::Event::Create();
   if (!begin.ok()) return begin.status();
   if (!end.ok()) return end.status();
-  return DeviceLane{*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}};
+  return DeviceSlot{*std::move(stream), *std::move(second), *std::move(begin), *std::move(end), {}};
 }
 
 Device::Device(int ordinal) : ordinal_(ordinal), name_(Name(id())), direct_bytes_(kDirectBytes) {}
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
   const absl::StatusOr<cuda::DeviceInfo> info = cuda::ProbeDevice(ordinal);
   if (!info.ok()) return info.status();
   if (options.memory_bytes > static_cast<int64_t>(info->total_bytes)) {
-    return absl::InvalidArgumentError(
+    return absl::OutOfRangeError(
         fmt::format("its memory limit of {} bytes is more than the {} that it has",
                     options.memory_bytes, info->total_bytes));
   }
@@ -148,8 +148,9 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
         const MutexLock lock(opened.copies_mutex_);
         return opened.CopyRowsIn(*opened.copies_, to, from, rows);
       },
-      [&opened](const Layout& layout, ElementType type, const void* csr_values, void* slots) {
-        return opened.PlaceValues(layout, type, csr_values, slots);
+      [&opened](const Layout& layout, ElementType type, const void* csr_values,
+                void* values_by_slot) {
+        return opened.PlaceValues(layout, type, csr_values, values_by_slot);
       });
   absl::StatusOr<cuda::Stream> copies = cuda::Stream::Create();
   if (!copies.ok()) return copies.status();
@@ -160,16 +161,16 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(int ordinal, const DeviceOp
   absl::StatusOr<std::unique_ptr<Pieces>> pieces = Pieces::Create(*device->staging_);
   if (!pieces.ok()) return pieces.status();
   device->pieces_ = *std::move(pieces);
-  for (int i = 0; i < std::max(1, options.lanes); ++i) {
-    const bool first_of_several = i == 0 && options.lanes > 1;
-    absl::StatusOr<DeviceLane> lane = DeviceLane::Create(
+  for (int i = 0; i < std::max(1, options.slots); ++i) {
+    const bool first_of_several = i == 0 && options.slots > 1;
+    absl::StatusOr<DeviceSlot> slot = DeviceSlot::Create(
         first_of_several ? cuda::StreamPriority::kHigh : cuda::StreamPriority::kMiddle);
-    if (!lane.ok()) return lane.status();
-    device->lanes_.push_back(*std::move(lane));
+    if (!slot.ok()) return slot.status();
+    device->slots_.push_back(*std::move(slot));
   }
-  absl::StatusOr<DeviceLane> trial_lane = DeviceLane::Create(cuda::StreamPriority::kLow);
-  if (!trial_lane.ok()) return trial_lane.status();
-  device->trial_lane_.emplace(*std::move(trial_lane));
+  absl::StatusOr<DeviceSlot> trial_slot = DeviceSlot::Create(cuda::StreamPriority::kLow);
+  if (!trial_slot.ok()) return trial_slot.status();
+  device->trial_slot_.emplace(*std::move(trial_slot));
   if (absl::Status s = device->MeasureBandwidth(); !s.ok()) return s;
   return device;
 }
@@ -192,16 +193,16 @@ void Device::MakePeers(std::span<const std::unique_ptr<Device>> devices) {
 }
 
 absl::Status Device::MeasureBandwidth() {
-  DeviceLane& lane = lanes_.front();
+  DeviceSlot& slot = slots_.front();
   constexpr size_t kBytes = size_t{256} << 20;  // more than any cache
   absl::StatusOr<Buffer> from = budget_->Source(MemoryUse::kRequests).Allocate(kBytes);
   if (!from.ok()) return from.status();
   absl::StatusOr<Buffer> to = budget_->Source(MemoryUse::kRequests).Allocate(kBytes);
   if (!to.ok()) return to.status();
-  if (absl::Status s = lane.stream.Fill(from->mutable_data(), 1, kBytes); !s.ok()) return s;
+  if (absl::Status s = slot.stream.Fill(from->mutable_data(), 1, kBytes); !s.ok()) return s;
   for (int run = 0; run < 4; ++run) {
     const absl::StatusOr<double> ms =
-        Timed(lane, [&] { return lane.stream.Copy(to->mutable_data(), from->data(), kBytes); });
+        Timed(slot, [&] { return slot.stream.Copy(to->mutable_data(), from->data(), kBytes); });
     if (!ms.ok()) return ms.status();
     if (*ms > 0) SawRate(2.0 * kBytes / (*ms * 1e-3));
   }
@@ -256,17 +257,17 @@ absl::Status Device::Settle(cuda::Stream& stream) {
   return again.ok() ? Checked(done) : Lose(again);
 }
 
-absl::StatusOr<double> Device::Timed(DeviceLane& lane, const std::function<absl::Status()>& queue,
+absl::StatusOr<double> Device::Timed(DeviceSlot& slot, const std::function<absl::Status()>& queue,
                                      const std::function<absl::Status()>& queue_behind) {
   const cuda::DeviceScope scope(ordinal_);
-  absl::Status status = lane.begin.Record(lane.stream);
+  absl::Status status = slot.begin.Record(slot.stream);
   if (status.ok()) status = queue();
-  if (status.ok()) status = lane.end.Record(lane.stream);
+  if (status.ok()) status = slot.end.Record(slot.stream);
   if (status.ok() && queue_behind) status = queue_behind();
-  const absl::Status done = Settle(lane.stream);
+  const absl::Status done = Settle(slot.stream);
   if (status.ok()) status = done;
   if (!status.ok()) return Checked(std::move(status));
-  const absl::StatusOr<float> milliseconds = lane.end.MillisecondsSince(lane.begin);
+  const absl::StatusOr<float> milliseconds = slot.end.MillisecondsSince(slot.begin);
   if (!milliseconds.ok()) return milliseconds.status();
   return *milliseconds;
 }
@@ -495,10 +496,10 @@ absl::Status Device::CopyRowsOut(cuda::Stream& stream, void* to, const void* fro
 }
 
 absl::Status Device::PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
-                                 void* slots) {
+                                 void* values_by_slot) {
   const cuda::DeviceScope scope(ordinal_);
   const MutexLock lock(copies_mutex_);
-  absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, slots);
+  absl::Status status = cuda::PlaceValues(*copies_, layout, type, csr_values, values_by_slot);
   const absl::Status done = Settle(*copies_);
   return Checked(status.ok() ? done : status);
 }

@@ -1,5 +1,4 @@
-// A GPU as the engine uses it: memory under a budget, what lives there, copies, worker slots
-// (lanes).
+// A GPU as the engine uses it: memory under a budget, what lives there, copies, worker slots.
 #pragma once
 
 #include <atomic>
@@ -30,14 +29,14 @@ struct DeviceOptions {
   int64_t memory_bytes = 0;  ///< limit; 0: nine tenths of what is free at the start
   int64_t staging_bytes = int64_t{64} << 20;  ///< pinned host memory for copies
   /// Calls at once: one copies in, one computes, one copies out. Where there are several, one of
-  /// these lanes is for short calls alone.
-  int lanes = 4;
+  /// these worker slots is for short calls alone.
+  int slots = 4;
 };
 
 /// What belongs to one worker slot of the device.
-struct DeviceLane {
+struct DeviceSlot {
   /// On the thread's GPU.
-  static absl::StatusOr<DeviceLane> Create(cuda::StreamPriority priority);
+  static absl::StatusOr<DeviceSlot> Create(cuda::StreamPriority priority);
 
   cuda::Stream stream;
   cuda::Stream second;     ///< for work that overlaps with the first's
@@ -48,8 +47,8 @@ struct DeviceLane {
   cuda::Stream& streams(size_t turn) { return turn == 0 ? stream : second; }
 };
 
-/// Thread-safe, but for its lanes. Whoever uses a lane's streams, or memory beside them, is in a
-/// cuda::DeviceScope of its ordinal; what is called here sees to that itself.
+/// Thread-safe, but for its worker slots. Whoever uses a slot's streams, or memory beside them, is
+/// in a cuda::DeviceScope of its ordinal; what is called here sees to that itself.
 class Device {
  public:
   /// NOT_FOUND where there is no trace of a GPU, UNAVAILABLE, with what to do, where there is one
@@ -68,7 +67,7 @@ class Device {
   const cuda::DeviceInfo& info() const { return info_; }
   /// Its kernels may read what `peer` has.
   bool Reads(const Device& peer) const { return readable_.contains(peer.ordinal()); }
-  /// Of copies within the device, read and written both counted: the floor's denominator.
+  /// Of copies within the device, read and written both counted: the roofline's denominator.
   double bytes_per_second() const { return bytes_per_second_.load(std::memory_order_relaxed); }
   /// A kernel reached it: bytes_per_second() is no less from now on.
   void SawRate(double bytes_per_second);
@@ -77,9 +76,9 @@ class Device {
   DeviceBudget& budget() { return *budget_; }
   Residency& residency() { return *residency_; }
   /// Of several the first has streams of high priority.
-  std::vector<DeviceLane>& lanes() { return lanes_; }
+  std::vector<DeviceSlot>& slots() { return slots_; }
   /// Of low priority, for trials.
-  DeviceLane& trial_lane() { return *trial_lane_; }
+  DeviceSlot& trial_slot() { return *trial_slot_; }
 
   /// OK, or why it serves no more until a restart.
   absl::Status status() const;
@@ -91,14 +90,14 @@ class Device {
   /// Waits until all that was queued in `stream` is done: it uses memory that the caller lets go.
   /// Where not even that can be found out the device is lost, and nothing of it is used again.
   absl::Status Settle(cuda::Stream& stream);
-  /// Queues work in the lane's stream between its two events, and more behind them, and waits,
-  /// after an error too: what was queued uses memory that its caller may free. The milliseconds
-  /// between the events.
-  absl::StatusOr<double> Timed(DeviceLane& lane, const std::function<absl::Status()>& queue,
+  /// Queues work in the worker slot's stream between its two events, and more behind them, and
+  /// waits, after an error too: what was queued uses memory that its caller may free. The
+  /// milliseconds between the events.
+  absl::StatusOr<double> Timed(DeviceSlot& slot, const std::function<absl::Status()>& queue,
                                const std::function<absl::Status()>& queue_behind = nullptr);
 
-  /// No lane has anything to do: memory that only busy ones need goes back to the card, which is
-  /// shared.
+  /// No worker slot has anything to do: memory that only busy ones need goes back to the card,
+  /// which is shared.
   void Rest();
 
   /// The same bytes of the host, pinned for this and all other GPUs as long as a copy of what is
@@ -119,7 +118,7 @@ class Device {
   /// Values in CSR's order to a layout's, all of them on the device, on a stream of its own;
   /// returns when it is done.
   absl::Status PlaceValues(const Layout& layout, ElementType type, const void* csr_values,
-                           void* slots);
+                           void* values_by_slot);
   /// Bytes from anywhere to the device, on a stream of its own; returns when they are there.
   absl::Status CopyIn(void* to, const void* from, size_t bytes);
   /// Rows of the host to the device, whose gaps stay as they are, likewise.
@@ -182,8 +181,8 @@ class Device {
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<DeviceBudget> budget_;
   std::unique_ptr<Residency> residency_;
-  std::vector<DeviceLane> lanes_;
-  std::optional<DeviceLane> trial_lane_;
+  std::vector<DeviceSlot> slots_;
+  std::optional<DeviceSlot> trial_slot_;
   Mutex copies_mutex_;
   std::optional<cuda::Stream> copies_ ABSL_GUARDED_BY(copies_mutex_);
   std::unique_ptr<Pieces> pieces_;

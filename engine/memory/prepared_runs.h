@@ -16,9 +16,10 @@
 
 namespace sparsed::engine {
 
-/// The most recently used ones of one lane, which runs one kernel at a time: at most kMost of them,
-/// and of kMostBytes together. What was made for a layout that is gone goes with the next look;
-/// what found no memory is prepared kTryAgainAfter later, if it is asked for. Not thread-safe.
+/// The most recently used ones of one worker slot, which runs one kernel at a time: at most kMost
+/// of them, and of kMostBytes together. What was made for a layout that is gone goes with the next
+/// look; what found no memory is prepared kTryAgainAfter later, if it is asked for. Not
+/// thread-safe.
 class PreparedRuns {
  public:
   using Clock = std::chrono::steady_clock;
@@ -50,13 +51,13 @@ class PreparedRuns {
     /// For want of memory, which may be there by then.
     std::optional<Clock::time_point> try_again = std::nullopt;
   };
-  /// Counts what is allocated, and refuses what one lane should not keep.
+  /// Counts what is allocated, and refuses what one worker slot should not keep.
   class Limited final : public MemorySource {
    public:
     explicit Limited(MemorySource& memory) : memory_(memory) {}
     absl::StatusOr<Buffer> Allocate(size_t bytes) override;
     size_t bytes() const { return bytes_; }
-    /// It asked for more than a lane keeps, which never changes.
+    /// It asked for more than a worker slot keeps, which never changes.
     bool refused() const { return refused_; }
 
    private:

@@ -10,8 +10,8 @@
 #include "kernels/formats/bcsr.h"
 #include "kernels/formats/incsr.h"
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
-#include "kernels/recipe_steps.h"
+#include "kernels/pipeline.h"
+#include "kernels/pipeline_steps.h"
 
 namespace sparsed::engine {
 namespace {
@@ -30,9 +30,10 @@ bool IsKernel(std::string_view name) {
          FindSpgemmKernel(name) != nullptr;
 }
 
-/// What the recipe makes of a small pattern on which every step has something to do: kernels tell
-/// by it whether they take the recipe's layouts. A skip rule that cannot be overruled leaves none.
-absl::StatusOr<BuiltLayout> Sample(const Recipe& recipe) {
+/// What the pipeline makes of a small pattern on which every step has something to do: kernels tell
+/// by it whether they take the pipeline's layouts. A skip rule that cannot be overruled leaves
+/// none.
+absl::StatusOr<BuiltLayout> Sample(const Pipeline& pipeline) {
   // Two kinds of rows, in turn.
   constexpr int64_t kRows = 64, kLength = 32;
   std::vector<int64_t> row_offsets = {0};
@@ -45,7 +46,7 @@ absl::StatusOr<BuiltLayout> Sample(const Recipe& recipe) {
   }
   BuildContext context;
   context.memory = &HeapMemory();
-  return BuildLayout(Forced(recipe),
+  return BuildLayout(Forced(pipeline),
                      {.rows = kRows,
                       .cols = 2 * kLength,
                       .row_offsets = row_offsets,
@@ -58,13 +59,16 @@ std::string Listed(const std::vector<std::string_view>& kernels) {
   return kernels.empty() ? "none" : fmt::format("{}", fmt::join(kernels, ", "));
 }
 
-/// Of a recipe of a single step, which of SpGEMM's is the kind of its layout; else all of it.
-std::string_view StepNameOf(std::string_view recipe) { return recipe.substr(0, recipe.find('(')); }
+/// Of a pipeline of a single step, which of SpGEMM's is the kind of its layout; else all of it.
+std::string_view StepNameOf(std::string_view pipeline) {
+  return pipeline.substr(0, pipeline.find('('));
+}
 
-/// `kind`: of the layout that the recipe makes; empty: that is the kernel's. `kernels` are those
+/// `kind`: of the layout that the pipeline makes; empty: that is the kernel's. `kernels` are those
 /// that serve.
-absl::Status NoSuchKernel(std::string_view name, const ProblemClass& c, std::string_view recipe,
-                          std::string_view kind, const std::vector<std::string_view>& kernels) {
+absl::Status NoSuchKernel(std::string_view name, const ProblemSignature& c,
+                          std::string_view pipeline, std::string_view kind,
+                          const std::vector<std::string_view>& kernels) {
   std::string_view takes;
   if (const SpmmKernel* spmm = FindSpmmKernel(name)) takes = spmm->layout_kind;
   if (const SddmmKernel* sddmm = FindSddmmKernel(name)) takes = sddmm->layout_kind;
@@ -78,15 +82,15 @@ absl::Status NoSuchKernel(std::string_view name, const ProblemClass& c, std::str
                               ? "does not do that"
                               : fmt::format("takes layouts of kind {}, not {}", takes, kind);
   return absl::InvalidArgumentError(fmt::format("kernel: '{}' {}; {} from {} is computed by: {}",
-                                                name, why, SignatureText(c), recipe,
+                                                name, why, SignatureText(c), pipeline,
                                                 Listed(kernels)));
 }
 
 /// Whether the kernel is one of those that a client wants tried for SpGEMM.
 bool IsAsked(const Asked& asked, const SpgemmKernel& kernel) {
   if (!asked.kernel.empty() && asked.kernel != kernel.name) return false;
-  return asked.recipe.empty() || asked.recipe == kCsr ||
-         StepNameOf(asked.recipe) == kernel.layout_kind;
+  return asked.pipeline.empty() || asked.pipeline == kCsr ||
+         StepNameOf(asked.pipeline) == kernel.layout_kind;
 }
 
 /// Of the layouts that kernels read factors from, plain CSR first.
@@ -99,11 +103,11 @@ std::vector<std::string_view> KindsOf(const std::vector<std::string_view>& kerne
   return kinds;
 }
 
-/// INVALID_ARGUMENT: the recipe's layout is of a kind that kernels read, but not as it is.
-absl::Status CheckParameters(const std::string& recipe, ElementType type) {
-  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
+/// INVALID_ARGUMENT: the pipeline's layout is of a kind that kernels read, but not as it is.
+absl::Status CheckParameters(const std::string& pipeline, ElementType type) {
+  const absl::StatusOr<Pipeline> parsed = ParsePipeline(pipeline);
   if (!parsed.ok()) return parsed.status();
-  const RecipeStep& step = parsed->steps.front();
+  const PipelineStep& step = parsed->steps.front();
   if (step.name == kBcsr) {
     const int64_t width = ValueOf(step, "width", 0);
     if (width >= kLeastSquareBlock && ValueOf(step, "height", width) == width) {
@@ -111,7 +115,7 @@ absl::Status CheckParameters(const std::string& recipe, ElementType type) {
     }
     return absl::InvalidArgumentError(
         fmt::format("transform pipeline: SpGEMM reads {} of squares, width = {} to {}, not {}",
-                    kBcsr, kLeastSquareBlock, kMostBlockSide, recipe));
+                    kBcsr, kLeastSquareBlock, kMostBlockSide, pipeline));
   }
   if (step.name != kIncsr) return absl::OkStatus();
   const int64_t columns = ValueOf(step, "columns", 0);
@@ -123,38 +127,38 @@ absl::Status CheckParameters(const std::string& recipe, ElementType type) {
                   Name(type), kIncsr, line / 4, line, shape.block));
 }
 
-absl::Status CheckSpgemm(const Asked& asked, const ProblemClass& c) {
+absl::Status CheckSpgemm(const Asked& asked, const ProblemSignature& c) {
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), Layout());
   const std::vector<std::string_view> kinds = KindsOf(kernels);
-  if (std::ranges::find(kinds, StepNameOf(asked.recipe)) == kinds.end()) {
+  if (std::ranges::find(kinds, StepNameOf(asked.pipeline)) == kinds.end()) {
     return absl::InvalidArgumentError(fmt::format(
         "transform pipeline: no kernel of SpGEMM reads its factors from {}; there are kernels for: "
         "{}",
-        asked.recipe, fmt::join(kinds, ", ")));
+        asked.pipeline, fmt::join(kinds, ", ")));
   }
   const auto serves = [&](std::string_view kernel) {
     return IsAsked(asked, *FindSpgemmKernel(kernel));
   };
-  if (std::ranges::any_of(kernels, serves)) return CheckParameters(asked.recipe, c.type);
-  return NoSuchKernel(asked.kernel, c, asked.recipe == kCsr ? "csr * csr" : asked.recipe,
-                      asked.recipe == kCsr ? "" : StepNameOf(asked.recipe), kernels);
+  if (std::ranges::any_of(kernels, serves)) return CheckParameters(asked.pipeline, c.type);
+  return NoSuchKernel(asked.kernel, c, asked.pipeline == kCsr ? "csr * csr" : asked.pipeline,
+                      asked.pipeline == kCsr ? "" : StepNameOf(asked.pipeline), kernels);
 }
 
 }  // namespace
 
-absl::StatusOr<Asked> ParseAsked(std::string_view recipe, std::string_view kernel) {
-  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe.empty() ? kCsr : recipe);
+absl::StatusOr<Asked> ParseAsked(std::string_view pipeline, std::string_view kernel) {
+  const absl::StatusOr<Pipeline> parsed = ParsePipeline(pipeline.empty() ? kCsr : pipeline);
   if (!parsed.ok()) return parsed.status();
   return Asked{ToString(*parsed), std::string(kernel)};
 }
 
-absl::Status CheckAsked(const Asked& asked, const ProblemClass& c, int64_t rows, int64_t cols,
+absl::Status CheckAsked(const Asked& asked, const ProblemSignature& c, int64_t rows, int64_t cols,
                         int64_t nnz) {
-  if (asked.recipe.empty()) return absl::OkStatus();
+  if (asked.pipeline.empty()) return absl::OkStatus();
   if (c.operation == Operation::kSpgemm) return CheckSpgemm(asked, c);
-  const absl::StatusOr<Recipe> recipe = ParseRecipe(asked.recipe);
-  if (!recipe.ok()) return recipe.status();
-  absl::StatusOr<BuiltLayout> sample = Sample(*recipe);
+  const absl::StatusOr<Pipeline> pipeline = ParsePipeline(asked.pipeline);
+  if (!pipeline.ok()) return pipeline.status();
+  absl::StatusOr<BuiltLayout> sample = Sample(*pipeline);
   if (!sample.ok()) return sample.status();
   if (sample->skipped) return absl::OkStatus();
   Layout& layout = sample->layout;
@@ -166,28 +170,28 @@ absl::Status CheckAsked(const Asked& asked, const ProblemClass& c, int64_t rows,
   }
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), layout);
   if (kernels.empty()) {
-    std::vector<std::string> recipes = {std::string(kCsr)};
-    for (const Candidate& candidate : CandidatesFor(c, {})) recipes.push_back(candidate.recipe);
+    std::vector<std::string> pipelines = {std::string(kCsr)};
+    for (const Candidate& candidate : CandidatesFor(c, {})) pipelines.push_back(candidate.pipeline);
     return absl::InvalidArgumentError(
         fmt::format("transform pipeline: no kernel computes {} from {}; there are kernels for: {}",
-                    SignatureText(c), asked.recipe, fmt::join(recipes, ", ")));
+                    SignatureText(c), asked.pipeline, fmt::join(pipelines, ", ")));
   }
   if (asked.kernel.empty() || std::ranges::count(kernels, asked.kernel) > 0) {
     return absl::OkStatus();
   }
-  return NoSuchKernel(asked.kernel, c, asked.recipe, layout.kind, kernels);
+  return NoSuchKernel(asked.kernel, c, asked.pipeline, layout.kind, kernels);
 }
 
-std::string WithoutSkipRules(const std::string& recipe) {
-  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
-  return parsed.ok() ? ToString(Forced(*parsed)) : recipe;
+std::string WithoutSkipRules(const std::string& pipeline) {
+  const absl::StatusOr<Pipeline> parsed = ParsePipeline(pipeline);
+  return parsed.ok() ? ToString(Forced(*parsed)) : pipeline;
 }
 
 void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candidate>& candidates) {
   if (asked.contains(Asked())) {
     for (Candidate& candidate : candidates) {
       candidate.asked = true;
-      candidate.recipe = WithoutSkipRules(candidate.recipe);
+      candidate.pipeline = WithoutSkipRules(candidate.pipeline);
       if (!candidate.worth_trying) WantAnyway(candidate, candidate.reason);
     }
   } else if (nothing_else) {
@@ -195,11 +199,11 @@ void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candi
   }
   for (const Asked& one : asked) {
     // All of plain CSR's kernels are tried anyway.
-    if (one.recipe.empty() || one.recipe == kCsr) continue;
-    const auto known = std::ranges::find(candidates, one.recipe, &Candidate::recipe);
+    if (one.pipeline.empty() || one.pipeline == kCsr) continue;
+    const auto known = std::ranges::find(candidates, one.pipeline, &Candidate::pipeline);
     if (known == candidates.end()) {
       Candidate candidate;
-      candidate.recipe = one.recipe;
+      candidate.pipeline = one.pipeline;
       candidate.worth_trying = candidate.asked = true;
       candidate.reason = kReason;
       candidate.kernel = one.kernel;
@@ -222,17 +226,17 @@ void AddAskedKernels(const std::set<Asked>& asked, bool nothing_else,
   std::vector<Candidate> all;
   for (Candidate& candidate : candidates) {
     const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
-    std::set<std::string> recipes;  // that are asked for; empty: the kernel's own
+    std::set<std::string> pipelines;  // that are asked for; empty: the kernel's own
     for (const Asked& wanted : asked) {
-      const bool own = wanted.recipe.empty() || wanted.recipe == kCsr;
-      if (IsAsked(wanted, kernel)) recipes.insert(own ? std::string() : wanted.recipe);
+      const bool own = wanted.pipeline.empty() || wanted.pipeline == kCsr;
+      if (IsAsked(wanted, kernel)) pipelines.insert(own ? std::string() : wanted.pipeline);
     }
     // What the rules choose is tried, too.
-    const bool is_left_alone = recipes.empty() || candidate.worth_trying;
-    if (is_left_alone && !nothing_else && !recipes.contains("")) all.push_back(candidate);
-    for (const std::string& recipe : recipes) {
+    const bool is_left_alone = pipelines.empty() || candidate.worth_trying;
+    if (is_left_alone && !nothing_else && !pipelines.contains("")) all.push_back(candidate);
+    for (const std::string& pipeline : pipelines) {
       Candidate& one = all.emplace_back(candidate);
-      one.recipe = recipe;
+      one.pipeline = pipeline;
       one.promise.reset();
       if (!one.worth_trying) WantAnyway(one, candidate.reason);
     }

@@ -15,26 +15,26 @@
 
 namespace sparsed::engine {
 
-/// A recipe, with one of the kernels for its layout or with all of them. Of SpGEMM it is that of
+/// A pipeline, with one of the kernels for its layout or with all of them. Of SpGEMM it is that of
 /// the layout that factors are read from; "csr" leaves that to the kernel. As it is made: every
 /// candidate that there is, without the skip rules of its steps.
 struct Asked {
-  std::string recipe;  ///< canonical; empty: all
-  std::string kernel;  ///< empty: all
+  std::string pipeline;  ///< canonical; empty: all
+  std::string kernel;    ///< empty: all
 
   friend auto operator<=>(const Asked&, const Asked&) = default;
 };
 
-/// From what a client wrote; of both, one may be empty. INVALID_ARGUMENT: no such recipe.
-absl::StatusOr<Asked> ParseAsked(std::string_view recipe, std::string_view kernel);
+/// From what a client wrote; of both, one may be empty. INVALID_ARGUMENT: no such pipeline.
+absl::StatusOr<Asked> ParseAsked(std::string_view pipeline, std::string_view kernel);
 
-/// Whether there is such a kernel, and it can be tried for the class on a pattern of `rows` x
+/// Whether there is such a kernel, and it can be tried for the signature on a pattern of `rows` x
 /// `cols`; INVALID_ARGUMENT says what can.
-absl::Status CheckAsked(const Asked& asked, const ProblemClass& problem_class, int64_t rows,
+absl::Status CheckAsked(const Asked& asked, const ProblemSignature& signature, int64_t rows,
                         int64_t cols, int64_t nnz);
 
-/// The recipe with the flag "force" at every step that knows it.
-std::string WithoutSkipRules(const std::string& recipe);
+/// The pipeline with the flag "force" at every step that knows it.
+std::string WithoutSkipRules(const std::string& pipeline);
 
 /// Has the candidates tried that are asked for. `nothing_else`: and no others.
 void AddAsked(const std::set<Asked>& asked, bool nothing_else, std::vector<Candidate>& candidates);

@@ -22,9 +22,10 @@ constexpr double kWide = 8;
 /// Above this rows are clustered well enough: the first skip rule of Jiang, Hong, Agrawal
 /// (PPoPP'20), section 4.
 constexpr double kClusteredAlready = 0.10;
-/// A layout that was this much slower than plain CSR for one class is not built again for another.
+/// A layout that was this much slower than plain CSR for one signature is not built again for
+/// another.
 constexpr double kClearlySlower = 1.1;
-/// Nor is one that refines a layout that was this much slower for the same class.
+/// Nor is one that refines a layout that was this much slower for the same signature.
 constexpr double kBeyondRefining = 1.3;
 /// Clustering pays for tiles where it brings so great a share of the nonzeros into them.
 constexpr double kWorthTiling = 0.05;
@@ -45,9 +46,9 @@ constexpr double kInRuns = 0.6;
 constexpr double kLeastRunLength = 16;
 constexpr double kUnlike = 0.5;
 
-std::string Canonical(std::string_view recipe) {
-  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
-  return parsed.ok() ? ToString(*parsed) : std::string(recipe);
+std::string Canonical(std::string_view pipeline) {
+  const absl::StatusOr<Pipeline> parsed = ParsePipeline(pipeline);
+  return parsed.ok() ? ToString(*parsed) : std::string(pipeline);
 }
 
 template <typename Kernel>
@@ -76,14 +77,14 @@ double Slowdown(const Measurement& tried) {
   return tried.baseline_ms > 0 ? tried.median_ms / tried.baseline_ms : 0;
 }
 
-/// The recipe that `recipe` refines, if that was far too slow for the class; else empty.
-std::string HopelessBase(const std::string& recipe, const ProblemClass& problem_class,
+/// The pipeline that `pipeline` refines, if that was far too slow for the signature; else empty.
+std::string HopelessBase(const std::string& pipeline, const ProblemSignature& signature,
                          const std::vector<Measurement>& measured) {
   std::map<std::string, double> least;  // slowdown of a base, by its fastest kernel
   for (const Measurement& tried : measured) {
-    if (tried.problem_class != problem_class || !recipe.starts_with(tried.recipe + " > ")) continue;
+    if (tried.signature != signature || !pipeline.starts_with(tried.pipeline + " > ")) continue;
     const double slowdown = Slowdown(tried);
-    const auto [base, first] = least.emplace(tried.recipe, slowdown);
+    const auto [base, first] = least.emplace(tried.pipeline, slowdown);
     if (!first) base->second = std::min(base->second, slowdown);
   }
   for (const auto& [base, slowdown] : least) {
@@ -92,18 +93,18 @@ std::string HopelessBase(const std::string& recipe, const ProblemClass& problem_
   return "";
 }
 
-/// Whether the recipe's layout was clearly slower than plain CSR for every class that differs in K
-/// alone.
-bool WasSlower(const std::string& recipe, const ProblemClass& problem_class,
+/// Whether the pipeline's layout was clearly slower than plain CSR for every signature that differs
+/// in K alone.
+bool WasSlower(const std::string& pipeline, const ProblemSignature& signature,
                const std::vector<Measurement>& measured) {
   bool slower = false;
-  // Of a class that other kernels serve it says nothing.
-  const auto alike = [&](ProblemClass c) {
-    c.k_bucket = problem_class.k_bucket;
-    return c == problem_class;
+  // Of a signature that other kernels serve it says nothing.
+  const auto alike = [&](ProblemSignature c) {
+    c.k_bucket = signature.k_bucket;
+    return c == signature;
   };
   for (const Measurement& tried : measured) {
-    if (tried.recipe != recipe || !alike(tried.problem_class)) continue;
+    if (tried.pipeline != pipeline || !alike(tried.signature)) continue;
     const double slowdown = Slowdown(tried);
     if (slowdown == 0) continue;
     if (slowdown <= kClearlySlower) return false;
@@ -119,21 +120,25 @@ struct Verdict {
   bool is_limit = false;  ///< what is not worth trying by it must not be
 };
 
-bool IsPlain(const ProblemClass& c) { return !c.transposed; }
-bool IsTransposed(const ProblemClass& c) { return c.transposed; }
-bool IsPlainSpmm(const ProblemClass& c) { return IsPlain(c) && c.operation == Operation::kSpmm; }
-bool IsSddmm(const ProblemClass& c) { return c.operation == Operation::kSddmm; }
+bool IsPlain(const ProblemSignature& c) { return !c.transposed; }
+bool IsTransposed(const ProblemSignature& c) { return c.transposed; }
+bool IsPlainSpmm(const ProblemSignature& c) {
+  return IsPlain(c) && c.operation == Operation::kSpmm;
+}
+bool IsSddmm(const ProblemSignature& c) { return c.operation == Operation::kSddmm; }
 /// With a single column there is too little of an operand's row to be worth sharing its fetch.
-bool HasRowsToShare(const ProblemClass& c) {
+bool HasRowsToShare(const ProblemSignature& c) {
   return c.k_bucket > 1 || c.operation == Operation::kSddmm;
 }
-bool IsTransposedAndShares(const ProblemClass& c) { return IsTransposed(c) && HasRowsToShare(c); }
-bool IsPlainSpmmAndShares(const ProblemClass& c) { return IsPlainSpmm(c) && HasRowsToShare(c); }
-bool IsPlainSpmmAndSharesNotHalf(const ProblemClass& c) {
+bool IsTransposedAndShares(const ProblemSignature& c) {
+  return IsTransposed(c) && HasRowsToShare(c);
+}
+bool IsPlainSpmmAndShares(const ProblemSignature& c) { return IsPlainSpmm(c) && HasRowsToShare(c); }
+bool IsPlainSpmmAndSharesNotHalf(const ProblemSignature& c) {
   return IsPlainSpmmAndShares(c) && !IsHalf(c.type);
 }
 /// No CPU kernel computes the 16-bit types from tiles.
-bool IsPlainAndSharesNotHalf(const ProblemClass& c) {
+bool IsPlainAndSharesNotHalf(const ProblemSignature& c) {
   return IsPlain(c) && HasRowsToShare(c) && !IsHalf(c.type);
 }
 
@@ -259,10 +264,10 @@ Verdict StreamingSegments(const Features& features, const DeviceConstants&) {
 }
 
 struct Rule {
-  std::string_view recipe;
+  std::string_view pipeline;
   DeviceKind device;
-  /// The classes that there are kernels for.
-  bool (*is_for)(const ProblemClass&);
+  /// The signatures that there are kernels for.
+  bool (*is_for)(const ProblemSignature&);
   Verdict (*judge)(const Features&, const DeviceConstants&);
   bool needs_clustered_tiles = false;
 };
@@ -503,7 +508,7 @@ Verdict JudgeSpgemm(const Problem& problem, std::string_view kernel, const Featu
   return rule->judge({*left, *right, static_cast<double>(SizeOf(problem.type))});
 }
 
-/// For each class, cheapest to build first. On the GPU, which wins depends on how many columns
+/// For each signature, cheapest to build first. On the GPU, which wins depends on how many columns
 /// neighbouring rows share, in the order they come in or in a better one; the steps' own skip rules
 /// end what cannot pay.
 constexpr Rule kRules[] = {
@@ -545,20 +550,20 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features,
+std::vector<Candidate> CandidatesFor(const ProblemSignature& signature, const Features& features,
                                      const DeviceConstants& measured) {
-  const DeviceConstants constants = WithDefaults(measured, problem_class.device, /*threads=*/1);
+  const DeviceConstants constants = WithDefaults(measured, signature.device, /*threads=*/1);
   std::vector<Candidate> candidates;
-  if (problem_class.operation == Operation::kSpgemm) return candidates;
+  if (signature.operation == Operation::kSpgemm) return candidates;
   for (const Rule& rule : kRules) {
-    if (rule.device != problem_class.device || !rule.is_for(problem_class)) continue;
+    if (rule.device != signature.device || !rule.is_for(signature)) continue;
     Verdict verdict = rule.judge(features, constants);
     if (features.nnz < kLeastNonzeros) {
       verdict = {false,
                  fmt::format("{} nonzeros, fewer than {}: other layouts have nothing to gain",
                              features.nnz, kLeastNonzeros)};
     }
-    candidates.push_back({Canonical(rule.recipe), verdict.worth_trying, std::move(verdict.reason),
+    candidates.push_back({Canonical(rule.pipeline), verdict.worth_trying, std::move(verdict.reason),
                           rule.needs_clustered_tiles});
   }
   return candidates;
@@ -580,9 +585,9 @@ std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, const Feature
   return candidates;
 }
 
-bool HasRule(DeviceKind device, std::string_view recipe) {
+bool HasRule(DeviceKind device, std::string_view pipeline) {
   return std::ranges::any_of(kRules, [&](const Rule& rule) {
-    return rule.device == device && Canonical(rule.recipe) == recipe;
+    return rule.device == device && Canonical(rule.pipeline) == pipeline;
   });
 }
 
@@ -595,13 +600,13 @@ absl::StatusOr<double> ClusteredTileRatio(const CsrView& csr, const CsrView& clu
 }
 
 std::optional<std::string> RuledOutByOthers(const Candidate& candidate,
-                                            const ProblemClass& problem_class,
+                                            const ProblemSignature& signature,
                                             const std::vector<Measurement>& measured, bool again,
                                             std::optional<double> clustered_ratio) {
-  if (!again && WasSlower(candidate.recipe, problem_class, measured)) {
+  if (!again && WasSlower(candidate.pipeline, signature, measured)) {
     return "it was slower for another K";
   }
-  if (const std::string base = HopelessBase(candidate.recipe, problem_class, measured);
+  if (const std::string base = HopelessBase(candidate.pipeline, signature, measured);
       !base.empty()) {
     return fmt::format("{} alone was far slower", base);
   }
@@ -627,7 +632,7 @@ std::vector<std::string_view> KernelsFor(const Problem& problem, const Layout& l
 
 Layout PlainCsrWithoutArrays(int64_t rows, int64_t cols, int64_t nnz) {
   Layout layout;
-  layout.kind = layout.recipe = kCsr;
+  layout.kind = layout.pipeline = kCsr;
   layout.rows = rows;
   layout.cols = cols;
   layout.nnz = layout.value_slots = nnz;
@@ -635,10 +640,10 @@ Layout PlainCsrWithoutArrays(int64_t rows, int64_t cols, int64_t nnz) {
 }
 
 std::optional<Plan> OnPlainCsr(Plan plan, const Layout& csr, std::string_view why) {
-  const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(plan.problem_class), csr);
+  const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(plan.signature), csr);
   if (kernels.empty()) return std::nullopt;
-  plan.reason = fmt::format("plain CSR serves {} {} ({})", why, plan.recipe, plan.reason);
-  plan.recipe = kCsr;
+  plan.reason = fmt::format("plain CSR serves {} {} ({})", why, plan.pipeline, plan.reason);
+  plan.pipeline = kCsr;
   plan.kernel = kernels.front();
   plan.plan_ms = plan.baseline_ms;
   plan.provisional = true;

@@ -8,24 +8,26 @@ namespace sparsed::engine {
 
 /// What a model expects of a candidate. Logarithms are those to base 2.
 struct Estimate {
-  std::string recipe;  ///< canonical, without "force"
+  std::string pipeline;  ///< canonical, without "force"
   std::string kernel;
   double log2_ratio = 0;  ///< of its time over that of the default
-  double deviation = 0;   ///< of that, apart from what all candidates of the class have in common
+  /// Of that, apart from what all candidates of the signature have in common.
+  double deviation = 0;
 };
 
 /// What a model expects of a layout.
 struct Promise {
   std::string model;
   std::vector<Estimate> kernels;  ///< that are worth a trial, the most promising first; not empty
-  double shared_deviation = 0;    ///< of the error that all candidates of the class have in common
-  double build_seconds = 0;       ///< until there is the layout
+  /// Of the error that all candidates of the signature have in common.
+  double shared_deviation = 0;
+  double build_seconds = 0;  ///< until there is the layout
 
   const Estimate& best() const { return kernels.front(); }
 };
 
-/// The error that all estimates of a class on a pattern have in common (that of the default, above
-/// all), as trials show it: normal, with the mean and variance that follow from those seen.
+/// The error that all estimates of a signature on a pattern have in common (that of the default,
+/// above all), as trials show it: normal, with the mean and variance that follow from those seen.
 class SharedError {
  public:
   explicit SharedError(double deviation) : precision_(Precision(deviation)) {}

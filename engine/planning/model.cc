@@ -15,7 +15,7 @@
 #include "engine/planning/network.h"
 #include "kernels/kernel_table.h"
 #include "kernels/kernels_version.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::engine {
 namespace {
@@ -61,7 +61,7 @@ std::string Digest(std::string_view bytes) {
 }
 
 /// "f32", or "tf32" where that is allowed.
-std::string_view TypeOf(const ProblemClass& c) {
+std::string_view TypeOf(const ProblemSignature& c) {
   return c.allow_tf32 && c.type == ElementType::kF32 ? "tf32" : Name(c.type);
 }
 
@@ -103,10 +103,11 @@ absl::Status CheckCandidate(const Estimate& candidate, Operation operation, Devi
     return absl::FailedPreconditionError(
         fmt::format("it knows a kernel that there is none of here: \"{}\"", candidate.kernel));
   }
-  const absl::StatusOr<Recipe> recipe = ParseRecipe(candidate.recipe);
-  if (operation != Operation::kSpgemm && (!recipe.ok() || ToString(*recipe) != candidate.recipe)) {
+  const absl::StatusOr<Pipeline> pipeline = ParsePipeline(candidate.pipeline);
+  if (operation != Operation::kSpgemm &&
+      (!pipeline.ok() || ToString(*pipeline) != candidate.pipeline)) {
     return absl::FailedPreconditionError(fmt::format(
-        "it knows a transform pipeline that there is none of here: \"{}\"", candidate.recipe));
+        "it knows a transform pipeline that there is none of here: \"{}\"", candidate.pipeline));
   }
   if (!IsDeviation(candidate.deviation)) {
     return absl::InvalidArgumentError(
@@ -290,16 +291,17 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
       model->groups_.push_back(std::move(group));
     }
     const Json& building = manifest.at("building");
-    for (const Json& recipe : building.at("recipes")) {
-      model->built_.push_back(recipe.at("recipe").get<std::string>());
+    for (const Json& pipeline : building.at("recipes")) {
+      model->built_.push_back(pipeline.at("recipe").get<std::string>());
     }
     for (const Group& group : model->groups_) {
       for (const Estimate& candidate : group.candidates) {
-        if (candidate.recipe == kCsr || std::ranges::count(model->built_, candidate.recipe) > 0) {
+        if (candidate.pipeline == kCsr ||
+            std::ranges::count(model->built_, candidate.pipeline) > 0) {
           continue;
         }
         return absl::InvalidArgumentError(
-            fmt::format("how long {} takes to build it does not know", candidate.recipe));
+            fmt::format("how long {} takes to build it does not know", candidate.pipeline));
       }
     }
     absl::StatusOr<std::unique_ptr<const Predictor>> seconds =
@@ -312,7 +314,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::FromFiles(const Files& files
   return model;
 }
 
-const Model::Group* Model::GroupOf(const ProblemClass& c) const {
+const Model::Group* Model::GroupOf(const ProblemSignature& c) const {
   if (c.device != device_) return nullptr;
   const std::string_view type = TypeOf(c);
   for (const Group& group : groups_) {
@@ -326,22 +328,23 @@ const Model::Group* Model::GroupOf(const ProblemClass& c) const {
   return nullptr;
 }
 
-bool Model::HasSeen(const ProblemClass& problem_class, const std::string& recipe) const {
-  const Group* const group = GroupOf(problem_class);
+bool Model::HasSeen(const ProblemSignature& signature, const std::string& pipeline) const {
+  const Group* const group = GroupOf(signature);
   if (group == nullptr) return false;
-  return !group->measured || std::ranges::find(*group->measured, recipe) != group->measured->end();
+  return !group->measured ||
+         std::ranges::find(*group->measured, pipeline) != group->measured->end();
 }
 
-bool Model::Covers(const ProblemClass& problem_class) const {
-  return GroupOf(problem_class) != nullptr;
+bool Model::Covers(const ProblemSignature& signature) const {
+  return GroupOf(signature) != nullptr;
 }
 
-double Model::SharedDeviation(const ProblemClass& problem_class) const {
-  const Group* const group = GroupOf(problem_class);
+double Model::SharedDeviation(const ProblemSignature& signature) const {
+  const Group* const group = GroupOf(signature);
   return group == nullptr ? 0 : group->shared_deviation;
 }
 
-std::vector<float> Model::InputsOf(const ProblemClass& c, const Features& features) const {
+std::vector<float> Model::InputsOf(const ProblemSignature& c, const Features& features) const {
   std::vector<float> row;
   row.reserve(inputs_.size());
   for (const ModelInput& input : inputs_) {
@@ -350,13 +353,13 @@ std::vector<float> Model::InputsOf(const ProblemClass& c, const Features& featur
   return row;
 }
 
-absl::StatusOr<std::vector<Estimate>> Model::EstimateTimes(const ProblemClass& problem_class,
+absl::StatusOr<std::vector<Estimate>> Model::EstimateTimes(const ProblemSignature& signature,
                                                            const Features& features) const {
-  const Group* const group = GroupOf(problem_class);
+  const Group* const group = GroupOf(signature);
   if (group == nullptr)
     return absl::InternalError("the model does not cover the problem signature");
   const absl::StatusOr<std::vector<double>> ratios =
-      group->times->Predict(InputsOf(problem_class, features), features.density_map);
+      group->times->Predict(InputsOf(signature, features), features.density_map);
   if (!ratios.ok()) return ratios.status();
   std::vector<Estimate> estimates = group->candidates;
   for (size_t i = 0; i < estimates.size(); ++i) estimates[i].log2_ratio = (*ratios)[i];
@@ -364,9 +367,9 @@ absl::StatusOr<std::vector<Estimate>> Model::EstimateTimes(const ProblemClass& p
 }
 
 absl::StatusOr<std::map<std::string, double>> Model::EstimateBuilding(
-    const ProblemClass& problem_class, const Features& features) const {
+    const ProblemSignature& signature, const Features& features) const {
   const absl::StatusOr<std::vector<double>> seconds =
-      building_->Predict(InputsOf(problem_class, features), features.density_map);
+      building_->Predict(InputsOf(signature, features), features.density_map);
   if (!seconds.ok()) return seconds.status();
   std::map<std::string, double> building;
   // Trees do not reach beyond what they saw; building grows at least with the nonzeros.

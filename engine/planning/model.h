@@ -1,4 +1,4 @@
-// A trained model: for a class of problems on a pattern, how long each candidate takes over the
+// A trained model: for a problem signature on a pattern, how long each candidate takes over the
 // default, and how long its layout takes to build. A directory of a manifest and of boosted trees
 // (booster.h) or networks (network.h), made by tools/train. It is trusted as a program is:
 // checksums find damage, not malice.
@@ -52,21 +52,21 @@ class Model {
   /// How many patterns it was trained on.
   int64_t patterns() const { return patterns_; }
 
-  /// It was trained for such a class. Of products it knows squares alone.
-  bool Covers(const ProblemClass& problem_class) const;
-  /// Whether it was trained on measurements of the recipe for such a class: if it has no estimate
-  /// of that, the recipe was hardly ever among the fastest. Recipes that came later it has not
-  /// seen; that is told of models that say what was measured.
-  bool HasSeen(const ProblemClass& problem_class, const std::string& recipe) const;
-  /// Of the error that its estimates for such a class have in common; 0 of one that it does not
+  /// It was trained for such a signature. Of products it knows squares alone.
+  bool Covers(const ProblemSignature& signature) const;
+  /// Whether it was trained on measurements of the pipeline for such a signature: if it has no
+  /// estimate of that, the pipeline was hardly ever among the fastest. Pipelines that came later it
+  /// has not seen; that is told of models that say what was measured.
+  bool HasSeen(const ProblemSignature& signature, const std::string& pipeline) const;
+  /// Of the error that its estimates for such a signature have in common; 0 of one that it does not
   /// cover.
-  double SharedDeviation(const ProblemClass& problem_class) const;
-  /// Of every candidate that it knows, for a class that it covers. INTERNAL.
-  absl::StatusOr<std::vector<Estimate>> EstimateTimes(const ProblemClass& problem_class,
+  double SharedDeviation(const ProblemSignature& signature) const;
+  /// Of every candidate that it knows, for a signature that it covers. INTERNAL.
+  absl::StatusOr<std::vector<Estimate>> EstimateTimes(const ProblemSignature& signature,
                                                       const Features& features) const;
-  /// Seconds to build each recipe that it knows; of patterns larger than any that it was trained on
-  /// in proportion. INTERNAL.
-  absl::StatusOr<std::map<std::string, double>> EstimateBuilding(const ProblemClass& problem_class,
+  /// Seconds to build each pipeline that it knows; of patterns larger than any that it was trained
+  /// on in proportion. INTERNAL.
+  absl::StatusOr<std::map<std::string, double>> EstimateBuilding(const ProblemSignature& signature,
                                                                  const Features& features) const;
 
  private:
@@ -76,15 +76,15 @@ class Model {
     std::vector<std::string> types;  ///< "f32", "tf32", ...
     int64_t least_k = 0, most_k = 0;
     std::vector<Estimate> candidates;  ///< without a ratio
-    /// Recipes that it was trained on measurements of; not given: all that there are.
+    /// Pipelines that it was trained on measurements of; not given: all that there are.
     std::optional<std::vector<std::string>> measured;
     double shared_deviation = 0;
     std::unique_ptr<const Predictor> times;
   };
 
   Model() = default;
-  const Group* GroupOf(const ProblemClass& problem_class) const;
-  std::vector<float> InputsOf(const ProblemClass& problem_class, const Features& features) const;
+  const Group* GroupOf(const ProblemSignature& signature) const;
+  std::vector<float> InputsOf(const ProblemSignature& signature, const Features& features) const;
 
   std::string name_, device_model_, created_;
   DeviceKind device_ = DeviceKind::kCpu;
@@ -92,7 +92,7 @@ class Model {
   double most_nonzeros_ = 0;  ///< of a pattern that it was trained on; 0: not known
   std::vector<ModelInput> inputs_;
   std::vector<Group> groups_;
-  std::vector<std::string> built_;  ///< recipes
+  std::vector<std::string> built_;  ///< pipelines
   std::unique_ptr<const Predictor> building_;
 };
 

@@ -51,7 +51,7 @@ std::optional<ModelInput> ModelInput::Parse(std::string_view text) {
   }
 }
 
-double ModelInput::Of(const Factor& factor, const ProblemClass& c, const Features& features) {
+double ModelInput::Of(const Factor& factor, const ProblemSignature& c, const Features& features) {
   if (const auto* const said = std::get_if<Said>(&factor.number)) {
     switch (*said) {
       case Said::kK:
@@ -68,10 +68,10 @@ double ModelInput::Of(const Factor& factor, const ProblemClass& c, const Feature
   return features.*std::get<double Features::*>(factor.number);
 }
 
-double ModelInput::Of(const ProblemClass& problem_class, const Features& features) const {
+double ModelInput::Of(const ProblemSignature& signature, const Features& features) const {
   double value = 1;
   for (const Factor& factor : factors_) {
-    const double number = Of(factor, problem_class, features);
+    const double number = Of(factor, signature, features);
     if (factor.divides && number == 0) return 0;
     value = factor.divides ? value / number : value * number;
   }

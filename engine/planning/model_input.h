@@ -21,7 +21,7 @@ class ModelInput {
   static std::optional<ModelInput> Parse(std::string_view text);
 
   /// 0 where something is divided by 0.
-  double Of(const ProblemClass& problem_class, const Features& features) const;
+  double Of(const ProblemSignature& signature, const Features& features) const;
 
  private:
   enum class Said : uint8_t { kK, kValueBytes, kTf32 };
@@ -34,7 +34,7 @@ class ModelInput {
   };
 
   static std::optional<Factor> ParseFactor(std::string_view name);
-  static double Of(const Factor& factor, const ProblemClass& problem_class,
+  static double Of(const Factor& factor, const ProblemSignature& signature,
                    const Features& features);
 
   std::vector<Factor> factors_;

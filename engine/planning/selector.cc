@@ -99,7 +99,7 @@ std::shared_ptr<const Model> Selector::watched(DeviceKind device) const {
   return ModelsFor(device).watched;
 }
 
-std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c, const Features& features,
+std::vector<Candidate> Selector::CandidatesFor(const ProblemSignature& c, const Features& features,
                                                const DeviceConstants& measured) const {
   std::vector<Candidate> candidates = engine::CandidatesFor(c, features, measured);
   const std::shared_ptr<const Model> model = used(c.device);
@@ -108,28 +108,28 @@ std::vector<Candidate> Selector::CandidatesFor(const ProblemClass& c, const Feat
   const absl::StatusOr<std::map<std::string, double>> building =
       model->EstimateBuilding(c, features);
   if (!estimates.ok() || !building.ok()) return candidates;
-  std::map<std::string, std::vector<Estimate>> of_recipe;
-  for (const Estimate& estimate : *estimates) of_recipe[estimate.recipe].push_back(estimate);
-  // Of those that there is a rule for, and of no others, it is known which classes they are for.
-  for (const auto& [recipe, kernels] : of_recipe) {
-    if (!HasRule(c.device, recipe)) candidates.push_back({recipe, false, ""});
+  std::map<std::string, std::vector<Estimate>> of_pipeline;
+  for (const Estimate& estimate : *estimates) of_pipeline[estimate.pipeline].push_back(estimate);
+  // Of those that there is a rule for, and of no others, it is known which signatures they are for.
+  for (const auto& [pipeline, kernels] : of_pipeline) {
+    if (!HasRule(c.device, pipeline)) candidates.push_back({pipeline, false, ""});
   }
   for (Candidate& candidate : candidates) {
-    const auto found = of_recipe.find(candidate.recipe);
-    if (found == of_recipe.end()) {
-      // Of recipes that came after the model, the rules decide.
-      if (!model->HasSeen(c, candidate.recipe)) continue;
+    const auto found = of_pipeline.find(candidate.pipeline);
+    if (found == of_pipeline.end()) {
+      // Of pipelines that came after the model, the rules decide.
+      if (!model->HasSeen(c, candidate.pipeline)) continue;
       candidate.worth_trying = false;
       candidate.reason = LeftOut(*model);
       continue;
     }
     KeepLikely(found->second);
     Promise promise{model->name(), std::move(found->second), model->SharedDeviation(c), 0};
-    const auto seconds = building->find(candidate.recipe);
+    const auto seconds = building->find(candidate.pipeline);
     if (seconds != building->end()) promise.build_seconds = seconds->second;
     candidate.worth_trying = true;
     candidate.needs_clustered_tiles = false;
-    candidate.recipe = WithoutSkipRules(candidate.recipe);
+    candidate.pipeline = WithoutSkipRules(candidate.pipeline);
     candidate.promise = std::move(promise);
   }
   return candidates;
@@ -139,7 +139,7 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
                                                      const Features* left,
                                                      const Features* right) const {
   std::vector<Candidate> candidates = engine::SpgemmCandidatesFor(problem, left, right);
-  const ProblemClass c = ClassOf(problem);
+  const ProblemSignature c = SignatureOf(problem);
   const std::shared_ptr<const Model> model = used(c.device);
   if (model == nullptr || !square || left == nullptr || !model->Covers(c)) return candidates;
   const absl::StatusOr<std::vector<Estimate>> estimates = model->EstimateTimes(c, *left);
@@ -147,7 +147,7 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
   if (!estimates.ok() || !building.ok()) return candidates;
   for (Candidate& candidate : candidates) {
     if (candidate.forbidden) continue;
-    // Of a kernel with several recipes, the one that the model prefers.
+    // Of a kernel with several pipelines, the one that the model prefers.
     const Estimate* found = nullptr;
     for (const Estimate& estimate : *estimates) {
       if (estimate.kernel != candidate.kernel) continue;
@@ -159,7 +159,7 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
           fmt::format("left out by model {}, which does not estimate it", model->name());
       continue;
     }
-    const auto seconds = building->find(found->recipe);
+    const auto seconds = building->find(found->pipeline);
     candidate.worth_trying = true;
     candidate.promise = {model->name(),
                          {*found},
@@ -169,7 +169,7 @@ std::vector<Candidate> Selector::SpgemmCandidatesFor(const Problem& problem, boo
   return candidates;
 }
 
-std::optional<Choice> Selector::ChoiceOf(const Model& model, const ProblemClass& c,
+std::optional<Choice> Selector::ChoiceOf(const Model& model, const ProblemSignature& c,
                                          const Features& features,
                                          const std::vector<Measurement>& measured) {
   if (!model.Covers(c)) return std::nullopt;
@@ -184,15 +184,15 @@ std::optional<Choice> Selector::ChoiceOf(const Model& model, const ProblemClass&
   std::optional<double> chosen;
   if (first.log2_ratio >= 0) chosen = 1;
   for (const Measurement& m : measured) {
-    if (m.problem_class != c || ratio(m) <= 0) continue;
+    if (m.signature != c || ratio(m) <= 0) continue;
     least = std::min(least, ratio(m));
-    const bool is_first =
-        m.kernel == first.kernel && WithoutSkipRules(m.recipe) == WithoutSkipRules(first.recipe);
+    const bool is_first = m.kernel == first.kernel &&
+                          WithoutSkipRules(m.pipeline) == WithoutSkipRules(first.pipeline);
     if (is_first && first.log2_ratio < 0) chosen = ratio(m);
   }
   if (!chosen) return std::nullopt;
   if (first.log2_ratio >= 0) return Choice{std::string(kCsr), "", least};
-  return Choice{first.recipe, first.kernel, least / *chosen};
+  return Choice{first.pipeline, first.kernel, least / *chosen};
 }
 
 }  // namespace sparsed::engine

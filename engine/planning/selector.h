@@ -1,5 +1,5 @@
 // Selectors: which candidates are worth building and trying, and in which order. A trained model
-// estimates; where there is none for a class, the rules of candidates.h serve. Trials judge.
+// estimates; where there is none for a signature, the rules of candidates.h serve. Trials judge.
 #pragma once
 
 #include <memory>
@@ -43,14 +43,14 @@ Worth Weigh(const Promise& promise, const Stakes& stakes);
 
 /// How near a choice came to the best of what was measured.
 struct Choice {
-  std::string recipe, kernel;
+  std::string pipeline, kernel;
   double share = 0;  ///< the least time measured over the choice's
 };
 
 /// Thread-safe.
 class Selector {
  public:
-  /// For classes of its kind of devices; null: rules.
+  /// For signatures of its kind of devices; null: rules.
   void Use(DeviceKind device, std::shared_ptr<const Model> model);
   /// Watches what it would have chosen; null: nobody does.
   void Watch(DeviceKind device, std::shared_ptr<const Model> model);
@@ -59,15 +59,15 @@ class Selector {
 
   /// As engine::CandidatesFor; with a model each has its promise, and those that it leaves out are
   /// not worth trying.
-  std::vector<Candidate> CandidatesFor(const ProblemClass& problem_class, const Features& features,
+  std::vector<Candidate> CandidatesFor(const ProblemSignature& signature, const Features& features,
                                        const DeviceConstants& measured = DeviceConstants()) const;
   /// As engine::SpgemmCandidatesFor, of a pattern's square if `square`.
   std::vector<Candidate> SpgemmCandidatesFor(const Problem& problem, bool square,
                                              const Features* left, const Features* right) const;
 
-  /// What the model would choose first for the class, judged by what was measured of it (of a pair,
-  /// if it is one's); none if its choice was not measured, or nothing is to be chosen.
-  static std::optional<Choice> ChoiceOf(const Model& model, const ProblemClass& problem_class,
+  /// What the model would choose first for the signature, judged by what was measured of it (of a
+  /// pair, if it is one's); none if its choice was not measured, or nothing is to be chosen.
+  static std::optional<Choice> ChoiceOf(const Model& model, const ProblemSignature& signature,
                                         const Features& features,
                                         const std::vector<Measurement>& measured);
 

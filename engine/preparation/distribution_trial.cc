@@ -61,14 +61,14 @@ absl::StatusOr<std::shared_ptr<LazyArray>> NewOperand(const DenseShape& shape, G
       value = static_cast<T>(static_cast<float>((++i * 37) % 101 - 50) / 64.0F);
     }
   });
-  absl::StatusOr<PlacedDense> placed = absl::InternalError("no lane ran");
+  absl::StatusOr<PlacedDense> placed = absl::InternalError("no worker slot ran");
   const absl::Status ran = executor.RunIdle(
       gpu.id(),
-      [&](Lane& lane) {
-        placed = gpu.NewDense("operand", shape, gpu.memory(MemoryUse::kPreparation), lane);
+      [&](WorkerSlot& slot) {
+        placed = gpu.NewDense("operand", shape, gpu.memory(MemoryUse::kPreparation), slot);
         if (!placed.ok()) return;
         Array written = *placed->array;
-        absl::Status filled = gpu.Repeat(*period, written, lane);
+        absl::Status filled = gpu.Repeat(*period, written, slot);
         if (!filled.ok()) placed = std::move(filled);
       },
       stop, until);
@@ -94,7 +94,7 @@ absl::StatusOr<double> RunOnce(SpmmSpec spec, const std::vector<DeviceId>& gpus,
   if (stop->load()) return absl::CancelledError("the preparation was cancelled");
   for (const DeviceId gpu : gpus) {
     const absl::Status idle = executor.RunIdle(
-        gpu, [](Lane& /*lane*/) {}, stop, until);
+        gpu, [](WorkerSlot& /*slot*/) {}, stop, until);
     if (!idle.ok()) return idle;
   }
   if (until != kNever) {
@@ -117,7 +117,7 @@ absl::StatusOr<double> RunOnce(SpmmSpec spec, const std::vector<DeviceId>& gpus,
 absl::Status BuildRows(const DistributionTrialSpec& spec, Executor& executor, Budget& budget,
                        const std::atomic<bool>* stop) {
   const std::shared_ptr<Pattern>& pattern = spec.matrix->pattern();
-  const PlanTable::Found found = pattern->plans().Find(ClassOf(spec.problem));
+  const PlanTable::Found found = pattern->plans().Find(SignatureOf(spec.problem));
   return FindOrBuildRows(executor.derived(), pattern, spec.problem, found.plan, spec.bounds,
                          /*with_layouts=*/true, budget, stop)
       .status();

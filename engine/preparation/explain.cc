@@ -17,7 +17,7 @@
 #include "engine/preparation/cpu_rates.h"
 #include "kernels/cpu/memory_reads.h"
 #include "kernels/cpu/multiply_add.h"
-#include "kernels/recipe_steps.h"
+#include "kernels/pipeline_steps.h"
 #include "kernels/reorder/breadth_first.h"
 
 namespace sparsed::engine {
@@ -94,7 +94,7 @@ absl::Status MeasureMissing(Executor& executor, ElementType type, const BuildCon
   if (without_flops || without_cache) {
     absl::Status measured = executor.RunIdle(
         DeviceId{},
-        [&](Lane& /*lane*/) {
+        [&](WorkerSlot& /*slot*/) {
           if (without_flops) flops = MeasureFlops(type, e.workers);
           if (!without_cache) return;
           std::memset(array->mutable_data(), 1, array->size());
@@ -139,7 +139,7 @@ absl::StatusOr<Explanation> DescribeDevice(const ExplainOptions& options, Execut
     e.device = "cpu";
     e.cache_bytes = LastLevelCacheBytes();
     e.line_bytes = kCpuLine;
-    e.workers = executor.options().threads_per_lane;
+    e.workers = executor.options().threads_per_slot;
     if (absl::Status s = executor.SettleMemoryRate(context.stop); !s.ok()) return s;
     e.roofline.bytes_per_second = executor.backend({}).bytes_per_second();
     e.measured_while_busy = !executor.memory_rate_is_sure();
@@ -199,15 +199,16 @@ void Judge(const Explanation& e, ExplainedOperation& o) {
   JudgeGains(e.roofline, o.served, o.stored, o.reordered, o);
 }
 
-/// The steps of a recipe that order rows: "breadth_first"; "" if it has none.
-std::string OrderOf(const std::string& recipe) {
-  Recipe steps;
-  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
+/// The steps of a pipeline that order rows: "breadth_first"; "" if it has none.
+std::string OrderOf(const std::string& pipeline) {
+  Pipeline steps;
+  const absl::StatusOr<Pipeline> parsed = ParsePipeline(pipeline);
   if (!parsed.ok()) return "";
-  std::ranges::copy_if(parsed->steps, std::back_inserter(steps.steps), [](const RecipeStep& step) {
-    const StepDefinition* const definition = FindStep(step);
-    return definition != nullptr && definition->phase == Phase::kReorder;
-  });
+  std::ranges::copy_if(parsed->steps, std::back_inserter(steps.steps),
+                       [](const PipelineStep& step) {
+                         const StepDefinition* const definition = FindStep(step);
+                         return definition != nullptr && definition->phase == Phase::kReorder;
+                       });
   return steps.steps.empty() ? "" : ToString(steps);
 }
 
@@ -219,7 +220,7 @@ struct RowOrder {
 };
 RowOrder ServedOrder(const Plan& plan, LazyLayout* lazy, int64_t rows) {
   RowOrder order;
-  const std::string steps = OrderOf(plan.recipe);
+  const std::string steps = OrderOf(plan.pipeline);
   if (steps.empty() || lazy == nullptr) return order;
   const Budget::SpareOnly spare;  // nobody's arrays go for it
   absl::StatusOr<std::shared_ptr<const Layout>> layout = lazy->Get();
@@ -233,8 +234,8 @@ RowOrder ServedOrder(const Plan& plan, LazyLayout* lazy, int64_t rows) {
 /// where that is below the roofline, too.
 RowOrder FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& executor, bool judge,
                       ExplainedOperation& o) {
-  const ProblemClass wanted =
-      ClassOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
+  const ProblemSignature wanted =
+      SignatureOf({.operation = o.operation, .type = matrix.type(), .k = o.k, .device = device});
   std::optional<PatternPair> with_itself;
   if (o.operation == Operation::kSpgemm) with_itself = {matrix.pattern()->hash()};
   const PlanTable::Found found = matrix.pattern()->plans().Find(wanted, with_itself);
@@ -243,25 +244,25 @@ RowOrder FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& e
   const Plan& plan = found.plan->plan;
   RowOrder order = ServedOrder(plan, found.plan->layout.get(), matrix.pattern()->rows());
   o.plan = fmt::format("{} on {}", plan.kernel,
-                       plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.recipe);
+                       plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.pipeline);
   o.request_plan = plan.ToString();
-  o.plan_k = plan.problem_class.k_bucket;
+  o.plan_k = plan.signature.k_bucket;
   o.order = order.steps;
   const std::vector<Measurement> measurements = matrix.pattern()->trials().measurements();
   for (const Measurement& m : measurements) {
-    const bool tried = m.problem_class == plan.problem_class && m.pair == plan.pair &&
-                       OrderOf(m.recipe) == kComparedOrder;
+    const bool tried = m.signature == plan.signature && m.pair == plan.pair &&
+                       OrderOf(m.pipeline) == kComparedOrder;
     if (tried && (o.reordered_ms == 0 || m.median_ms < o.reordered_ms))
       o.reordered_ms = m.median_ms;
   }
   const auto trial = std::ranges::find_if(measurements, [&plan](const Measurement& m) {
-    return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
+    return m.signature == plan.signature && m.pipeline == plan.pipeline &&
            m.kernel == plan.kernel && m.pair == plan.pair;
   });
   if (trial == measurements.end()) return order;
   o.trial_k = trial->k;
   o.trial_ms = plan.plan_ms;
-  // Trials of a class may have been of a narrower product.
+  // Trials of a signature may have been of a narrower product.
   if (!found.exact || trial->k != o.k) return order;
   o.measured_ms = plan.plan_ms;
   o.baseline_ms = trial->baseline_ms;

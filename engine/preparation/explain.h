@@ -14,7 +14,7 @@
 #include "engine/execution/executor.h"
 #include "engine/execution/roofline.h"
 #include "kernels/data_movement/movement.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::engine {
 
@@ -52,7 +52,7 @@ struct ExplainedOperation {
   int64_t k = 0;       ///< 1: SpMV; 0: SpGEMM with itself
   Movement stored;     ///< rows as they are stored
   Movement reordered;  ///< rows breadth first
-  /// Steps of the serving plan's recipe that order rows, and rows in that order; "": as they are
+  /// Steps of the serving plan's pipeline that order rows, and rows in that order; "": as they are
   /// stored. Limits and gains are of these.
   std::string order;
   Movement served;
@@ -68,15 +68,16 @@ struct ExplainedOperation {
   double measured_ms = 0;  ///< the fastest trial of just this problem; 0: none
   /// Where that is; not judged under an assumed cache, as the trial had the device's own.
   RooflinePosition roofline;
-  /// Kernel and recipe of the plan that serves it, which may be that of a neighbouring K.
+  /// Kernel and pipeline of the plan that serves it, which may be that of a neighbouring K.
   std::string plan;
   std::string request_plan;  ///< likewise, as requests name the plan that they ran by
-  int64_t plan_k = 0;      ///< of the plan's class; 0: SpGEMM, or plain CSR serves without a trial
+  /// Of the plan's signature; 0: SpGEMM, or plain CSR serves without a trial.
+  int64_t plan_k = 0;
   int64_t trial_k = 0;     ///< width that the plan's trial multiplied with
   double trial_ms = 0;     ///< what it took; 0: there was none
   double baseline_ms = 0;  ///< plain CSR's default kernel beside measured_ms; 0: not known
   std::optional<BusyTrials> busy_trials;  ///< of the plan whose trial measured_ms is
-  double reordered_ms = 0;  ///< the fastest trial of its class with rows breadth first; 0: none
+  double reordered_ms = 0;  ///< the fastest trial of its signature with rows breadth first; 0: none
   /// SpMM on a GPU of several: how operand and result could lie on them.
   std::optional<DistributionChoice> distributions = std::nullopt;
 };

@@ -25,24 +25,24 @@ struct PreparationJob {
   std::shared_ptr<Pattern> pattern;
   Priority priority = Priority::kTrial;
   Clock::time_point queued = {};
-  std::set<ProblemClass> classes;
+  std::set<ProblemSignature> signatures;
   std::optional<StoredPreparation> stored;  ///< to be restored before anything else
   Pairs pairs;
-  std::set<ProblemClass> again;  ///< those to be tried whatever is known of them
-  AskedOf asked = {};            ///< what is to be tried for some, whatever the rules say
-  ProductsInRows rows = {};      ///< whose parts are to have layouts
-  TenantHold hold = {};          ///< as one of the preparations of who pays for the pattern
-  Requester requester = {};      ///< who asked first
+  std::set<ProblemSignature> again;  ///< those to be tried whatever is known of them
+  AskedOf asked = {};                ///< what is to be tried for some, whatever the rules say
+  ProductsInRows rows = {};          ///< whose parts are to have layouts
+  TenantHold hold = {};              ///< as one of the preparations of who pays for the pattern
+  Requester requester = {};          ///< who asked first
 
   /// Who pays for the pattern; empty: it belongs to all.
   std::string_view tenant() const {
     return pattern->payer() == nullptr ? std::string_view() : NameOf(*pattern->payer());
   }
-  bool wants_nothing() const { return classes.empty() && pairs.empty() && rows.empty(); }
-  /// Nonzeros that it works on, over all classes.
+  bool wants_nothing() const { return signatures.empty() && pairs.empty() && rows.empty(); }
+  /// Nonzeros that it works on, over all signatures.
   int64_t nonzeros() const {
     // What is stored alone is read, which counts as one.
-    int64_t sum = pattern->nnz() * static_cast<int64_t>(std::max<size_t>(classes.size(), 1));
+    int64_t sum = pattern->nnz() * static_cast<int64_t>(std::max<size_t>(signatures.size(), 1));
     for (const auto& [key, pattern_of_right] : pairs) {
       const std::shared_ptr<Pattern> right = pattern_of_right.lock();
       if (right != nullptr) sum += pattern->nnz() + right->nnz();

@@ -43,9 +43,9 @@ class StopAtDeadline {
   std::jthread thread_;  ///< ends before the flag
 };
 
-/// By its recipe.
+/// By its pipeline.
 bool IsClustered(const Layout& layout) {
-  return layout.kind == kCsr && !layout.transposed && layout.recipe.starts_with("lsh_cluster");
+  return layout.kind == kCsr && !layout.transposed && layout.pipeline.starts_with("lsh_cluster");
 }
 
 }  // namespace
@@ -98,27 +98,27 @@ LayoutBuilder::LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layou
       deadline_(deadline) {}
 
 absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Get(const Candidate& candidate,
-                                                        const ProblemClass& problem_class,
+                                                        const ProblemSignature& signature,
                                                         bool again) {
-  if (!candidate.asked && !candidate.promise && !built_.contains(candidate.recipe) &&
+  if (!candidate.asked && !candidate.promise && !built_.contains(candidate.pipeline) &&
       !deadline_.passed()) {
-    absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, problem_class, again);
+    absl::StatusOr<std::optional<std::string>> futile = Futile(candidate, signature, again);
     if (!futile.ok()) return futile.status();
     if (futile->has_value()) return Built{nullptr, 0, **futile};
   }
-  return GetInTime(candidate.recipe);
+  return GetInTime(candidate.pipeline);
 }
 
-absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::GetInTime(const std::string& recipe) {
-  if (const auto found = built_.find(recipe); found != built_.end()) return found->second;
+absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::GetInTime(const std::string& pipeline) {
+  if (const auto found = built_.find(pipeline); found != built_.end()) return found->second;
   const Built too_late{nullptr, 0, deadline_.Sentence(), false, /*out_of_time=*/true};
   if (deadline_.passed()) return too_late;
   absl::StatusOr<Built> built = [&] {
-    if (!deadline_.limited()) return Build(recipe);
+    if (!deadline_.limited()) return Build(pipeline);
     const StopAtDeadline stop(context_.stop, deadline_);
     BuildContext context = context_;
     context.stop = stop.flag();
-    return Build(recipe, context);
+    return Build(pipeline, context);
   }();
   if (absl::IsCancelled(built.status()) && !context_.stopped()) {
     built = too_late;
@@ -132,7 +132,7 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::GetInTime(const std::string&
   if (built->layout != nullptr) {
     if (absl::Status status = LookForTiles(*built->layout); !status.ok()) return status;
   }
-  return built_[recipe] = *std::move(built);
+  return built_[pipeline] = *std::move(built);
 }
 
 absl::Status LayoutBuilder::LookForTiles(const Layout& layout) {
@@ -152,12 +152,12 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& tex
 
 absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& text,
                                                           const BuildContext& context) {
-  absl::StatusOr<Recipe> recipe = ParseRecipe(text);
-  if (!recipe.ok()) return recipe.status();
+  absl::StatusOr<Pipeline> pipeline = ParsePipeline(text);
+  if (!pipeline.ok()) return pipeline.status();
   const BuildAccelerator* const gpu = context.accelerator;
   const int64_t calls_before = gpu == nullptr ? 0 : gpu->calls();
   const auto begin = std::chrono::steady_clock::now();
-  absl::StatusOr<BuiltLayout> result = BuildLayout(*recipe, ViewCsr(*csr_), context);
+  absl::StatusOr<BuiltLayout> result = BuildLayout(*pipeline, ViewCsr(*csr_), context);
   if (!result.ok()) return result.status();
   Built built;
   built.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -171,19 +171,19 @@ absl::StatusOr<LayoutBuilder::Built> LayoutBuilder::Build(const std::string& tex
   return built;
 }
 
-bool LayoutBuilder::Has(const std::string& recipe) const {
-  const auto found = built_.find(recipe);
+bool LayoutBuilder::Has(const std::string& pipeline) const {
+  const auto found = built_.find(pipeline);
   return found != built_.end() && found->second.layout != nullptr;
 }
 
-LayoutBuilder::Built LayoutBuilder::Take(const std::string& recipe) {
-  auto node = built_.extract(recipe);
+LayoutBuilder::Built LayoutBuilder::Take(const std::string& pipeline) {
+  auto node = built_.extract(pipeline);
   return node.empty() ? Built() : std::move(node.mapped());
 }
 
-void LayoutBuilder::DropAllBut(const std::set<std::string>& recipes) {
-  for (auto& [recipe, built] : built_) {
-    if (!recipes.contains(recipe)) built.layout = nullptr;
+void LayoutBuilder::DropAllBut(const std::set<std::string>& pipelines) {
+  for (auto& [pipeline, built] : built_) {
+    if (!pipelines.contains(pipeline)) built.layout = nullptr;
   }
   std::erase_if(built_, [](const auto& entry) {
     return entry.second.layout == nullptr && entry.second.note.empty();
@@ -191,7 +191,7 @@ void LayoutBuilder::DropAllBut(const std::set<std::string>& recipes) {
 }
 
 absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(const Candidate& candidate,
-                                                                 const ProblemClass& problem_class,
+                                                                 const ProblemSignature& signature,
                                                                  bool again) {
   // The clustering that the candidate begins with may be the pattern's from an earlier job.
   for (const Pattern::BuiltEntry& entry : pattern_.Layouts()) {
@@ -203,7 +203,7 @@ absl::StatusOr<std::optional<std::string>> LayoutBuilder::Futile(const Candidate
     if (!layout.ok()) continue;
     if (absl::Status status = LookForTiles(**layout); !status.ok()) return status;
   }
-  return RuledOutByOthers(candidate, problem_class, pattern_.trials().measurements(), again,
+  return RuledOutByOthers(candidate, signature, pattern_.trials().measurements(), again,
                           clustered_ratio_);
 }
 

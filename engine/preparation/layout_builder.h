@@ -1,4 +1,4 @@
-// Builds the layouts of one preparation, each once, however many classes try it.
+// Builds the layouts of one preparation, each once, however many signatures try it.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 #include "engine/preparation/progress.h"
 #include "kernels/device_id.h"
 #include "kernels/layout.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::engine {
 
@@ -65,28 +65,28 @@ class LayoutBuilder {
   LayoutBuilder(const Pattern& pattern, std::shared_ptr<const Layout> csr, BuildContext context,
                 DeviceId gpu, Progress& progress, Deadline deadline);
 
-  /// The candidate's layout for trials of the class: the one that was built before, or a new one.
-  /// Want of memory or time is a note. `again`: what was measured for another K does not rule it
-  /// out; nothing but a skip rule of its own does if it is asked for. Errors: CANCELLED.
-  absl::StatusOr<Built> Get(const Candidate& candidate, const ProblemClass& problem_class,
+  /// The candidate's layout for trials of the signature: the one that was built before, or a new
+  /// one. Want of memory or time is a note. `again`: what was measured for another K does not rule
+  /// it out; nothing but a skip rule of its own does if it is asked for. Errors: CANCELLED.
+  absl::StatusOr<Built> Get(const Candidate& candidate, const ProblemSignature& signature,
                             bool again);
-  /// The layout of a recipe for trials, whatever the rules say, as Get.
-  absl::StatusOr<Built> GetInTime(const std::string& recipe);
-  /// The layout of a recipe, whatever the rules and the clock say. Errors: RESOURCE_EXHAUSTED,
+  /// The layout of a pipeline for trials, whatever the rules say, as Get.
+  absl::StatusOr<Built> GetInTime(const std::string& pipeline);
+  /// The layout of a pipeline, whatever the rules and the clock say. Errors: RESOURCE_EXHAUSTED,
   /// CANCELLED.
-  absl::StatusOr<Built> Build(const std::string& recipe);
-  /// There is a layout of the recipe that Get or GetInTime returned.
-  bool Has(const std::string& recipe) const;
+  absl::StatusOr<Built> Build(const std::string& pipeline);
+  /// There is a layout of the pipeline that Get or GetInTime returned.
+  bool Has(const std::string& pipeline) const;
   /// Hands a layout over that Get or GetInTime returned.
-  Built Take(const std::string& recipe);
-  /// Forgets the layouts, all but those of these recipes.
-  void DropAllBut(const std::set<std::string>& recipes);
+  Built Take(const std::string& pipeline);
+  /// Forgets the layouts, all but those of these pipelines.
+  void DropAllBut(const std::set<std::string>& pipelines);
 
  private:
-  absl::StatusOr<Built> Build(const std::string& recipe, const BuildContext& context);
-  /// Why building it for this class would be in vain, if it would.
+  absl::StatusOr<Built> Build(const std::string& pipeline, const BuildContext& context);
+  /// Why building it for this signature would be in vain, if it would.
   absl::StatusOr<std::optional<std::string>> Futile(const Candidate& candidate,
-                                                    const ProblemClass& problem_class, bool again);
+                                                    const ProblemSignature& signature, bool again);
   /// Measures the dense tiles that a clustered order of rows would have, if the layout is one.
   absl::Status LookForTiles(const Layout& layout);
 
@@ -97,7 +97,7 @@ class LayoutBuilder {
   Progress& progress_;
   const Deadline deadline_;
   std::optional<double> clustered_ratio_;  ///< of dense tiles, once lsh_cluster was built
-  std::map<std::string, Built> built_;     ///< by recipe; those without a layout too
+  std::map<std::string, Built> built_;     ///< by pipeline; those without a layout too
 };
 
 }  // namespace sparsed::engine

@@ -27,13 +27,15 @@ bool IsForNow(const absl::Status& status) {
 /// Before all that is estimated.
 constexpr double kFirst = std::numeric_limits<double>::infinity();
 
-/// Of the layout that a recipe of one step makes for a factor.
-std::string_view KindOf(std::string_view recipe) { return recipe.substr(0, recipe.find('(')); }
+/// Of the layout that a pipeline of one step makes for a factor.
+std::string_view KindOf(std::string_view pipeline) {
+  return pipeline.substr(0, pipeline.find('('));
+}
 
 /// Without a kernel.
-Plan PairPlan(const ProblemClass& problem_class, const PatternPair& pair) {
+Plan PairPlan(const ProblemSignature& signature, const PatternPair& pair) {
   Plan plan;
-  plan.problem_class = problem_class;
+  plan.signature = signature;
   plan.pair = pair;
   return plan;
 }
@@ -41,16 +43,16 @@ Plan PairPlan(const ProblemClass& problem_class, const PatternPair& pair) {
 }  // namespace
 
 Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
-                    const ProblemClass& problem_class) {
+                    const ProblemSignature& signature) {
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
   for (const MatrixLease& matrix : catalog.All()) {
     patterns.emplace(matrix->pattern()->hash(), matrix->pattern());
   }
   Pairs pairs;
   for (const Measurement& m : pattern.trials().measurements()) {
-    if (m.problem_class != problem_class || !m.pair) continue;
+    if (m.signature != signature || !m.pair) continue;
     const auto right = patterns.find(m.pair->right);
-    if (right != patterns.end()) pairs[{problem_class, *m.pair}] = right->second;
+    if (right != patterns.end()) pairs[{signature, *m.pair}] = right->second;
   }
   return pairs;
 }
@@ -72,7 +74,7 @@ std::set<PatternJob::PairKey> PatternJob::SuspendLost(const Pairs& pairs) {
     plan.kernel = kernels.front();
     plan.baseline_ms = plan.plan_ms = found.plan->plan.baseline_ms;
     plan.reason =
-        fmt::format("the default serves until {} is there again", found.plan->plan.recipe);
+        fmt::format("the default serves until {} is there again", found.plan->plan.pipeline);
     plan.provisional = true;
     pattern_->plans().Replace(std::make_shared<const ActivePlan>(ActivePlan{plan, nullptr}));
     lost.insert(key);
@@ -84,12 +86,12 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
   const std::set<PairKey> lost = SuspendLost(pairs);
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   if (absl::Status s = FindFeatures(); !s.ok()) return s;
-  std::set<ProblemClass> classes;
+  std::set<ProblemSignature> signatures;
   absl::Status status;
   for (const auto& [key, right] : pairs) {
     if (stop_) status = absl::CancelledError("the preparation was cancelled");
     if (!status.ok()) break;
-    const ProblemClass& c = key.first;
+    const ProblemSignature& c = key.first;
     const PatternProduct pair = {pattern_, right.lock(), key.second.transpose_left,
                                  key.second.transpose_right, /*mask=*/nullptr};
     if (pair.right == nullptr) continue;
@@ -111,16 +113,16 @@ absl::Status PatternJob::TryPairs(const Pairs& pairs) {
       }
     }
     status = TryPair(c, pair);
-    if (status.ok()) classes.insert(c);
+    if (status.ok()) signatures.insert(c);
     if (pair.right != pattern_) DropUnusedLayouts(*pair.right);
   }
-  if (!classes.empty()) StoreOutcome(classes);
+  if (!signatures.empty()) StoreOutcome(signatures);
   DropUnusedLayouts(*pattern_);
   return status;
 }
 
-absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemClass& c, MatrixLease matrix,
-                                                          bool transpose) {
+absl::StatusOr<PatternJob::Factor> PatternJob::LoadFactor(const ProblemSignature& c,
+                                                          MatrixLease matrix, bool transpose) {
   Factor factor;
   factor.pattern = matrix->pattern();
   factor.matrix = std::move(matrix);
@@ -161,9 +163,11 @@ absl::StatusOr<LayoutBuilder*> PatternJob::BuilderOf(const std::shared_ptr<Patte
   return &*right_builder_;
 }
 
-absl::StatusOr<SpgemmFactor> PatternJob::FormatFactor(const ProblemClass& c, const Factor& factor,
-                                                      const std::string& recipe, double& seconds) {
-  const std::string of_pattern = FactorRecipe(recipe, factor.transposed);
+absl::StatusOr<SpgemmFactor> PatternJob::FormatFactor(const ProblemSignature& c,
+                                                      const Factor& factor,
+                                                      const std::string& pipeline,
+                                                      double& seconds) {
+  const std::string of_pattern = FactorPipeline(pipeline, factor.transposed);
   std::shared_ptr<const Layout> layout;
   if (const auto there = factor.pattern->FindLayout(of_pattern)) {
     const absl::StatusOr<std::shared_ptr<const Layout>> read = there->Get(&stop_);
@@ -198,35 +202,36 @@ absl::StatusOr<SpgemmFactor> PatternJob::FormatFactor(const ProblemClass& c, con
   return operand;
 }
 
-absl::StatusOr<TrialTimes> PatternJob::TryKernel(const ProblemClass& c, const Candidate& candidate,
-                                                 const Factor& left, const Factor& right,
-                                                 SpgemmTrial& trial, double budget_ms,
-                                                 std::string& recipe, double& seconds) {
+absl::StatusOr<TrialTimes> PatternJob::TryKernel(const ProblemSignature& c,
+                                                 const Candidate& candidate, const Factor& left,
+                                                 const Factor& right, SpgemmTrial& trial,
+                                                 double budget_ms, std::string& pipeline,
+                                                 double& seconds) {
   const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
   if (kernel.layout_kind == kCsr) {
     return trial.Against(kernel, left.operand, right.operand, budget_ms);
   }
-  if (candidate.recipe.empty()) {
-    absl::StatusOr<std::string> chosen =
-        FormatRecipe(kernel, ProblemOf(c), ViewCsr(*left.operand.csr), ViewCsr(*right.operand.csr));
+  if (candidate.pipeline.empty()) {
+    absl::StatusOr<std::string> chosen = FormatPipeline(
+        kernel, ProblemOf(c), ViewCsr(*left.operand.csr), ViewCsr(*right.operand.csr));
     if (!chosen.ok()) return chosen.status();
-    recipe = *std::move(chosen);
+    pipeline = *std::move(chosen);
   }
   SpgemmFactor left_operand = left.operand;
   if (kernel.left_too) {
-    absl::StatusOr<SpgemmFactor> formatted = FormatFactor(c, left, recipe, seconds);
+    absl::StatusOr<SpgemmFactor> formatted = FormatFactor(c, left, pipeline, seconds);
     if (!formatted.ok()) return formatted.status();
     left_operand = *std::move(formatted);
   }
   const bool same = kernel.left_too && left.pattern == right.pattern &&
                     left.matrix == right.matrix && left.transposed == right.transposed;
   const absl::StatusOr<SpgemmFactor> right_operand =
-      same ? left_operand : FormatFactor(c, right, recipe, seconds);
+      same ? left_operand : FormatFactor(c, right, pipeline, seconds);
   if (!right_operand.ok()) return right_operand.status();
   return trial.Against(kernel, left_operand, *right_operand, budget_ms);
 }
 
-absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pair) {
+absl::Status PatternJob::TryPair(const ProblemSignature& c, const PatternProduct& pair) {
   const Problem problem = ProblemOf(c);
   const MatrixLease left_matrix = MatrixOf(c.type);
   const MatrixLease right_matrix =
@@ -239,13 +244,13 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());
   Plan plan = PairPlan(c, pair.pair());
   plan.kernel = baseline.name;
-  const std::string recipe = ToString(*plan.pair, pattern_->hash());
+  const std::string pipeline = ToString(*plan.pair, pattern_->hash());
   const std::set<Asked>& asked = AskedFor(c);
   const bool only_asked = OnlyAsked(c, pattern_->plans().Find(c, plan.pair));
   const auto keep_default = [&](const std::string& why, bool for_now = false) {
     if (only_asked) {
       notes_.push_back(fmt::format("{}, {}: what was asked for was not tried: {}", SignatureText(c),
-                                   recipe, why));
+                                   pipeline, why));
       return absl::OkStatus();
     }
     plan.reason = fmt::format("the default is kept: {}", why);
@@ -266,11 +271,12 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
   }
   if (!left.ok()) return left.status();
   if (!right.ok()) {
-    notes_.push_back(fmt::format("{}, {}: {}", SignatureText(c), recipe, Sentence(right.status())));
+    notes_.push_back(
+        fmt::format("{}, {}: {}", SignatureText(c), pipeline, Sentence(right.status())));
     return absl::OkStatus();
   }
   progress_.At("trial", 0, 0);
-  progress_.Say(fmt::format("trying kernels for {}, {}", SignatureText(c), recipe));
+  progress_.Say(fmt::format("trying kernels for {}, {}", SignatureText(c), pipeline));
   absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
       SpgemmTrial::Begin(problem, left->operand, right->operand, baseline,
                          modules_.budget.Source(MemoryUse::kPreparation), BackendOf(c),
@@ -298,8 +304,8 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
     JudgeModels(c, left->features.get(), of_pair);
   }
   if (only_asked && for_now) {
-    notes_.push_back(
-        fmt::format("{}, {}: not all that was asked for could be tried", SignatureText(c), recipe));
+    notes_.push_back(fmt::format("{}, {}: not all that was asked for could be tried",
+                                 SignatureText(c), pipeline));
     for_now = false;  // for the rest it is decided
   }
   return ActivateFastest(c, pair, for_now).status();
@@ -308,12 +314,12 @@ absl::Status PatternJob::TryPair(const ProblemClass& c, const PatternProduct& pa
 absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const Factor& right,
                                     std::vector<Candidate> candidates, SpgemmTrial& trial,
                                     bool& for_now) {
-  const ProblemClass& c = plan.problem_class;
-  const auto measured = [&](const std::string& recipe, std::string_view kernel,
+  const ProblemSignature& c = plan.signature;
+  const auto measured = [&](const std::string& pipeline, std::string_view kernel,
                             const TrialTimes& times, double build_seconds) {
     Measurement measurement;
-    measurement.problem_class = c;
-    measurement.recipe = recipe;
+    measurement.signature = c;
+    measurement.pipeline = pipeline;
     measurement.pair = plan.pair;
     measurement.kernel = kernel;
     measurement.device = Name(BackendOf(c).id());
@@ -324,7 +330,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     measurement.censored = times.censored;
     measurement.compulsory_bytes = CompulsoryBytes(c.type, ViewCsr(*left.operand.csr),
                                                    ViewCsr(*right.operand.csr), trial.result_nnz());
-    measurement.floor_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
+    measurement.roofline_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
     measurement.preparation_ms = 1e3 * build_seconds;
     measurement.model = BackendOf(c).model();
     pattern_->trials().Add(std::move(measurement));
@@ -340,19 +346,19 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
   const double requests = ExpectedRequests(c, plan.pair);
   std::optional<SharedError> shared_error;  // of the model's estimates
   std::vector<Decision> decisions;
-  std::string best_recipe;
+  std::string best_pipeline;
   double best_speedup = 0;
   const auto worth_of = [&](const Candidate& candidate) -> Worth {
     if (!candidate.promise) return {candidate.worth_trying, kFirst, candidate.reason};
     if (!shared_error) shared_error.emplace(candidate.promise->shared_deviation);
-    const std::string& recipe = candidate.promise->best().recipe;
+    const std::string& pipeline = candidate.promise->best().pipeline;
     const auto has = [&](const Factor& factor) {
-      return factor.pattern->FindLayout(FactorRecipe(recipe, factor.transposed)) != nullptr;
+      return factor.pattern->FindLayout(FactorPipeline(pipeline, factor.transposed)) != nullptr;
     };
     const double default_ms = trial.baseline_median();
     return Weigh(*candidate.promise, {.default_ms = default_ms,
                                       .best_ms = default_ms / std::max(best_speedup, 1.0),
-                                      .is_built = recipe == kCsr || (has(left) && has(right)),
+                                      .is_built = pipeline == kCsr || (has(left) && has(right)),
                                       .least_speedup = best_speedup > 1 ? 1 : kLeastSpeedup,
                                       .requests = requests,
                                       .shared_error = shared_error->mean(),
@@ -367,18 +373,18 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     const Candidate candidate = std::move(candidates[static_cast<size_t>(next)]);
     candidates.erase(candidates.begin() + next);
     const SpgemmKernel& kernel = *FindSpgemmKernel(candidate.kernel);
-    std::string recipe =
-        candidate.recipe.empty() ? std::string(kernel.layout_kind) : candidate.recipe;
-    Decision decision = {c, recipe, false, worth.reason, candidate.kernel, plan.pair};
+    std::string pipeline =
+        candidate.pipeline.empty() ? std::string(kernel.layout_kind) : candidate.pipeline;
+    Decision decision = {c, pipeline, false, worth.reason, candidate.kernel, plan.pair};
     std::string_view outcome = "ruled_out";
     if (worth.worth_trying) {
       double seconds = 0;
       const absl::StatusOr<TrialTimes> times =
-          TryKernel(c, candidate, left, right, trial, share_ms, recipe, seconds);
+          TryKernel(c, candidate, left, right, trial, share_ms, pipeline, seconds);
       if (EndsJob(times.status())) return times.status();
-      decision.recipe = recipe;
+      decision.pipeline = pipeline;
       if (times.ok()) {
-        measured(recipe, candidate.kernel, *times, seconds);
+        measured(pipeline, candidate.kernel, *times, seconds);
         decision.tried = true;
         outcome = "tried";
         if (candidate.promise) {
@@ -387,7 +393,7 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
         }
         if (times->speedup() > best_speedup) {
           best_speedup = times->speedup();
-          best_recipe = recipe;
+          best_pipeline = pipeline;
         }
       } else {
         decision.reason = Sentence(times.status());
@@ -402,14 +408,14 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
       }
     }
     // Losers make room for the next candidate.
-    const std::set<std::string> kept = {FactorRecipe(best_recipe, left.transposed),
-                                        FactorRecipe(best_recipe, right.transposed)};
+    const std::set<std::string> kept = {FactorPipeline(best_pipeline, left.transposed),
+                                        FactorPipeline(best_pipeline, right.transposed)};
     builder_->DropAllBut(kept);
     if (right_builder_) right_builder_->DropAllBut(kept);
-    modules_.observer.OnRecipe(outcome);
-    // A recipe that is asked for may be the kernel's own.
+    modules_.observer.OnPipeline(outcome);
+    // A pipeline that is asked for may be the kernel's own.
     std::erase_if(decisions, [&](const Decision& made) {
-      return made.kernel == decision.kernel && made.recipe == decision.recipe;
+      return made.kernel == decision.kernel && made.pipeline == decision.pipeline;
     });
     decisions.push_back(std::move(decision));
   }
@@ -418,17 +424,17 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
     if (!alone.ok()) return alone;
   }
   if (!IsMeasured(plan, trial.baseline_runs())) {
-    measured(plan.recipe, plan.kernel,
+    measured(plan.pipeline, plan.kernel,
              {trial.baseline_median(), trial.baseline_median(), trial.baseline_runs(), false}, 0);
   }
   // Of what was no candidate this time, because something else was asked for alone.
   const size_t made = decisions.size();
   for (Decision& earlier : pattern_->trials().decisions()) {
-    if (earlier.problem_class != c || earlier.pair != plan.pair || again_.contains(c)) continue;
-    // Another recipe of a kernel may have been tried before.
+    if (earlier.signature != c || earlier.pair != plan.pair || again_.contains(c)) continue;
+    // Another pipeline of a kernel may have been tried before.
     const auto is_newer = [&](const Decision& decision) {
       return decision.kernel == earlier.kernel &&
-             (decision.recipe == earlier.recipe || !earlier.tried);
+             (decision.pipeline == earlier.pipeline || !earlier.tried);
     };
     if (std::none_of(decisions.begin(), decisions.begin() + static_cast<int64_t>(made), is_newer)) {
       decisions.push_back(std::move(earlier));
@@ -439,25 +445,25 @@ absl::Status PatternJob::TryKernels(const Plan& plan, const Factor& left, const 
 }
 
 bool PatternJob::KnowsAllKernels(const Plan& plan) const {
-  const ProblemClass& c = plan.problem_class;
+  const ProblemSignature& c = plan.signature;
   const std::vector<Measurement> measurements = pattern_->trials().measurements();
   const std::vector<Decision> decisions = pattern_->trials().decisions();
   return std::ranges::all_of(KernelsFor(ProblemOf(c), *csr_), [&](std::string_view kernel) {
     const auto is_of_it = [&](const auto& known) {
-      return known.problem_class == c && known.pair == plan.pair && known.kernel == kernel;
+      return known.signature == c && known.pair == plan.pair && known.kernel == kernel;
     };
     return std::ranges::any_of(measurements, is_of_it) || std::ranges::any_of(decisions, is_of_it);
   });
 }
 
 absl::Status PatternJob::BuildFactorLayout(const std::shared_ptr<Pattern>& pattern,
-                                           const std::string& recipe,
+                                           const std::string& pipeline,
                                            std::vector<NewLayout>& built) {
-  if (pattern->FindLayout(recipe) != nullptr) return absl::OkStatus();
+  if (pattern->FindLayout(pipeline) != nullptr) return absl::OkStatus();
   const absl::StatusOr<LayoutBuilder*> builder = BuilderOf(pattern);
   if (!builder.ok()) return builder.status();
-  absl::StatusOr<LayoutBuilder::Built> layout = (*builder)->Take(recipe);
-  if (layout->layout == nullptr) layout = (*builder)->Build(recipe);
+  absl::StatusOr<LayoutBuilder::Built> layout = (*builder)->Take(pipeline);
+  if (layout->layout == nullptr) layout = (*builder)->Build(pipeline);
   if (!layout.ok()) return layout.status();
   if (layout->layout == nullptr) return absl::FailedPreconditionError(layout->note);
   const absl::Status moved =
@@ -472,10 +478,11 @@ absl::StatusOr<std::vector<PatternJob::NewLayout>> PatternJob::BuildFactorLayout
   const SpgemmKernel& kernel = *FindSpgemmKernel(plan.kernel);
   if (kernel.layout_kind == kCsr) return built;
   absl::Status status =
-      BuildFactorLayout(pair.right, FactorRecipe(plan.recipe, pair.transpose_right), built);
+      BuildFactorLayout(pair.right, FactorPipeline(plan.pipeline, pair.transpose_right), built);
   const bool same = pair.left == pair.right && pair.transpose_left == pair.transpose_right;
   if (status.ok() && kernel.left_too && !same) {
-    status = BuildFactorLayout(pair.left, FactorRecipe(plan.recipe, pair.transpose_left), built);
+    status =
+        BuildFactorLayout(pair.left, FactorPipeline(plan.pipeline, pair.transpose_left), built);
   }
   if (!status.ok()) return status;
   return built;
@@ -484,18 +491,18 @@ absl::StatusOr<std::vector<PatternJob::NewLayout>> PatternJob::BuildFactorLayout
 void PatternJob::Publish(const Plan& plan, const std::vector<NewLayout>& layouts) {
   const MutexLock lock(modules_.publishing);
   for (const NewLayout& fresh : layouts) {
-    const std::string& recipe = fresh.layout->recipe;
-    if (fresh.pattern->FindLayout(recipe) != nullptr) continue;
+    const std::string& pipeline = fresh.layout->pipeline;
+    if (fresh.pattern->FindLayout(pipeline) != nullptr) continue;
     fresh.pattern->AddLayout(fresh.layout, fresh.seconds);
     for (const Pattern::BuiltEntry& entry : fresh.pattern->Layouts()) {
-      if (entry.description->recipe == recipe) StoreLayout(*fresh.pattern, entry);
+      if (entry.description->pipeline == pipeline) StoreLayout(*fresh.pattern, entry);
     }
   }
   Activate(plan);
 }
 
-absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const PatternProduct& pair,
-                                                 bool provisional) {
+absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemSignature& c,
+                                                 const PatternProduct& pair, bool provisional) {
   Plan plan = PairPlan(c, pair.pair());
   plan.provisional = provisional;
   const std::vector<std::string_view> kernels = KernelsFor(ProblemOf(c), *csr_);
@@ -508,9 +515,9 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
   const std::vector<Measurement> measurements = pattern_->trials().measurements();
   for (const Measurement& m : measurements) {
     // Another build of the program may have other kernels, or ones that read other layouts.
-    if (m.problem_class != c || m.pair != plan.pair || m.median_ms <= 0 ||
+    if (m.signature != c || m.pair != plan.pair || m.median_ms <= 0 ||
         std::ranges::find(kernels, m.kernel) == kernels.end() ||
-        KindOf(m.recipe) != FindSpgemmKernel(m.kernel)->layout_kind) {
+        KindOf(m.pipeline) != FindSpgemmKernel(m.kernel)->layout_kind) {
       continue;
     }
     if (best == nullptr || score(m) > score(*best)) {
@@ -520,14 +527,14 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
     }
   }
   if (best == nullptr) return false;
-  plan.recipe = best->recipe;
+  plan.pipeline = best->pipeline;
   plan.kernel = best->kernel;
   plan.baseline_ms = best->baseline_ms;
   plan.plan_ms = best->median_ms;
   if (plan.kernel != kernels.front()) {
     plan.reason =
         fmt::format("{:.2f}x over {}", best->baseline_ms / best->median_ms, kernels.front());
-    if (plan.recipe != kCsr) plan.reason += fmt::format(", from {}", plan.recipe);
+    if (plan.pipeline != kCsr) plan.reason += fmt::format(", from {}", plan.pipeline);
   } else if (next == nullptr) {
     plan.reason = "the default is kept, no other was tried";
   } else {
@@ -544,13 +551,13 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemClass& c, const Pa
     // The right pattern's, of which no product can be had until it is uploaded anew.
     if (absl::IsDataLoss(kept) || OnlyAsked(c, present)) {
       notes_.push_back(fmt::format("{}, {}: no plan from {}: {}", SignatureText(c),
-                                   ToString(*plan.pair, pattern_->hash()), plan.recipe,
+                                   ToString(*plan.pair, pattern_->hash()), plan.pipeline,
                                    Sentence(kept)));
       return true;
     }
     plan.reason = fmt::format("the default is kept: no memory to keep {}, which is {} ({})",
-                              plan.recipe, plan.reason, Sentence(kept));
-    plan.recipe = kCsr;
+                              plan.pipeline, plan.reason, Sentence(kept));
+    plan.pipeline = kCsr;
     plan.kernel = kernels.front();
     plan.plan_ms = plan.baseline_ms;
     plan.provisional = true;

@@ -18,15 +18,15 @@
 namespace sparsed::engine {
 namespace {
 
-/// The outcome of a recipe that was timed (Observer::OnRecipe).
+/// The outcome of a pipeline that was timed (Observer::OnPipeline).
 constexpr std::string_view kTried = "tried";
 constexpr std::string_view kThereAlready = "it was there already";
 
-/// The layout of the recipe, with the skip rules of its steps or without; null if there is none.
+/// The layout of the pipeline, with the skip rules of its steps or without; null if there is none.
 const Pattern::BuiltEntry* EntryOf(const std::vector<Pattern::BuiltEntry>& entries,
-                                   const std::string& recipe) {
+                                   const std::string& pipeline) {
   const auto found = std::ranges::find_if(entries, [&](const Pattern::BuiltEntry& entry) {
-    return WithoutSkipRules(entry.description->recipe) == WithoutSkipRules(recipe);
+    return WithoutSkipRules(entry.description->pipeline) == WithoutSkipRules(pipeline);
   });
   return found == entries.end() ? nullptr : &*found;
 }
@@ -46,7 +46,8 @@ std::string Compared(double speedup) {
 }
 
 PatternJob::PatternJob(const JobModules& modules, std::shared_ptr<Pattern> pattern,
-                       std::set<ProblemClass> again, AskedOf asked, const std::atomic<bool>& stop)
+                       std::set<ProblemSignature> again, AskedOf asked,
+                       const std::atomic<bool>& stop)
     : modules_(modules),
       pattern_(std::move(pattern)),
       again_(std::move(again)),
@@ -126,20 +127,20 @@ absl::Status PatternJob::Checked(absl::Status status) {
   return of_card ? gpu_->Checked(std::move(status)) : status;
 }
 
-absl::Status PatternJob::Prepare(const std::set<ProblemClass>& classes) {
+absl::Status PatternJob::Prepare(const std::set<ProblemSignature>& signatures) {
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
   if (absl::Status s = FindFeatures(); !s.ok()) return s;
-  for (auto c = classes.begin(); c != classes.end(); ++c) {
+  for (auto c = signatures.begin(); c != signatures.end(); ++c) {
     if (stop_) return absl::CancelledError("the preparation was cancelled");
-    if (absl::Status s = TryClass(*c, std::next(c) == classes.end()); !s.ok()) return s;
+    if (absl::Status s = TrySignature(*c, std::next(c) == signatures.end()); !s.ok()) return s;
   }
   builder_->DropAllBut({});
-  StoreOutcome(classes);
+  StoreOutcome(signatures);
   DropUnusedLayouts(*pattern_);
   return absl::OkStatus();
 }
 
-std::string_view PatternJob::WhyNothingIsTried(const ProblemClass& c) const {
+std::string_view PatternJob::WhyNothingIsTried(const ProblemSignature& c) const {
   if (c.operation == Operation::kSpgemm) return "; kernels are tried for each pair of matrices";
   if (pattern_->nnz() == 0) return ", there is nothing else to try";
   // And operands of all rows and columns would fill the memory for the trial.
@@ -149,8 +150,8 @@ std::string_view PatternJob::WhyNothingIsTried(const ProblemClass& c) const {
              : "";
 }
 
-absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
-  ClassSearch search;
+absl::Status PatternJob::TrySignature(const ProblemSignature& c, bool last) {
+  SignatureSearch search;
   search.matrix = MatrixOf(c.type);
   // None of this type is left: it was deleted, or replaced, meanwhile.
   if (search.matrix == nullptr) return absl::OkStatus();
@@ -160,7 +161,7 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
     notes_.push_back(fmt::format("{}: there is no kernel for it", SignatureText(c)));
     return absl::OkStatus();
   }
-  search.plain.problem_class = c;
+  search.plain.signature = c;
   search.plain.kernel = kernels.front();
   search.only_asked = OnlyAsked(c, pattern_->plans().Find(c));
   if (const std::string_view why = WhyNothingIsTried(c); !why.empty()) {
@@ -208,11 +209,11 @@ absl::Status PatternJob::TryClass(const ProblemClass& c, bool last) {
   return search.only_asked ? absl::OkStatus() : TryDistributions(search);
 }
 
-absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
+absl::Status PatternJob::TryCandidates(SignatureSearch& search, bool last) {
   std::vector<Candidate> candidates;
   if (const std::shared_ptr<const Features> features = pattern_->features()) {
     // All that there are, where a client explores.
-    const ProblemClass& c = search.plain.problem_class;
+    const ProblemSignature& c = search.plain.signature;
     const DeviceConstants constants = BackendOf(c).constants();
     candidates = AskedFor(c).contains(Asked())
                      ? CandidatesFor(c, *features, constants)
@@ -221,7 +222,7 @@ absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
     AddNote(search, "only plain CSR: there was no memory for the pattern's features");
     search.short_of_memory = true;
   }
-  AddAsked(AskedFor(search.plain.problem_class), search.only_asked, candidates);
+  AddAsked(AskedFor(search.plain.signature), search.only_asked, candidates);
   const std::vector<Pattern::BuiltEntry> existing = pattern_->Layouts();
   search.share_ms =
       modules_.options.trial_budget_ms /
@@ -236,36 +237,36 @@ absl::Status PatternJob::TryCandidates(ClassSearch& search, bool last) {
   }
   const std::vector<Pattern::BuiltEntry> tried = pattern_->Layouts();  // a damaged one is gone
   for (const Candidate& candidate : candidates) {
-    if (EntryOf(tried, candidate.recipe) != nullptr) continue;
+    if (EntryOf(tried, candidate.pipeline) != nullptr) continue;
     if (absl::Status s = TryCandidate(search, candidate, last); !s.ok()) return s;
   }
   return search.baseline_ms > 0 ? absl::OkStatus() : TryBaseline(search);
 }
 
-absl::Status PatternJob::TryEstimated(ClassSearch& search, std::vector<Candidate> candidates,
+absl::Status PatternJob::TryEstimated(SignatureSearch& search, std::vector<Candidate> candidates,
                                       const std::vector<Pattern::BuiltEntry>& existing, bool last) {
-  const ProblemClass& c = search.plain.problem_class;
+  const ProblemSignature& c = search.plain.signature;
   if (absl::Status s = TryBaseline(search); !s.ok()) return s;
-  // What a client asked for of plain CSR's kernels, and what serves the class now.
+  // What a client asked for of plain CSR's kernels, and what serves the signature now.
   const bool all_of_plain =
-      std::ranges::any_of(AskedFor(c), [](const Asked& asked) { return asked.recipe == kCsr; });
+      std::ranges::any_of(AskedFor(c), [](const Asked& asked) { return asked.pipeline == kCsr; });
   if (all_of_plain) {
     if (absl::Status s = TryLayout(search, csr_, 0, ""); !s.ok()) return s;
   }
   const PlanTable::Found present = pattern_->plans().Find(c);
   const Pattern::BuiltEntry* const serving =
-      present.exact ? EntryOf(existing, present.plan->plan.recipe) : nullptr;
+      present.exact ? EntryOf(existing, present.plan->plan.pipeline) : nullptr;
   if (serving != nullptr) {
     if (absl::Status s = TryExisting(search, *serving, kThereAlready); !s.ok()) return s;
   }
   std::erase_if(candidates, [&](const Candidate& candidate) {
-    return (all_of_plain && candidate.recipe == kCsr) ||
-           (serving != nullptr && EntryOf(existing, candidate.recipe) == serving);
+    return (all_of_plain && candidate.pipeline == kCsr) ||
+           (serving != nullptr && EntryOf(existing, candidate.pipeline) == serving);
   });
   // What no model promises comes first: clients asked for it, or it is left out.
   for (const Candidate& candidate : candidates) {
     if (candidate.promise) continue;
-    const Pattern::BuiltEntry* const there = EntryOf(existing, candidate.recipe);
+    const Pattern::BuiltEntry* const there = EntryOf(existing, candidate.pipeline);
     const absl::Status s = there != nullptr && candidate.worth_trying
                                ? TryExisting(search, *there, kThereAlready)
                                : TryCandidate(search, candidate, last);
@@ -283,9 +284,9 @@ absl::Status PatternJob::TryEstimated(ClassSearch& search, std::vector<Candidate
     Worth& worth = worths[static_cast<size_t>(best)];
     if (!worth.worth_trying) {
       for (size_t i = 0; i < candidates.size(); ++i) {
-        // Plain CSR's other kernels are no recipe of their own.
-        if (candidates[i].recipe == kCsr) continue;
-        RecordDecision(search, candidates[i].recipe,
+        // Plain CSR's other kernels are no pipeline of their own.
+        if (candidates[i].pipeline == kCsr) continue;
+        RecordDecision(search, candidates[i].pipeline,
                        search.baseline_ms > 0 ? "ruled_out" : "no_time",
                        std::move(worths[i].reason));
       }
@@ -299,39 +300,39 @@ absl::Status PatternJob::TryEstimated(ClassSearch& search, std::vector<Candidate
   return absl::OkStatus();
 }
 
-Worth PatternJob::WorthOf(const ClassSearch& search, const Candidate& candidate,
+Worth PatternJob::WorthOf(const SignatureSearch& search, const Candidate& candidate,
                           const std::vector<Pattern::BuiltEntry>& existing) const {
   if (search.baseline_ms <= 0) return {false, 0, "plain CSR was not timed"};
-  const bool plain = candidate.recipe == kCsr;
+  const bool plain = candidate.pipeline == kCsr;
   const bool more_memory = !plain && (!search.best || search.best->layout == csr_);
   return Weigh(*candidate.promise,
                {.default_ms = search.baseline_ms,
                 .best_ms = search.baseline_ms / (search.best ? search.best->times.speedup() : 1),
-                .is_built = plain || EntryOf(existing, candidate.recipe) != nullptr ||
-                            builder_->Has(candidate.recipe),
+                .is_built = plain || EntryOf(existing, candidate.pipeline) != nullptr ||
+                            builder_->Has(candidate.pipeline),
                 .least_speedup = more_memory ? kLeastSpeedup : 1,
                 .requests = search.requests,
                 .shared_error = search.shared_error->mean(),
                 .shared_variance = search.shared_error->variance()});
 }
 
-absl::Status PatternJob::TryPromising(ClassSearch& search, const Candidate& candidate,
+absl::Status PatternJob::TryPromising(SignatureSearch& search, const Candidate& candidate,
                                       const std::vector<Pattern::BuiltEntry>& existing, bool last) {
-  if (candidate.recipe == kCsr) {
+  if (candidate.pipeline == kCsr) {
     return TryLayout(search, csr_, 0, candidate.reason, "", &*candidate.promise);
   }
-  if (const Pattern::BuiltEntry* const there = EntryOf(existing, candidate.recipe)) {
+  if (const Pattern::BuiltEntry* const there = EntryOf(existing, candidate.pipeline)) {
     absl::Status s = TryExisting(search, *there, candidate.reason, &*candidate.promise);
     // One that is damaged is gone now, and built again.
-    const bool is_there = pattern_->FindLayout(there->description->recipe) != nullptr;
+    const bool is_there = pattern_->FindLayout(there->description->pipeline) != nullptr;
     if (!s.ok() || is_there) return s;
   }
   return TryCandidate(search, candidate, last);
 }
 
-absl::Status PatternJob::TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry,
+absl::Status PatternJob::TryExisting(SignatureSearch& search, const Pattern::BuiltEntry& entry,
                                      std::string_view reason, const Promise* promise) {
-  const std::string& recipe = entry.description->recipe;
+  const std::string& pipeline = entry.description->pipeline;
   // What only products are read from.
   if (ReadsLayouts(Operation::kSpgemm, entry.description->kind)) return absl::OkStatus();
   const absl::StatusOr<std::shared_ptr<const Layout>> layout = entry.layout->Get(&stop_);
@@ -341,25 +342,26 @@ absl::Status PatternJob::TryExisting(ClassSearch& search, const Pattern::BuiltEn
   if (absl::IsDataLoss(layout.status())) {
     // What is not there is built again.
     modules_.observer.OnDamage(Sentence(layout.status()));
-    DropLayout(*pattern_, recipe);
+    DropLayout(*pattern_, pipeline);
     return absl::OkStatus();
   }
   if (!absl::IsResourceExhausted(layout.status())) return layout.status();
   search.short_of_memory = true;
-  RecordDecision(search, recipe, "no_memory", Sentence(layout.status()));
+  RecordDecision(search, pipeline, "no_memory", Sentence(layout.status()));
   return absl::OkStatus();
 }
 
-absl::Status PatternJob::TryCandidate(ClassSearch& search, const Candidate& candidate, bool last) {
+absl::Status PatternJob::TryCandidate(SignatureSearch& search, const Candidate& candidate,
+                                      bool last) {
   if (!candidate.worth_trying) {
-    RecordDecision(search, candidate.recipe, "ruled_out", candidate.reason);
+    RecordDecision(search, candidate.pipeline, "ruled_out", candidate.reason);
     return absl::OkStatus();
   }
-  const ProblemClass& c = search.plain.problem_class;
+  const ProblemSignature& c = search.plain.signature;
   absl::StatusOr<LayoutBuilder::Built> built = builder_->Get(candidate, c, again_.contains(c));
   if (!built.ok()) return built.status();
   if (built->layout == nullptr) {
-    RecordDecision(search, candidate.recipe,
+    RecordDecision(search, candidate.pipeline,
                    built->out_of_time       ? "no_time"
                    : built->short_of_memory ? "no_memory"
                                             : "ruled_out",
@@ -373,16 +375,17 @@ absl::Status PatternJob::TryCandidate(ClassSearch& search, const Candidate& cand
                 candidate.promise ? &*candidate.promise : nullptr);
   // Losers make room for the next candidate.
   if (last) {
-    builder_->DropAllBut(search.best ? std::set<std::string>{search.best->layout->recipe}
+    builder_->DropAllBut(search.best ? std::set<std::string>{search.best->layout->pipeline}
                                      : std::set<std::string>());
   }
   return tried;
 }
 
-absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
+absl::Status PatternJob::TryLayout(SignatureSearch& search,
+                                   const std::shared_ptr<const Layout>& layout,
                                    double build_seconds, const std::string& reason,
                                    std::string_view only, const Promise* promise) {
-  const ProblemClass& c = search.plain.problem_class;
+  const ProblemSignature& c = search.plain.signature;
   std::vector<std::string_view> kernels = KernelsFor(search.trial->problem(), *layout);
   const bool plain = layout == csr_;
   const std::string_view default_kernel = kernels.empty() ? "" : kernels.front();
@@ -413,11 +416,11 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     kernels.clear();
   }
   if (kernels.empty()) {
-    if (!plain) RecordDecision(search, layout->recipe, outcome, why_not);
+    if (!plain) RecordDecision(search, layout->pipeline, outcome, why_not);
     return absl::OkStatus();
   }
   progress_.At("trial", 0, 0);
-  progress_.Say(fmt::format("trying {} for {}", layout->recipe, SignatureText(c)));
+  progress_.Say(fmt::format("trying {} for {}", layout->pipeline, SignatureText(c)));
   absl::StatusOr<Array> values = BackendOf(c).ValuesFor(
       *search.matrix, *layout, modules_.budget.Source(MemoryUse::kPreparation),
       modules_.options.threads_per_worker);
@@ -442,9 +445,9 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     }
     outcome = kTried;
     RecordBaseline(search);
-    RecordMeasurement(search, layout->recipe, kernel, *times, build_seconds);
+    RecordMeasurement(search, layout->pipeline, kernel, *times, build_seconds);
     progress_.Say(fmt::format("{}: {} has {:.2f}x plain CSR's speed for K = {}", SignatureText(c),
-                              layout->recipe, times->speedup(), search.k));
+                              layout->pipeline, times->speedup(), search.k));
     const Estimate* const estimate = estimate_of(name);
     if (estimate != nullptr) {
       search.shared_error->Saw(-std::log2(times->speedup()) - estimate->log2_ratio,
@@ -456,18 +459,18 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
     const double least = best * (more_memory ? kLeastSpeedup : 1);
     bool won = times->speedup() > least;
     if (won &&
-        (!times->WonMostTurns() || IsOfBusyMachine(search, layout->recipe, kernel, *times))) {
+        (!times->WonMostTurns() || IsOfBusyMachine(search, layout->pipeline, kernel, *times))) {
       // Once more: what the machine did besides may have had it win.
       times = search.trial->Against({layout, *values, kernel}, budget_ms);
       if (EndsJob(times.status())) return times.status();
       if (!times.ok()) continue;
-      RecordMeasurement(search, layout->recipe, kernel, *times, build_seconds);
+      RecordMeasurement(search, layout->pipeline, kernel, *times, build_seconds);
       won = times->speedup() > least && times->WonMostTurns();
       if (!won) {
         search.uncertain = fmt::format(
             "{} won at first, and was {} when it was timed once more, slower in {} of {} turns: "
             "the machine was busy",
-            plain ? kernel : layout->recipe, Compared(times->speedup()), times->runs - times->won,
+            plain ? kernel : layout->pipeline, Compared(times->speedup()), times->runs - times->won,
             times->runs);
         progress_.Say(fmt::format("{}: {}", SignatureText(c), search.uncertain));
       }
@@ -480,20 +483,21 @@ absl::Status PatternJob::TryLayout(ClassSearch& search, const std::shared_ptr<co
       }
     }
   }
-  if (!plain) RecordDecision(search, layout->recipe, outcome, outcome == kTried ? reason : why_not);
+  if (!plain)
+    RecordDecision(search, layout->pipeline, outcome, outcome == kTried ? reason : why_not);
   return absl::OkStatus();
 }
 
-bool PatternJob::IsOfBusyMachine(const ClassSearch& search, const std::string& recipe,
+bool PatternJob::IsOfBusyMachine(const SignatureSearch& search, const std::string& pipeline,
                                  const std::string& kernel, const TrialTimes& times) const {
   Plan plan = search.plain;
-  plan.recipe = recipe;
+  plan.pipeline = pipeline;
   plan.kernel = kernel;
   plan.plan_ms = times.median;
   return FindBusyTrials(plan, pattern_->trials().measurements()).has_value();
 }
 
-absl::Status PatternJob::TryBaseline(ClassSearch& search) {
+absl::Status PatternJob::TryBaseline(SignatureSearch& search) {
   progress_.At("trial", 0, 0);
   const absl::Status alone = search.trial->BaselineAlone(search.share_ms).status();
   if (EndsJob(alone)) return alone;
@@ -507,7 +511,7 @@ absl::Status PatternJob::TryBaseline(ClassSearch& search) {
   return absl::OkStatus();
 }
 
-void PatternJob::RecordBaseline(ClassSearch& search) {
+void PatternJob::RecordBaseline(SignatureSearch& search) {
   search.baseline_ms = search.trial->baseline_median();
   RecordMeasurement(search, std::string(kCsr), search.plain.kernel,
                     {search.baseline_ms, search.baseline_ms, search.trial->baseline_runs(), false},
@@ -532,14 +536,14 @@ double PatternJob::MovedForCertain(const Problem& problem) const {
                         static_cast<double>(SizeOf(problem.type));
 }
 
-void PatternJob::RecordMeasurement(const ClassSearch& search, const std::string& recipe,
+void PatternJob::RecordMeasurement(const SignatureSearch& search, const std::string& pipeline,
                                    const std::string& kernel, const TrialTimes& times,
                                    double build_seconds) {
-  const ProblemClass& c = search.plain.problem_class;
+  const ProblemSignature& c = search.plain.signature;
   Measurement measurement;
-  measurement.problem_class = c;
+  measurement.signature = c;
   measurement.k = search.k;
-  measurement.recipe = recipe;
+  measurement.pipeline = pipeline;
   measurement.kernel = kernel;
   measurement.device = Name(BackendOf(c).id());
   measurement.median_ms = times.median;
@@ -549,29 +553,29 @@ void PatternJob::RecordMeasurement(const ClassSearch& search, const std::string&
   const Problem& problem = search.trial->problem();
   measurement.compulsory_bytes =
       CompulsoryBytes(problem, pattern_->rows(), pattern_->cols(), pattern_->nnz());
-  if (recipe == kCsr) BackendOf(c).SawMoved(MovedForCertain(problem), times.median);
-  measurement.floor_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
+  if (pipeline == kCsr) BackendOf(c).SawMoved(MovedForCertain(problem), times.median);
+  measurement.roofline_ms = 1e3 * measurement.compulsory_bytes / BackendOf(c).bytes_per_second();
   measurement.preparation_ms = 1e3 * build_seconds;
   measurement.model = BackendOf(c).model();
   measurement.censored = times.censored;
   pattern_->trials().Add(std::move(measurement));
 }
 
-void PatternJob::RecordDecision(ClassSearch& search, const std::string& recipe,
+void PatternJob::RecordDecision(SignatureSearch& search, const std::string& pipeline,
                                 std::string_view outcome, std::string reason) {
-  const ProblemClass& c = search.plain.problem_class;
+  const ProblemSignature& c = search.plain.signature;
   const bool tried = outcome == kTried;
   if (!tried) {
-    progress_.Say(fmt::format("{}: {} not tried: {}", SignatureText(c), recipe, reason));
+    progress_.Say(fmt::format("{}: {} not tried: {}", SignatureText(c), pipeline, reason));
   }
-  modules_.observer.OnRecipe(outcome);
-  search.decisions.push_back({c, recipe, tried, std::move(reason)});
+  modules_.observer.OnPipeline(outcome);
+  search.decisions.push_back({c, pipeline, tried, std::move(reason)});
 }
 
-void PatternJob::AddNote(ClassSearch& search, std::string what) {
-  const ProblemClass& c = search.plain.problem_class;
+void PatternJob::AddNote(SignatureSearch& search, std::string what) {
+  const ProblemSignature& c = search.plain.signature;
   progress_.Say(fmt::format("{}: {}", SignatureText(c), what));
-  const auto note = std::ranges::find(search.decisions, "", &Decision::recipe);
+  const auto note = std::ranges::find(search.decisions, "", &Decision::pipeline);
   if (note != search.decisions.end()) {
     note->reason += "; " + what;
   } else {
@@ -579,50 +583,51 @@ void PatternJob::AddNote(ClassSearch& search, std::string what) {
   }
 }
 
-const std::set<Asked>& PatternJob::AskedFor(const ProblemClass& c) const {
+const std::set<Asked>& PatternJob::AskedFor(const ProblemSignature& c) const {
   static const std::set<Asked> kNothing;
   const auto asked = asked_.find(c);
   return asked == asked_.end() ? kNothing : asked->second;
 }
 
-bool PatternJob::OnlyAsked(const ProblemClass& c, const PlanTable::Found& found) const {
+bool PatternJob::OnlyAsked(const ProblemSignature& c, const PlanTable::Found& found) const {
   if (modules_.options.only_asked) return true;
   return found.decided() && !again_.contains(c) && !AskedFor(c).empty();
 }
 
-void PatternJob::KeepEarlierDecisions(ClassSearch& search) const {
+void PatternJob::KeepEarlierDecisions(SignatureSearch& search) const {
   for (Decision& earlier : pattern_->trials().decisions()) {
-    if (earlier.problem_class != search.plain.problem_class || earlier.recipe.empty()) continue;
-    const std::set<Asked>& asked_for = AskedFor(earlier.problem_class);
+    if (earlier.signature != search.plain.signature || earlier.pipeline.empty()) continue;
+    const std::set<Asked>& asked_for = AskedFor(earlier.signature);
     const bool is_new =
         asked_for.contains(Asked())
             ? std::ranges::any_of(search.decisions,
                                   [&](const Decision& decision) {
-                                    return decision.recipe == WithoutSkipRules(earlier.recipe);
+                                    return decision.pipeline == WithoutSkipRules(earlier.pipeline);
                                   })
-            : std::ranges::any_of(
-                  asked_for, [&](const Asked& asked) { return asked.recipe == earlier.recipe; });
+            : std::ranges::any_of(asked_for, [&](const Asked& asked) {
+                return asked.pipeline == earlier.pipeline;
+              });
     if (is_new) continue;
     std::erase_if(search.decisions,
-                  [&](const Decision& decision) { return decision.recipe == earlier.recipe; });
+                  [&](const Decision& decision) { return decision.pipeline == earlier.pipeline; });
     search.decisions.push_back(std::move(earlier));
   }
 }
 
-void PatternJob::Decide(ClassSearch& search) {
+void PatternJob::Decide(SignatureSearch& search) {
   Plan plan = search.plain;
   plan.baseline_ms = plan.plan_ms = search.baseline_ms;
   plan.reason = fmt::format("plain CSR is kept, {}", WhyPlain(search));
-  if (search.best && pattern_->FindLayout(search.best->layout->recipe) == nullptr &&
+  if (search.best && pattern_->FindLayout(search.best->layout->pipeline) == nullptr &&
       search.best->layout != csr_) {
-    const std::string recipe = search.best->layout->recipe;
-    LayoutBuilder::Built built = builder_->Take(recipe);
+    const std::string pipeline = search.best->layout->pipeline;
+    LayoutBuilder::Built built = builder_->Take(pipeline);
     absl::Status added =
         MoveTo(modules_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), *built.layout);
     if (added.ok())
-      added = AddLayout(built.layout, built.seconds, plan.problem_class.device == DeviceKind::kCpu);
+      added = AddLayout(built.layout, built.seconds, plan.signature.device == DeviceKind::kCpu);
     if (added.ok()) {
-      unstored_.insert(recipe);
+      unstored_.insert(pipeline);
     } else {
       plan.reason = fmt::format("plain CSR is kept: no memory to keep a layout that is {} ({})",
                                 Compared(search.best->times.speedup()), Sentence(added));
@@ -631,7 +636,7 @@ void PatternJob::Decide(ClassSearch& search) {
     }
   }
   if (search.best) {
-    plan.recipe = search.best->layout->recipe;
+    plan.pipeline = search.best->layout->pipeline;
     plan.kernel = search.best->kernel;
     plan.baseline_ms = search.best->times.baseline_median;
     plan.plan_ms = search.best->times.median;
@@ -643,30 +648,30 @@ void PatternJob::Decide(ClassSearch& search) {
   }
   if (!search.best && !search.uncertain.empty()) {
     // What may have won by accident is no proof against what serves.
-    const PlanTable::Found present = pattern_->plans().Find(plan.problem_class);
-    if (present.exact && present.plan->plan.recipe != kCsr) {
-      notes_.push_back(fmt::format("{}: the plan stays, {}", SignatureText(plan.problem_class),
-                                   search.uncertain));
+    const PlanTable::Found present = pattern_->plans().Find(plan.signature);
+    if (present.exact && present.plan->plan.pipeline != kCsr) {
+      notes_.push_back(
+          fmt::format("{}: the plan stays, {}", SignatureText(plan.signature), search.uncertain));
       return;
     }
   }
-  plan.provisional = plan.recipe == kCsr && (search.short_of_memory || search.short_of_time);
+  plan.provisional = plan.pipeline == kCsr && (search.short_of_memory || search.short_of_time);
   if (search.only_asked) {
     // How operands had best lie is not asked again.
-    const PlanTable::Found present = pattern_->plans().Find(plan.problem_class);
+    const PlanTable::Found present = pattern_->plans().Find(plan.signature);
     if (present.exact) plan.distribution = present.plan->plan.distribution;
     plan.reason += WhereBest(plan.distribution);
   }
   if (search.only_asked && plan.provisional) {
     notes_.push_back(fmt::format("{}: the plan stays, not all could be tried beside it",
-                                 SignatureText(plan.problem_class)));
+                                 SignatureText(plan.signature)));
     return;
   }
   Activate(plan);
 }
 
-absl::Status PatternJob::TryDistributions(ClassSearch& search) {
-  const ProblemClass& c = search.plain.problem_class;
+absl::Status PatternJob::TryDistributions(SignatureSearch& search) {
+  const ProblemSignature& c = search.plain.signature;
   const bool several = modules_.executor.gpus().size() > 1;
   if (c.operation != Operation::kSpmm || c.device != DeviceKind::kCuda || !several) {
     return absl::OkStatus();
@@ -749,21 +754,21 @@ absl::Status PatternJob::BuildRows(const ProductsInRows& rows) {
   return absl::OkStatus();
 }
 
-double PatternJob::ExpectedRequests(const ProblemClass& c,
+double PatternJob::ExpectedRequests(const ProblemSignature& c,
                                     const std::optional<PatternPair>& pair) const {
   constexpr double kSeconds = 3600;
   double seen = 0;
-  // A class without a plan is served by that of another K.
+  // A signature without a plan is served by that of another K.
   const PlanTable& plans = pattern_->plans();
   for (const PlanTable::Used& used : plans.ListUsed(c.type, plans.uses())) {
-    ProblemClass served = used.plan->plan.problem_class;
+    ProblemSignature served = used.plan->plan.signature;
     served.k_bucket = c.k_bucket;
     if (served == c && used.plan->plan.pair == pair) seen += used.per_second;
   }
   return std::max(modules_.options.expected_requests, seen * kSeconds);
 }
 
-void PatternJob::JudgeModels(const ProblemClass& c, const Features* features,
+void PatternJob::JudgeModels(const ProblemSignature& c, const Features* features,
                              const std::vector<Measurement>& measured) {
   if (features == nullptr) return;
   const auto judge = [&](const std::shared_ptr<const Model>& model, std::string_view role) {
@@ -775,13 +780,15 @@ void PatternJob::JudgeModels(const ProblemClass& c, const Features* features,
   judge(modules_.selector.watched(c.device), "watched");
 }
 
-std::string PatternJob::WhyPlain(const ClassSearch& search) const {
+std::string PatternJob::WhyPlain(const SignatureSearch& search) const {
   if (!search.uncertain.empty()) return search.uncertain;
   const Measurement* best = nullptr;
   const auto speedup = [](const Measurement& m) { return m.baseline_ms / m.median_ms; };
-  const std::set<Asked>& asked = AskedFor(search.plain.problem_class);
+  const std::set<Asked>& asked = AskedFor(search.plain.signature);
   const auto was_asked_for = [&](const Measurement& m) {
-    return std::ranges::find(asked, m.recipe, &Asked::recipe) != asked.end();
+    return std::ranges::any_of(asked, [&](const Asked& one) {
+      return one.pipeline == m.pipeline && (one.kernel.empty() || one.kernel == m.kernel);
+    });
   };
   // Who asked for one wants to know of that one.
   const auto better = [&](const Measurement& a, const Measurement& b) {
@@ -789,8 +796,8 @@ std::string PatternJob::WhyPlain(const ClassSearch& search) const {
   };
   const std::vector<Measurement> measurements = pattern_->trials().measurements();
   for (const Measurement& m : measurements) {
-    const bool is_plain = m.recipe == kCsr && m.kernel == search.plain.kernel;
-    if (m.problem_class != search.plain.problem_class || is_plain || m.median_ms <= 0) continue;
+    const bool is_plain = m.pipeline == kCsr && m.kernel == search.plain.kernel;
+    if (m.signature != search.plain.signature || is_plain || m.median_ms <= 0) continue;
     if (best == nullptr || better(m, *best)) best = &m;
   }
   if (best == nullptr) {
@@ -803,13 +810,13 @@ std::string PatternJob::WhyPlain(const ClassSearch& search) const {
   }
   return fmt::format("the {}, {}, was {}{}",
                      was_asked_for(*best) ? "one that was asked for" : "next best",
-                     best->recipe == kCsr ? best->kernel : best->recipe,
+                     best->pipeline == kCsr ? best->kernel : best->pipeline,
                      IsFaster(speedup(*best)) ? "only " : "", Compared(speedup(*best)));
 }
 
 absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_seconds,
                                    bool for_cpu) {
-  const std::string recipe = layout->recipe;
+  const std::string pipeline = layout->pipeline;
   pattern_->AddLayout(layout, build_seconds);
   if (!for_cpu) return absl::OkStatus();
   for (const MatrixLease& matrix : modules_.catalog.MatricesOf(*pattern_)) {
@@ -824,60 +831,60 @@ absl::Status PatternJob::AddLayout(std::shared_ptr<Layout> layout, double build_
       notes_.push_back(Sentence(placed));
       continue;
     }
-    DropLayout(*pattern_, recipe);
+    DropLayout(*pattern_, pipeline);
     return placed;
   }
   return absl::OkStatus();
 }
 
-void PatternJob::DropLayout(Pattern& pattern, const std::string& recipe) {
-  pattern.DropLayout(recipe);
+void PatternJob::DropLayout(Pattern& pattern, const std::string& pipeline) {
+  pattern.DropLayout(pipeline);
   for (const MatrixLease& matrix : modules_.catalog.MatricesOf(pattern)) {
-    matrix->DropLayout(recipe);
+    matrix->DropLayout(pipeline);
   }
 }
 
 bool PatternJob::IsMeasured(const Plan& plan, int runs) const {
   return std::ranges::any_of(pattern_->trials().measurements(), [&](const Measurement& m) {
-    return m.problem_class == plan.problem_class && m.recipe == plan.recipe &&
+    return m.signature == plan.signature && m.pipeline == plan.pipeline &&
            m.kernel == plan.kernel && m.pair == plan.pair && m.runs > runs;
   });
 }
 
 void PatternJob::Activate(const Plan& plan) {
-  const PlanTable::Found present = pattern_->plans().Find(plan.problem_class, plan.pair);
+  const PlanTable::Found present = pattern_->plans().Find(plan.signature, plan.pair);
   if (plan.provisional && present.decided() && !IsMeasured(present.plan->plan)) {
-    notes_.push_back(fmt::format(
-        "{}: {} stays, it could not be tried again ({})", SignatureText(plan.problem_class),
-        plan.pair ? fmt::format("{} / {}", ToString(*plan.pair, pattern_->hash()),
-                                present.plan->plan.kernel)
-                  : present.plan->plan.ToString(),
-        plan.reason));
+    notes_.push_back(
+        fmt::format("{}: {} stays, it could not be tried again ({})", SignatureText(plan.signature),
+                    plan.pair ? fmt::format("{} / {}", ToString(*plan.pair, pattern_->hash()),
+                                            present.plan->plan.kernel)
+                              : present.plan->plan.ToString(),
+                    plan.reason));
     return;
   }
   // A product finds its factors' layouts when it is asked for: they may come and go.
   pattern_->plans().Replace(std::make_shared<const ActivePlan>(
-      ActivePlan{plan, plan.pair ? nullptr : pattern_->FindLayout(plan.recipe)}));
+      ActivePlan{plan, plan.pair ? nullptr : pattern_->FindLayout(plan.pipeline)}));
 }
 
-bool PatternJob::IsUsed(const Pattern& pattern, const std::string& recipe) const {
+bool PatternJob::IsUsed(const Pattern& pattern, const std::string& pipeline) const {
   const auto can_be_asked_for = [&](const std::optional<PatternPair>& pair) {
     return !pair || modules_.catalog.HasPattern(pair->right);
   };
   const auto is_used_by = [&](const Pattern& left) {
     const bool is_planned = std::ranges::any_of(left.plans().List(), [&](const auto& active) {
-      return UsesLayout(active->plan, left.hash(), pattern, recipe) &&
+      return UsesLayout(active->plan, left.hash(), pattern, pipeline) &&
              can_be_asked_for(active->plan.pair);
     });
     if (is_planned) return true;
     // After a restart a product has its plan again when it is asked for.
     return std::ranges::any_of(left.trials().measurements(), [&](const Measurement& m) {
-      if (!m.pair || left.plans().Find(m.problem_class, m.pair).exact) return false;
+      if (!m.pair || left.plans().Find(m.signature, m.pair).exact) return false;
       Plan plan;
-      plan.recipe = m.recipe;
+      plan.pipeline = m.pipeline;
       plan.kernel = m.kernel;
       plan.pair = m.pair;
-      return UsesLayout(plan, left.hash(), pattern, recipe) && can_be_asked_for(m.pair);
+      return UsesLayout(plan, left.hash(), pattern, pipeline) && can_be_asked_for(m.pair);
     });
   };
   return is_used_by(pattern) ||
@@ -896,12 +903,12 @@ void PatternJob::DropUnusedLayouts(Pattern& pattern) {
 }
 
 void PatternJob::DropIfUnused(Pattern& pattern, const Pattern::BuiltEntry& entry) {
-  const std::string& recipe = entry.description->recipe;
+  const std::string& pipeline = entry.description->pipeline;
   const MutexLock lock(modules_.publishing);
-  if (IsUsed(pattern, recipe) || pattern.FindLayout(recipe) != entry.layout) return;
-  DropLayout(pattern, recipe);
-  const absl::Status dropped = modules_.store.DropLayout(pattern.hash(), recipe);
-  if (dropped.ok()) pattern.SetOnDisk(recipe, nullptr);
+  if (IsUsed(pattern, pipeline) || pattern.FindLayout(pipeline) != entry.layout) return;
+  DropLayout(pattern, pipeline);
+  const absl::Status dropped = modules_.store.DropLayout(pattern.hash(), pipeline);
+  if (dropped.ok()) pattern.SetOnDisk(pipeline, nullptr);
   if (!dropped.ok()) notes_.push_back(Sentence(dropped));
 }
 
@@ -911,11 +918,10 @@ std::string PatternJob::Outcome() const {
   std::vector<std::string> sentences;
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;
-    const std::string what = plan.pair             ? ToString(*plan.pair, pattern_->hash()) + " "
-                             : plan.recipe == kCsr ? ""
-                                                   : plan.recipe + " ";
-    sentences.push_back(
-        fmt::format("{}: {}{}", SignatureText(plan.problem_class), what, plan.reason));
+    const std::string what = plan.pair               ? ToString(*plan.pair, pattern_->hash()) + " "
+                             : plan.pipeline == kCsr ? ""
+                                                     : plan.pipeline + " ";
+    sentences.push_back(fmt::format("{}: {}{}", SignatureText(plan.signature), what, plan.reason));
   }
   sentences.insert(sentences.end(), notes_.begin(), notes_.end());
   return fmt::format("{}", fmt::join(sentences, ". "));

@@ -53,30 +53,31 @@ struct StoredPreparation {
   std::vector<LayoutRecord> layouts;
   std::vector<PlanRecord> plans;
   PreparationRecord record;
-  std::set<ProblemClass> foreign;  ///< whose plans were chosen by what another model measured
+  std::set<ProblemSignature> foreign;  ///< whose plans were chosen by what another model measured
 };
 
 /// Pairs that SpGEMM's kernels are to be tried on, with the right pattern, unless that is deleted
 /// meanwhile.
-using Pairs = std::map<std::pair<ProblemClass, PatternPair>, std::weak_ptr<Pattern>>;
+using Pairs = std::map<std::pair<ProblemSignature, PatternPair>, std::weak_ptr<Pattern>>;
 
-/// What clients want tried, by class.
-using AskedOf = std::map<ProblemClass, std::set<Asked>>;
+/// What clients want tried, by signature.
+using AskedOf = std::map<ProblemSignature, std::set<Asked>>;
 
 /// Products by rows over several GPUs: problems, and the bounds of the operand's rows.
-using ProductsInRows = std::set<std::pair<ProblemClass, std::vector<int64_t>>>;
+using ProductsInRows = std::set<std::pair<ProblemSignature, std::vector<int64_t>>>;
 
-/// Those of the pattern that were measured for the class and whose right pattern is still there.
+/// Those of the pattern that were measured for the signature and whose right pattern is still
+/// there.
 Pairs MeasuredPairs(const Catalog& catalog, const Pattern& pattern,
-                    const ProblemClass& problem_class);
+                    const ProblemSignature& signature);
 
 /// The model of a kind's devices (Executor::model).
 using ModelOf = std::function<const std::string&(DeviceKind)>;
 
 /// Gives patterns (by hash) back what was measured of them here and decided. What another model of
-/// processor, card, driver or kernels measured is left out: the classes, by the pattern's hash,
+/// processor, card, driver or kernels measured is left out: the signatures, by the pattern's hash,
 /// that nothing else is known of.
-std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
+std::map<std::string, std::set<ProblemSignature>> RestoreMeasurements(
     const StoreContents& contents, const std::map<std::string, std::shared_ptr<Pattern>>& patterns,
     const ModelOf& model);
 
@@ -109,20 +110,21 @@ inline bool EndsJob(const absl::Status& status) {
 /// matrix with its first product.
 class PatternJob {
  public:
-  /// Classes in `again` are tried whatever is known of them; that is forgotten. What is `asked` for
-  /// is tried for its class, beside all else or, where the class has its plan, beside what serves.
+  /// Signatures in `again` are tried whatever is known of them; that is forgotten. What is `asked`
+  /// for is tried for its signature, beside all else or, where the signature has its plan, beside
+  /// what serves.
   PatternJob(const JobModules& modules, std::shared_ptr<Pattern> pattern,
-             std::set<ProblemClass> again, AskedOf asked, const std::atomic<bool>& stop);
+             std::set<ProblemSignature> again, AskedOf asked, const std::atomic<bool>& stop);
 
   /// Reads back the layouts that stored plans use and activates the plans. A layout that is damaged
   /// is built again; one that finds no memory stays stored, and plain CSR serves meanwhile. Layouts
-  /// that no plan uses are dropped. Returns the classes whose plans are lost. Errors: CANCELLED,
+  /// that no plan uses are dropped. Returns the signatures whose plans are lost. Errors: CANCELLED,
   /// DATA_LOSS (the pattern itself).
-  absl::StatusOr<std::set<ProblemClass>> Restore(const StoredPreparation& stored);
-  /// Computes the pattern's features, tries candidates for each class, makes the fastest its plan,
-  /// keeps what plans use and stores it. What fails for one candidate is a note. Errors: CANCELLED,
-  /// DATA_LOSS (the pattern, or a matrix's values).
-  absl::Status Prepare(const std::set<ProblemClass>& classes);
+  absl::StatusOr<std::set<ProblemSignature>> Restore(const StoredPreparation& stored);
+  /// Computes the pattern's features, tries candidates for each signature, makes the fastest its
+  /// plan, keeps what plans use and stores it. What fails for one candidate is a note. Errors:
+  /// CANCELLED, DATA_LOSS (the pattern, or a matrix's values).
+  absl::Status Prepare(const std::set<ProblemSignature>& signatures);
 
   /// Chooses a kernel for the product of the pattern with each of the others: the fastest of those
   /// that the rules don't rule out, on a sample, or what was measured before a restart. What fails
@@ -155,16 +157,16 @@ class PatternJob {
     std::string model = {};  ///< that had it tried; empty: none
     double expected_speedup = 0;
   };
-  /// The search for the plan of one class: its trials, and what became of the candidates.
-  struct ClassSearch {
+  /// The search for the plan of one signature: its trials, and what became of the candidates.
+  struct SignatureSearch {
     MatrixLease matrix;
-    Plan plain;  ///< the default: the class, plain CSR and its first kernel
+    Plan plain;  ///< the default: the signature, plain CSR and its first kernel
     std::unique_ptr<Trial> trial;
     int64_t k = 0;                 ///< that is timed
-    double share_ms = 0;           ///< of the class's budget, for each contender
+    double share_ms = 0;           ///< of the signature's budget, for each contender
     bool short_of_memory = false;  ///< something could not be tried, not as asked, or not be kept
     bool short_of_time = false;    ///< something was not tried
-    bool only_asked = false;       ///< the class has its plan: no other candidate is tried
+    bool only_asked = false;       ///< the signature has its plan: no other candidate is tried
     double baseline_ms = 0;        ///< 0: not run yet
     double requests = 0;           ///< that a promised candidate is to pay over (ExpectedRequests)
     std::optional<SharedError> shared_error;  ///< of the model's estimates
@@ -175,11 +177,12 @@ class PatternJob {
 
   MatrixLease MatrixOf(ElementType type) const { return MatrixOf(*pattern_, type); }
   MatrixLease MatrixOf(const Pattern& pattern, ElementType type) const;
-  /// What becomes of a class of GPUs while none serves: nothing, or UNAVAILABLE if all are lost.
+  /// What becomes of a signature of GPUs while none serves: nothing, or UNAVAILABLE if all are
+  /// lost.
   absl::Status WithoutCard() const;
-  /// Where a class is tried; of a GPU's, if one serves.
-  Backend& BackendOf(const ProblemClass& problem_class) const {
-    return problem_class.device == DeviceKind::kCuda ? *gpu_ : modules_.executor.backend({});
+  /// Where a signature is tried; of a GPU's, if one serves.
+  Backend& BackendOf(const ProblemSignature& signature) const {
+    return signature.device == DeviceKind::kCuda ? *gpu_ : modules_.executor.backend({});
   }
   /// What builders of this job may use.
   BuildContext MakeContext();
@@ -187,40 +190,40 @@ class PatternJob {
   /// Unless the pattern has them; want of memory is a note.
   absl::Status FindFeatures();
 
-  /// Of a class for which plain CSR serves without a trial: why, as its plan says; else empty.
-  std::string_view WhyNothingIsTried(const ProblemClass& problem_class) const;
-  /// `last`: no later class will want the layouts that lose.
-  absl::Status TryClass(const ProblemClass& problem_class, bool last);
-  absl::Status TryCandidates(ClassSearch& search, bool last);
+  /// Of a signature for which plain CSR serves without a trial: why, as its plan says; else empty.
+  std::string_view WhyNothingIsTried(const ProblemSignature& signature) const;
+  /// `last`: no later signature will want the layouts that lose.
+  absl::Status TrySignature(const ProblemSignature& signature, bool last);
+  absl::Status TryCandidates(SignatureSearch& search, bool last);
   /// Runs one that the pattern has.
-  absl::Status TryExisting(ClassSearch& search, const Pattern::BuiltEntry& entry,
+  absl::Status TryExisting(SignatureSearch& search, const Pattern::BuiltEntry& entry,
                            std::string_view reason, const Promise* promise = nullptr);
   /// Runs what a model promises, what gains most first, until nothing pays; besides what clients
   /// ask for, and what serves now.
-  absl::Status TryEstimated(ClassSearch& search, std::vector<Candidate> candidates,
+  absl::Status TryEstimated(SignatureSearch& search, std::vector<Candidate> candidates,
                             const std::vector<Pattern::BuiltEntry>& existing, bool last);
-  Worth WorthOf(const ClassSearch& search, const Candidate& candidate,
+  Worth WorthOf(const SignatureSearch& search, const Candidate& candidate,
                 const std::vector<Pattern::BuiltEntry>& existing) const;
   /// Runs one that a model promises, after building it unless it is there.
-  absl::Status TryPromising(ClassSearch& search, const Candidate& candidate,
+  absl::Status TryPromising(SignatureSearch& search, const Candidate& candidate,
                             const std::vector<Pattern::BuiltEntry>& existing, bool last);
   /// Builds and runs one that the rules do not rule out.
-  absl::Status TryCandidate(ClassSearch& search, const Candidate& candidate, bool last);
+  absl::Status TryCandidate(SignatureSearch& search, const Candidate& candidate, bool last);
   /// Runs the layout's kernels; those of plain CSR except the baseline's own. `reason` is why, for
   /// the decision, `only` the one kernel that is run; empty: all, or those
   /// of `promise`.
-  absl::Status TryLayout(ClassSearch& search, const std::shared_ptr<const Layout>& layout,
+  absl::Status TryLayout(SignatureSearch& search, const std::shared_ptr<const Layout>& layout,
                          double build_seconds, const std::string& reason,
                          std::string_view only = "", const Promise* promise = nullptr);
-  /// The baseline's times of the class' trials differ by more than this contender gains.
-  bool IsOfBusyMachine(const ClassSearch& search, const std::string& recipe,
+  /// The baseline's times of the signature's trials differ by more than this contender gains.
+  bool IsOfBusyMachine(const SignatureSearch& search, const std::string& pipeline,
                        const std::string& kernel, const TrialTimes& times) const;
-  absl::Status TryBaseline(ClassSearch& search);
+  absl::Status TryBaseline(SignatureSearch& search);
   using PairKey = Pairs::key_type;
   /// Those whose plans read layouts that are gone: however the job ends, the default serves until
   /// they are there again, and for a while nobody asks for them.
   std::set<PairKey> SuspendLost(const Pairs& pairs);
-  absl::Status TryPair(const ProblemClass& problem_class, const PatternProduct& pair);
+  absl::Status TryPair(const ProblemSignature& signature, const PatternProduct& pair);
   /// A factor of a pair as its kernels take it.
   struct Factor {
     std::shared_ptr<Pattern> pattern;
@@ -230,21 +233,21 @@ class PatternJob {
     std::shared_ptr<const Features> features;  ///< null: not known
     bool short_of_memory = false;              ///< that is why
   };
-  absl::StatusOr<Factor> LoadFactor(const ProblemClass& problem_class, MatrixLease matrix,
+  absl::StatusOr<Factor> LoadFactor(const ProblemSignature& signature, MatrixLease matrix,
                                     bool transpose);
   /// The builder of layouts for a factor of the pair that is tried.
   absl::StatusOr<LayoutBuilder*> BuilderOf(const std::shared_ptr<Pattern>& pattern);
-  /// The factor as the kernel wants it for a trial, in a layout of the recipe if it reads one:
-  /// what its pattern has, or a new one, whose seconds are added. FAILED_PRECONDITION: the recipe
+  /// The factor as the kernel wants it for a trial, in a layout of the pipeline if it reads one:
+  /// what its pattern has, or a new one, whose seconds are added. FAILED_PRECONDITION: the pipeline
   /// brings nothing for it; RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, and what ends the job.
-  absl::StatusOr<SpgemmFactor> FormatFactor(const ProblemClass& problem_class, const Factor& factor,
-                                            const std::string& recipe, double& seconds);
-  /// Times one candidate of a pair, in a layout of its recipe or, without one, of the recipe that
-  /// the kernel has for both. `recipe` and `seconds` of building become what was tried.
-  absl::StatusOr<TrialTimes> TryKernel(const ProblemClass& problem_class,
+  absl::StatusOr<SpgemmFactor> FormatFactor(const ProblemSignature& signature, const Factor& factor,
+                                            const std::string& pipeline, double& seconds);
+  /// Times one candidate of a pair, in a layout of its pipeline or, without one, of the pipeline
+  /// that the kernel has for both. `pipeline` and `seconds` of building become what was tried.
+  absl::StatusOr<TrialTimes> TryKernel(const ProblemSignature& signature,
                                        const Candidate& candidate, const Factor& left,
                                        const Factor& right, SpgemmTrial& trial, double budget_ms,
-                                       std::string& recipe, double& seconds);
+                                       std::string& pipeline, double& seconds);
   /// Runs the candidates turn by turn with the plan's kernel, the default, and notes what becomes
   /// of each; `for_now`: not all could be, for want of memory or time. Errors: what ends the job,
   /// or the default's own.
@@ -255,7 +258,7 @@ class PatternJob {
   /// Makes the fastest that is measured of a pair its plan, with the layouts that it reads. False
   /// if nothing is. `provisional`: not all could be tried, for want of memory or time. Errors: what
   /// ends the job.
-  absl::StatusOr<bool> ActivateFastest(const ProblemClass& problem_class,
+  absl::StatusOr<bool> ActivateFastest(const ProblemSignature& signature,
                                        const PatternProduct& pair, bool provisional = false);
   /// A layout that a pattern lacked, in memory that may last.
   struct NewLayout {
@@ -266,50 +269,51 @@ class PatternJob {
   /// What the plan reads and the pair's patterns lack.
   absl::StatusOr<std::vector<NewLayout>> BuildFactorLayouts(const Plan& plan,
                                                             const PatternProduct& pair);
-  absl::Status BuildFactorLayout(const std::shared_ptr<Pattern>& pattern, const std::string& recipe,
-                                 std::vector<NewLayout>& built);
+  absl::Status BuildFactorLayout(const std::shared_ptr<Pattern>& pattern,
+                                 const std::string& pipeline, std::vector<NewLayout>& built);
   /// Gives the patterns what they still lack, stores it and activates the plan.
   void Publish(const Plan& plan, const std::vector<NewLayout>& layouts);
   /// Of plain CSR, in all turns so far.
-  void RecordBaseline(ClassSearch& search);
+  void RecordBaseline(SignatureSearch& search);
   /// Bytes that plain CSR's kernel must move, and does.
   double MovedForCertain(const Problem& problem) const;
-  void RecordMeasurement(const ClassSearch& search, const std::string& recipe,
+  void RecordMeasurement(const SignatureSearch& search, const std::string& pipeline,
                          const std::string& kernel, const TrialTimes& times, double build_seconds);
-  /// What becomes of a recipe (`outcome`: as Observer::OnRecipe has it), and says so.
-  void RecordDecision(ClassSearch& search, const std::string& recipe, std::string_view outcome,
-                      std::string reason);
-  /// Of the class as a whole; says so, too.
-  void AddNote(ClassSearch& search, std::string what);
-  /// What is asked for the class.
-  const std::set<Asked>& AskedFor(const ProblemClass& problem_class) const;
+  /// What becomes of a pipeline (`outcome`: as Observer::OnPipeline has it), and says so.
+  void RecordDecision(SignatureSearch& search, const std::string& pipeline,
+                      std::string_view outcome, std::string reason);
+  /// Of the signature as a whole; says so, too.
+  void AddNote(SignatureSearch& search, std::string what);
+  /// What is asked for the signature.
+  const std::set<Asked>& AskedFor(const ProblemSignature& signature) const;
   /// Nothing but that is to be tried: for the rest `found` is the plan.
-  bool OnlyAsked(const ProblemClass& problem_class, const PlanTable::Found& found) const;
+  bool OnlyAsked(const ProblemSignature& signature, const PlanTable::Found& found) const;
   /// Adds the earlier decisions that still stand where only what was asked for was tried.
-  void KeepEarlierDecisions(ClassSearch& search) const;
+  void KeepEarlierDecisions(SignatureSearch& search) const;
   /// Makes the best the plan; plain CSR, if there is no memory to keep its layout.
-  void Decide(ClassSearch& search);
+  void Decide(SignatureSearch& search);
   /// Of SpMM, where there are several GPUs: how operands had best lie on them. Makes it part of the
   /// plan. Errors: what ends the job.
-  absl::Status TryDistributions(ClassSearch& search);
+  absl::Status TryDistributions(SignatureSearch& search);
   /// Over which a candidate is to pay: what the options say, or those of an hour as they come now,
   /// whatever their K, if that is more.
-  double ExpectedRequests(const ProblemClass& problem_class,
+  double ExpectedRequests(const ProblemSignature& signature,
                           const std::optional<PatternPair>& pair) const;
-  /// Says how near the first choices of models came to the best that was measured for the class.
-  void JudgeModels(const ProblemClass& problem_class, const Features* features,
+  /// Says how near the first choices of models came to the best that was measured for the
+  /// signature.
+  void JudgeModels(const ProblemSignature& signature, const Features* features,
                    const std::vector<Measurement>& measured);
-  /// How near the others came, of all that were measured for the class.
-  std::string WhyPlain(const ClassSearch& search) const;
+  /// How near the others came, of all that were measured for the signature.
+  std::string WhyPlain(const SignatureSearch& search) const;
 
   /// Stores a layout that the pattern has. Why not is a note.
   bool StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry);
   /// Gives the pattern a layout; `for_cpu`: with the values of all its matrices, which a GPU places
   /// by itself when they are first used. RESOURCE_EXHAUSTED leaves nothing behind.
   absl::Status AddLayout(std::shared_ptr<Layout> layout, double build_seconds, bool for_cpu);
-  void DropLayout(Pattern& pattern, const std::string& recipe);
+  void DropLayout(Pattern& pattern, const std::string& pipeline);
   /// A plan of the pattern reads it, or one of another that is multiplied with it.
-  bool IsUsed(const Pattern& pattern, const std::string& recipe) const;
+  bool IsUsed(const Pattern& pattern, const std::string& pipeline) const;
   /// In more runs than that.
   bool IsMeasured(const Plan& plan, int runs = -1) const;
   /// From now on requests use the plan. A provisional one does not take the place of one that could
@@ -318,32 +322,32 @@ class PatternJob {
   void DropUnusedLayouts(Pattern& pattern);
   /// If it still is the pattern's and nothing uses it, in memory and in the store.
   void DropIfUnused(Pattern& pattern, const Pattern::BuiltEntry& entry);
-  void StoreOutcome(const std::set<ProblemClass>& classes);
+  void StoreOutcome(const std::set<ProblemSignature>& signatures);
   /// An older program stored none: they are found when the pattern is next prepared.
   void RestoreFeatures();
   /// Says that `plan`, which is stored, cannot be used for now.
   void Suspend(const Plan& plan);
   /// Null if it is not stored.
-  static const LayoutRecord* RecordOf(const StoredPreparation& stored, const std::string& recipe);
+  static const LayoutRecord* RecordOf(const StoredPreparation& stored, const std::string& pipeline);
   /// The pattern has that layout as the store does.
-  void SetDiskCopy(const StoredPreparation& stored, const std::string& recipe);
+  void SetDiskCopy(const StoredPreparation& stored, const std::string& pipeline);
   /// There is no room for it now: it is read when it is needed. False if it never fits, or is
   /// damaged. `description` becomes its.
-  bool AddUnread(const StoredPreparation& stored, const std::string& recipe, Layout& description);
+  bool AddUnread(const StoredPreparation& stored, const std::string& pipeline, Layout& description);
   void DropStoredLayoutsWithoutPlan(const StoredPreparation& stored);
   /// Into memory that is free, or RESOURCE_EXHAUSTED.
   absl::StatusOr<Layout> ReadSpare(const LayoutRecord& record);
   absl::StatusOr<LayoutBuilder::Built> ReadOrRebuild(const StoredPreparation& stored,
-                                                     const std::string& recipe);
+                                                     const std::string& pipeline);
 
   const JobModules& modules_;
   const std::shared_ptr<Pattern> pattern_;
-  const std::set<ProblemClass> again_;
+  const std::set<ProblemSignature> again_;
   const AskedOf asked_;
   const std::atomic<bool>& stop_;
   Progress progress_;
   const Deadline deadline_;
-  GpuBackend* const gpu_;  ///< that it tries classes of GPUs on; null: none serves
+  GpuBackend* const gpu_;  ///< that it tries signatures of GPUs on; null: none serves
   std::optional<cuda::DeviceScope> scope_;
   std::optional<cuda::Stream> stream_;                    ///< of accelerator_
   std::optional<cuda::GpuBuildAccelerator> accelerator_;  ///< where a GPU serves
@@ -352,7 +356,7 @@ class PatternJob {
   /// Of the pair's right factor, while its pattern is another one.
   std::optional<LayoutBuilder> right_builder_;
   std::shared_ptr<Pattern> right_pattern_;
-  std::set<std::string> unstored_;  ///< recipes of layouts that this job built and added
+  std::set<std::string> unstored_;  ///< pipelines of layouts that this job built and added
   std::vector<std::string> notes_;
 };
 

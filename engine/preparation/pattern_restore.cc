@@ -17,10 +17,10 @@
 namespace sparsed::engine {
 namespace {
 
-Plan FromRecord(const PlanRecord& record, const ProblemClass& problem_class) {
+Plan FromRecord(const PlanRecord& record, const ProblemSignature& signature) {
   Plan plan;
-  plan.problem_class = problem_class;
-  plan.recipe = record.recipe;
+  plan.signature = signature;
+  plan.pipeline = record.pipeline;
   plan.kernel = record.kernel;
   plan.baseline_ms = record.baseline_ms;
   plan.plan_ms = record.plan_ms;
@@ -34,9 +34,8 @@ Plan FromRecord(const PlanRecord& record, const ProblemClass& problem_class) {
 }
 
 PlanRecord ToRecord(const std::string& pattern_hash, const Plan& plan) {
-  PlanRecord record{pattern_hash,     ToString(plan.problem_class),
-                    plan.recipe,      plan.kernel,
-                    plan.baseline_ms, plan.plan_ms,
+  PlanRecord record{pattern_hash, ToString(plan.signature), plan.pipeline,
+                    plan.kernel,  plan.baseline_ms,         plan.plan_ms,
                     plan.reason};
   if (plan.distribution) {
     record.distribution = Name(plan.distribution->best);
@@ -51,7 +50,7 @@ Layout PlainCsrOf(const Pattern& pattern) {
   return PlainCsrWithoutArrays(pattern.rows(), pattern.cols(), pattern.nnz());
 }
 
-std::vector<std::string_view> KernelsOf(const ProblemClass& c, const Layout& layout) {
+std::vector<std::string_view> KernelsOf(const ProblemSignature& c, const Layout& layout) {
   return KernelsFor(ProblemOf(c), layout);
 }
 
@@ -65,7 +64,7 @@ bool AddUnreadLayout(const JobModules& modules, Pattern& pattern, const LayoutRe
   for (const StoredArray& array : record.arrays) {
     description.arrays.push_back({array.name, array.type, array.length, {}});
   }
-  if (pattern.FindLayout(description.recipe) != nullptr) return true;
+  if (pattern.FindLayout(description.pipeline) != nullptr) return true;
   const auto bytes = static_cast<size_t>(description.bytes());
   if (!disk.readable() ||
       !modules.budget.MayFit(bytes, MemoryUse::kLayouts, pattern.payer()).ok()) {
@@ -76,28 +75,28 @@ bool AddUnreadLayout(const JobModules& modules, Pattern& pattern, const LayoutRe
 }
 
 bool HasKernel(const Plan& plan, const Layout& layout) {
-  const auto kernels = KernelsOf(plan.problem_class, layout);
+  const auto kernels = KernelsOf(plan.signature, layout);
   return std::ranges::find(kernels, plan.kernel) != kernels.end();
 }
 
 }  // namespace
 
-std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
+std::map<std::string, std::set<ProblemSignature>> RestoreMeasurements(
     const StoreContents& contents, const std::map<std::string, std::shared_ptr<Pattern>>& patterns,
     const ModelOf& model) {
-  std::map<std::string, std::set<ProblemClass>> foreign, ours;
+  std::map<std::string, std::set<ProblemSignature>> foreign, ours;
   std::map<Pattern*, std::vector<Measurement>> measurements;
   for (const MeasurementRecord& record : contents.measurements) {
     const auto pattern = patterns.find(record.pattern_hash);
     if (pattern == patterns.end()) continue;
     std::optional<Measurement> measurement = FromRecord(record, pattern->second->nnz());
     if (!measurement) continue;
-    const ProblemClass c = measurement->problem_class;
+    const ProblemSignature c = measurement->signature;
     // An older program stored none; and a kind that is not here is nobody's to try.
     const std::string& here = model(c.device);
     const bool is_ours = record.model.empty() || here.empty() || record.model == here;
-    // Of SpGEMM a class's own plan is plain CSR anyway; pairs are tried when they are next asked
-    // for.
+    // Of SpGEMM a signature's own plan is plain CSR anyway; pairs are tried when they are next
+    // asked for.
     if (is_ours || c.operation != Operation::kSpgemm) {
       (is_ours ? ours : foreign)[record.pattern_hash].insert(c);
     }
@@ -105,20 +104,20 @@ std::map<std::string, std::set<ProblemClass>> RestoreMeasurements(
   }
   for (auto& [pattern, of_pattern] : measurements)
     pattern->trials().SetMeasurements(std::move(of_pattern));
-  for (auto& [hash, classes] : foreign) {
+  for (auto& [hash, signatures] : foreign) {
     const auto& here = ours[hash];
-    std::erase_if(classes, [&](const ProblemClass& c) { return here.contains(c); });
+    std::erase_if(signatures, [&](const ProblemSignature& c) { return here.contains(c); });
   }
-  std::map<std::pair<Pattern*, ProblemClass>, std::vector<Decision>> decisions;
+  std::map<std::pair<Pattern*, ProblemSignature>, std::vector<Decision>> decisions;
   for (const DecisionRecord& record : contents.decisions) {
     const auto pattern = patterns.find(record.pattern_hash);
-    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
+    const std::optional<ProblemSignature> c = ParseProblemSignature(record.signature);
     if (pattern == patterns.end() || !c || foreign[record.pattern_hash].contains(*c)) continue;
     decisions[{pattern->second.get(), *c}].push_back(
-        {*c, record.recipe, record.tried, record.reason, record.kernel, record.pair});
+        {*c, record.pipeline, record.tried, record.reason, record.kernel, record.pair});
   }
-  for (auto& [key, of_class] : decisions) {
-    key.first->trials().SetDecisions(key.second, std::move(of_class));
+  for (auto& [key, of_signature] : decisions) {
+    key.first->trials().SetDecisions(key.second, std::move(of_signature));
   }
   return foreign;
 }
@@ -133,57 +132,57 @@ void RestoreProductLayouts(const JobModules& modules, Pattern& pattern,
   }
 }
 
-absl::StatusOr<std::set<ProblemClass>> PatternJob::Restore(const StoredPreparation& stored) {
+absl::StatusOr<std::set<ProblemSignature>> PatternJob::Restore(const StoredPreparation& stored) {
   RestoreFeatures();
-  std::set<ProblemClass> lost, rewritten;
-  std::map<std::string, std::vector<Plan>> by_recipe;
+  std::set<ProblemSignature> lost, rewritten;
+  std::map<std::string, std::vector<Plan>> by_pipeline;
   for (const PlanRecord& record : stored.plans) {
-    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
-    if (c) by_recipe[record.recipe].push_back(FromRecord(record, *c));
+    const std::optional<ProblemSignature> c = ParseProblemSignature(record.signature);
+    if (c) by_pipeline[record.pipeline].push_back(FromRecord(record, *c));
   }
   int64_t done = 0;
-  for (const auto& [recipe, plans] : by_recipe) {
-    progress_.At("restore", done++, static_cast<int64_t>(by_recipe.size()));
+  for (const auto& [pipeline, plans] : by_pipeline) {
+    progress_.At("restore", done++, static_cast<int64_t>(by_pipeline.size()));
     absl::Status status;
     Layout layout = PlainCsrOf(*pattern_);
-    if (recipe != kCsr) {
-      absl::StatusOr<LayoutBuilder::Built> built = ReadOrRebuild(stored, recipe);
+    if (pipeline != kCsr) {
+      absl::StatusOr<LayoutBuilder::Built> built = ReadOrRebuild(stored, pipeline);
       if (absl::IsCancelled(built.status()) || absl::IsDataLoss(built.status())) {
         return built.status();
       }
       status = built.status();
       if (status.ok()) {
         const bool for_cpu = std::ranges::any_of(
-            plans, [](const Plan& plan) { return plan.problem_class.device == DeviceKind::kCpu; });
+            plans, [](const Plan& plan) { return plan.signature.device == DeviceKind::kCpu; });
         layout = *built->layout;
         // As its arrays are: nobody may ever need it.
         const Budget::SpareOnly spare;
         status = AddLayout(built->layout, built->seconds, for_cpu);
-        if (status.ok()) SetDiskCopy(stored, recipe);
+        if (status.ok()) SetDiskCopy(stored, pipeline);
       }
-      if (absl::IsResourceExhausted(status) && AddUnread(stored, recipe, layout)) {
+      if (absl::IsResourceExhausted(status) && AddUnread(stored, pipeline, layout)) {
         status = absl::OkStatus();
       }
     }
     if (!status.ok()) {
       notes_.push_back(
-          fmt::format("{} could not be restored: {}", recipe, std::string(status.message())));
+          fmt::format("{} could not be restored: {}", pipeline, std::string(status.message())));
     }
     for (Plan plan : plans) {
-      const bool foreign = stored.foreign.contains(plan.problem_class);
+      const bool foreign = stored.foreign.contains(plan.signature);
       if (foreign) {
-        plan.reason += ", on another device or with other threads, until it is tried here";
+        plan.reason += ", on another device, or a CPU with other threads, until it is tried here";
         plan.provisional = true;
-        lost.insert(plan.problem_class);
+        lost.insert(plan.signature);
       }
       // Another build of the program may have other kernels.
       if (status.ok() && HasKernel(plan, layout)) {
         Activate(plan);
-        if (unstored_.contains(recipe)) rewritten.insert(plan.problem_class);
+        if (unstored_.contains(pipeline)) rewritten.insert(plan.signature);
       } else if (absl::IsResourceExhausted(status)) {
         Suspend(plan);
       } else {
-        lost.insert(plan.problem_class);
+        lost.insert(plan.signature);
       }
     }
   }
@@ -211,36 +210,36 @@ void PatternJob::Suspend(const Plan& plan) {
 }
 
 const LayoutRecord* PatternJob::RecordOf(const StoredPreparation& stored,
-                                         const std::string& recipe) {
+                                         const std::string& pipeline) {
   const auto record = std::ranges::find_if(
-      stored.layouts, [&](const LayoutRecord& r) { return r.layout.recipe == recipe; });
+      stored.layouts, [&](const LayoutRecord& r) { return r.layout.pipeline == pipeline; });
   return record == stored.layouts.end() ? nullptr : &*record;
 }
 
-void PatternJob::SetDiskCopy(const StoredPreparation& stored, const std::string& recipe) {
+void PatternJob::SetDiskCopy(const StoredPreparation& stored, const std::string& pipeline) {
   // One that was built again is not stored yet.
-  if (unstored_.contains(recipe)) return;
-  pattern_->FindLayout(recipe)->SetDiskCopy(
-      DiskCopyOf(modules_.store, modules_.budget, pattern_->payer(), *RecordOf(stored, recipe)));
+  if (unstored_.contains(pipeline)) return;
+  pattern_->FindLayout(pipeline)->SetDiskCopy(
+      DiskCopyOf(modules_.store, modules_.budget, pattern_->payer(), *RecordOf(stored, pipeline)));
 }
 
-bool PatternJob::AddUnread(const StoredPreparation& stored, const std::string& recipe,
+bool PatternJob::AddUnread(const StoredPreparation& stored, const std::string& pipeline,
                            Layout& description) {
-  const LayoutRecord* const record = RecordOf(stored, recipe);
+  const LayoutRecord* const record = RecordOf(stored, pipeline);
   return record != nullptr && AddUnreadLayout(modules_, *pattern_, *record, description);
 }
 
 void PatternJob::DropStoredLayoutsWithoutPlan(const StoredPreparation& stored) {
   for (const LayoutRecord& record : stored.layouts) {
-    const std::string& recipe = record.layout.recipe;
-    if (std::ranges::find(stored.plans, recipe, &PlanRecord::recipe) != stored.plans.end()) {
+    const std::string& pipeline = record.layout.pipeline;
+    if (std::ranges::find(stored.plans, pipeline, &PlanRecord::pipeline) != stored.plans.end()) {
       continue;
     }
     const MutexLock lock(modules_.publishing);
     // Plans of pairs are found again when they are asked for (RestoreProductLayouts).
-    if (pattern_->FindLayout(recipe) != nullptr) continue;
-    const absl::Status dropped = modules_.store.DropLayout(pattern_->hash(), recipe);
-    if (dropped.ok()) pattern_->SetOnDisk(recipe, nullptr);
+    if (pattern_->FindLayout(pipeline) != nullptr) continue;
+    const absl::Status dropped = modules_.store.DropLayout(pattern_->hash(), pipeline);
+    if (dropped.ok()) pattern_->SetOnDisk(pipeline, nullptr);
     if (!dropped.ok()) notes_.push_back(std::string(dropped.message()));
   }
 }
@@ -253,8 +252,8 @@ absl::StatusOr<Layout> PatternJob::ReadSpare(const LayoutRecord& record) {
 }
 
 absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPreparation& stored,
-                                                               const std::string& recipe) {
-  if (const LayoutRecord* const record = RecordOf(stored, recipe)) {
+                                                               const std::string& pipeline) {
+  if (const LayoutRecord* const record = RecordOf(stored, pipeline)) {
     absl::StatusOr<Layout> layout = ReadSpare(*record);
     if (layout.ok()) {
       return LayoutBuilder::Built{std::make_shared<Layout>(*std::move(layout)),
@@ -263,18 +262,18 @@ absl::StatusOr<LayoutBuilder::Built> PatternJob::ReadOrRebuild(const StoredPrepa
     if (!absl::IsDataLoss(layout.status())) return layout.status();
     modules_.observer.OnDamage(std::string(layout.status().message()));
     notes_.push_back(fmt::format("built again: {}", std::string(layout.status().message())));
-    absl::Status dropped = modules_.store.DropLayout(pattern_->hash(), recipe);
+    absl::Status dropped = modules_.store.DropLayout(pattern_->hash(), pipeline);
     if (!dropped.ok()) return absl::InternalError(std::string(dropped.message()));
-    pattern_->SetOnDisk(recipe, nullptr);
+    pattern_->SetOnDisk(pipeline, nullptr);
   }
   if (absl::Status s = LoadCsr(); !s.ok()) return s;
-  absl::StatusOr<LayoutBuilder::Built> built = builder_->Build(recipe);
+  absl::StatusOr<LayoutBuilder::Built> built = builder_->Build(pipeline);
   if (!built.ok()) return built.status();
   if (built->layout == nullptr) return absl::NotFoundError(built->note);
   absl::Status moved =
       MoveTo(modules_.budget.Source(MemoryUse::kLayouts, pattern_->payer()), *built->layout);
   if (!moved.ok()) return moved;
-  unstored_.insert(recipe);
+  unstored_.insert(pipeline);
   return built;
 }
 
@@ -291,36 +290,36 @@ bool PatternJob::StoreLayout(Pattern& pattern, const Pattern::BuiltEntry& entry)
     return modules_.store.PutLayout(pattern.hash(), **layout, entry.build_seconds, &stop_);
   }();
   if (!stored.ok()) {
-    notes_.push_back(fmt::format("{} is used but not stored: {}", entry.description->recipe,
+    notes_.push_back(fmt::format("{} is used but not stored: {}", entry.description->pipeline,
                                  Sentence(stored.status())));
     return false;
   }
   if (modules_.store.durable()) {
     entry.layout->SetDiskCopy(
         DiskCopyOf(modules_.store, modules_.budget, pattern.payer(), *stored));
-    pattern.SetOnDisk(entry.description->recipe, std::move(hold));
+    pattern.SetOnDisk(entry.description->pipeline, std::move(hold));
   }
   return true;
 }
 
-void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
+void PatternJob::StoreOutcome(const std::set<ProblemSignature>& signatures) {
   progress_.At("store", 0, 0);
   for (const Pattern::BuiltEntry& entry : pattern_->Layouts()) {
-    const std::string& recipe = entry.description->recipe;
-    if (unstored_.contains(recipe) && StoreLayout(*pattern_, entry)) unstored_.erase(recipe);
+    const std::string& pipeline = entry.description->pipeline;
+    if (unstored_.contains(pipeline) && StoreLayout(*pattern_, entry)) unstored_.erase(pipeline);
   }
   std::vector<PlanRecord> plans;
   // Pairs of which not all was tried: their measurements would pass for all.
-  std::set<std::pair<ProblemClass, PatternPair>> unfinished;
+  std::set<std::pair<ProblemSignature, PatternPair>> unfinished;
   const auto is_unfinished = [&](const auto& known) {
-    return known.pair && unfinished.contains({known.problem_class, *known.pair});
+    return known.pair && unfinished.contains({known.signature, *known.pair});
   };
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;
-    if (plan.provisional && plan.pair) unfinished.emplace(plan.problem_class, *plan.pair);
+    if (plan.provisional && plan.pair) unfinished.emplace(plan.signature, *plan.pair);
     // That of a pair is found again by its measurements.
-    if (!classes.contains(plan.problem_class) || plan.provisional || plan.pair) continue;
-    if (!unstored_.contains(plan.recipe)) {
+    if (!signatures.contains(plan.signature) || plan.provisional || plan.pair) continue;
+    if (!unstored_.contains(plan.pipeline)) {
       plans.push_back(ToRecord(pattern_->hash(), plan));
     }
   }
@@ -329,16 +328,16 @@ void PatternJob::StoreOutcome(const std::set<ProblemClass>& classes) {
                           .count();
   std::vector<MeasurementRecord> measurements;
   for (const Measurement& m : pattern_->trials().measurements()) {
-    if (!classes.contains(m.problem_class) || is_unfinished(m)) continue;
-    measurements.push_back({pattern_->hash(), ToString(m.problem_class), m.recipe, m.kernel,
-                            m.device, m.k, m.median_ms, m.runs, now, m.baseline_ms, m.floor_ms,
+    if (!signatures.contains(m.signature) || is_unfinished(m)) continue;
+    measurements.push_back({pattern_->hash(), ToString(m.signature), m.pipeline, m.kernel, m.device,
+                            m.k, m.median_ms, m.runs, now, m.baseline_ms, m.roofline_ms,
                             m.preparation_ms, m.model, m.pair, m.compulsory_bytes, m.censored});
   }
   std::vector<DecisionRecord> decisions;
   for (const Decision& d : pattern_->trials().decisions()) {
-    if (!classes.contains(d.problem_class) || is_unfinished(d)) continue;
-    decisions.push_back({pattern_->hash(), ToString(d.problem_class), d.recipe, d.tried, d.reason,
-                         d.kernel, d.pair});
+    if (!signatures.contains(d.signature) || is_unfinished(d)) continue;
+    decisions.push_back(
+        {pattern_->hash(), ToString(d.signature), d.pipeline, d.tried, d.reason, d.kernel, d.pair});
   }
   absl::Status stored = modules_.store.PutPlans(plans);
   if (stored.ok()) stored = modules_.store.PutMeasurements(measurements);

@@ -34,7 +34,7 @@ constexpr int64_t kMostPairs = 64;
 /// Divisions of a pattern's rows whose parts wait for layouts.
 constexpr size_t kMostRows = 64;
 
-/// Recipes and kernels that wait to be tried for a class because they were asked for.
+/// Pipelines and kernels that wait to be tried for a signature because they were asked for.
 constexpr size_t kMostAsked = 64;
 
 using Job = PreparationJob;
@@ -43,7 +43,7 @@ using Priority = Job::Priority;
 /// What is known of a pattern's job under way.
 struct Running {
   Priority priority = Priority::kTrial;
-  std::set<ProblemClass> classes;
+  std::set<ProblemSignature> signatures;
   Pairs pairs;
   std::atomic<bool> stop{false};
 };
@@ -84,10 +84,10 @@ class Preparation::Impl {
     time_.SetWeights(weights);
   }
 
-  void Prepare(const MatrixLease& matrix, const std::vector<ProblemClass>& classes,
+  void Prepare(const MatrixLease& matrix, const std::vector<ProblemSignature>& signatures,
                Requester requester) {
     const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-    Job job = JobFor(pattern, ClassesOf(*matrix, classes), /*all_again=*/{}, std::nullopt);
+    Job job = JobFor(pattern, SignaturesOf(*matrix, signatures), /*all_again=*/{}, std::nullopt);
     job.requester = std::move(requester);
     if (job.wants_nothing() && pattern->features() != nullptr) return;
     Want(*pattern, job);
@@ -96,21 +96,23 @@ class Preparation::Impl {
     Enqueue(std::move(job)).IgnoreError();
   }
 
-  absl::Status Request(const MatrixLease& matrix, const std::vector<ProblemClass>& named,
+  absl::Status Request(const MatrixLease& matrix, const std::vector<ProblemSignature>& named,
                        bool again, const std::optional<Asked>& asked, Requester requester) {
     if (!options_.enabled) {
       return absl::FailedPreconditionError("the server prepares nothing (--preparation-workers=0)");
     }
     const std::shared_ptr<Pattern>& pattern = matrix->pattern();
-    std::set<ProblemClass> classes;
-    if (named.empty()) classes = KnownClasses(*pattern, matrix->type());
-    if (classes.empty()) classes = ClassesOf(*matrix, named);
+    std::set<ProblemSignature> signatures;
+    if (named.empty()) signatures = KnownSignatures(*pattern, matrix->type());
+    if (signatures.empty()) signatures = SignaturesOf(*matrix, named);
     if (asked) {
-      if (absl::Status s = KeepServed(*pattern, *asked, !named.empty(), classes); !s.ok()) return s;
+      if (absl::Status s = KeepServed(*pattern, *asked, !named.empty(), signatures); !s.ok())
+        return s;
     }
-    Job job = JobFor(pattern, classes, again ? classes : std::set<ProblemClass>(), asked);
+    Job job = JobFor(pattern, signatures, again ? signatures : std::set<ProblemSignature>(), asked);
     job.requester = std::move(requester);
-    if (asked && job.pairs.empty() && std::ranges::all_of(classes, [](const ProblemClass& c) {
+    if (asked && job.pairs.empty() &&
+        std::ranges::all_of(signatures, [](const ProblemSignature& c) {
           return c.operation == Operation::kSpgemm;
         })) {
       return absl::FailedPreconditionError(
@@ -126,7 +128,7 @@ class Preparation::Impl {
   void Restore(const StoreContents& contents);
 
   void RequestTrial(const MatrixLease& matrix, const Problem& problem) {
-    const ProblemClass c = ClassOf(problem);
+    const ProblemSignature c = SignatureOf(problem);
     if (!options_.enabled || !matrix->pattern()->plans().Find(c).due()) return;
     Enqueue({matrix->pattern(), Priority::kTrial, {}, {c}, std::nullopt, {}, {}}).IgnoreError();
   }
@@ -135,13 +137,13 @@ class Preparation::Impl {
                    const std::vector<int64_t>& bounds) {
     if (!options_.enabled) return false;
     Job job{matrix->pattern(), Priority::kTrial, {}, {}, std::nullopt, {}, {}};
-    job.rows = {{ClassOf(problem), bounds}};
+    job.rows = {{SignatureOf(problem), bounds}};
     return Enqueue(std::move(job)).ok();
   }
 
   void RequestTrial(const PatternProduct& product, const Problem& problem) {
     const PlanTable& plans = product.left->plans();
-    const ProblemClass c = ClassOf(problem);
+    const ProblemSignature c = SignatureOf(problem);
     const PlanTable::Found found = plans.Find(c, product.pair());
     // Or a layout that the plan reads is gone.
     const bool lost = found.exact && !FindFactorLayouts(product, found.plan->plan);
@@ -195,72 +197,73 @@ class Preparation::Impl {
            }) < kMostPairs;
   }
 
-  std::vector<ProblemClass> DefaultClasses() const {
-    if (!options_.default_classes.empty()) return options_.default_classes;
-    return {ClassOf(
+  std::vector<ProblemSignature> DefaultSignatures() const {
+    if (!options_.default_signatures.empty()) return options_.default_signatures;
+    return {SignatureOf(
         {Operation::kSpmm, false, ElementType::kF32, 128, modules_.executor.first_choice()})};
   }
 
-  /// The classes that a client names, or the default ones, of the matrix's type and the device
+  /// The signatures that a client names, or the default ones, of the matrix's type and the device
   /// here.
-  std::set<ProblemClass> ClassesOf(const Matrix& matrix,
-                                   const std::vector<ProblemClass>& named) const {
-    std::set<ProblemClass> classes;
-    for (const ProblemClass& c : named.empty() ? DefaultClasses() : named) {
+  std::set<ProblemSignature> SignaturesOf(const Matrix& matrix,
+                                          const std::vector<ProblemSignature>& named) const {
+    std::set<ProblemSignature> signatures;
+    for (const ProblemSignature& c : named.empty() ? DefaultSignatures() : named) {
       Problem problem = ProblemOf(c);
       problem.type = matrix.type();
       problem.device = modules_.executor.first_choice();
-      classes.insert(ClassOf(problem));
+      signatures.insert(SignatureOf(problem));
     }
-    return classes;
+    return signatures;
   }
 
-  /// Classes of the type that the pattern has plans or measurements for, or that are on their way.
-  std::set<ProblemClass> KnownClasses(const Pattern& pattern, ElementType type) const {
-    std::set<ProblemClass> classes;
-    for (const auto& active : pattern.plans().List()) classes.insert(active->plan.problem_class);
-    for (const Measurement& m : pattern.trials().measurements()) classes.insert(m.problem_class);
+  /// Signatures of the type that the pattern has plans or measurements for, or that are on their
+  /// way.
+  std::set<ProblemSignature> KnownSignatures(const Pattern& pattern, ElementType type) const {
+    std::set<ProblemSignature> signatures;
+    for (const auto& active : pattern.plans().List()) signatures.insert(active->plan.signature);
+    for (const Measurement& m : pattern.trials().measurements()) signatures.insert(m.signature);
     {
       const MutexLock lock(mutex_);
       if (const auto waiting = queued_.find(&pattern); waiting != queued_.end()) {
-        classes.insert(waiting->second.classes.begin(), waiting->second.classes.end());
+        signatures.insert(waiting->second.signatures.begin(), waiting->second.signatures.end());
       }
       if (const auto running = running_.find(&pattern); running != running_.end()) {
-        classes.insert(running->second->classes.begin(), running->second->classes.end());
+        signatures.insert(running->second->signatures.begin(), running->second->signatures.end());
       }
     }
-    std::erase_if(classes, [&](const ProblemClass& c) { return c.type != type; });
-    return classes;
+    std::erase_if(signatures, [&](const ProblemSignature& c) { return c.type != type; });
+    return signatures;
   }
 
-  /// Drops classes that what is asked for does not serve; `all`: that is an error, as it is if none
-  /// is left.
+  /// Drops signatures that what is asked for does not serve; `all`: that is an error, as it is if
+  /// none is left.
   static absl::Status KeepServed(const Pattern& pattern, const Asked& asked, bool all,
-                                 std::set<ProblemClass>& classes) {
+                                 std::set<ProblemSignature>& signatures) {
     absl::Status refused;
-    for (auto c = classes.begin(); c != classes.end();) {
+    for (auto c = signatures.begin(); c != signatures.end();) {
       absl::Status status = CheckAsked(asked, *c, pattern.rows(), pattern.cols(), pattern.nnz());
       if (absl::IsInvalidArgument(status)) {
         refused = std::move(status);
-        c = classes.erase(c);
+        c = signatures.erase(c);
       } else if (!status.ok()) {
         return status;
       } else {
         ++c;
       }
     }
-    return all || classes.empty() ? refused : absl::OkStatus();
+    return all || signatures.empty() ? refused : absl::OkStatus();
   }
 
-  /// A client's job for those of the classes that are not decided or that are in `all_again`; for
-  /// all of them, if something is `asked` for.
-  Job JobFor(const std::shared_ptr<Pattern>& pattern, const std::set<ProblemClass>& classes,
-             std::set<ProblemClass> all_again, const std::optional<Asked>& asked) const {
+  /// A client's job for those of the signatures that are not decided or that are in `all_again`;
+  /// for all of them, if something is `asked` for.
+  Job JobFor(const std::shared_ptr<Pattern>& pattern, const std::set<ProblemSignature>& signatures,
+             std::set<ProblemSignature> all_again, const std::optional<Asked>& asked) const {
     Job job{pattern, Priority::kClient, {}, {}, std::nullopt, {}, std::move(all_again)};
-    for (const ProblemClass& c : classes) {
+    for (const ProblemSignature& c : signatures) {
       if (asked) job.asked[c].insert(*asked);
       const bool again = asked || job.again.contains(c);
-      if (again || !pattern->plans().Find(c).decided()) job.classes.insert(c);
+      if (again || !pattern->plans().Find(c).decided()) job.signatures.insert(c);
       if (c.operation != Operation::kSpgemm || IsHalf(c.type)) continue;
       // What it will be multiplied with is not known; its own square is the likeliest.
       const PatternPair square = {pattern->hash()};
@@ -273,11 +276,11 @@ class Preparation::Impl {
     return job;
   }
 
-  /// Remembers the job's classes over a restart, until they were tried.
+  /// Remembers the job's signatures over a restart, until they were tried.
   void Want(Pattern& pattern, const Job& job) {
     std::vector<WantedRecord> wanted;
-    wanted.reserve(job.classes.size());
-    for (const ProblemClass& c : job.classes) {
+    wanted.reserve(job.signatures.size());
+    for (const ProblemSignature& c : job.signatures) {
       // What is asked for besides is not remembered.
       if (!job.again.contains(c) && pattern.plans().Find(c).decided()) continue;
       wanted.push_back({pattern.hash(), ToString(c)});
@@ -344,16 +347,16 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
   for (const PlanRecord& plan : contents.plans) {
     by_hash[plan.pattern_hash].plans.push_back(plan);
   }
-  std::map<std::string, std::set<ProblemClass>> wanted;
+  std::map<std::string, std::set<ProblemSignature>> wanted;
   for (const WantedRecord& record : contents.wanted) {
-    const std::optional<ProblemClass> c = ParseProblemClass(record.problem_class);
+    const std::optional<ProblemSignature> c = ParseProblemSignature(record.signature);
     if (c) wanted[record.pattern_hash].insert(*c);
   }
   std::map<std::string, std::shared_ptr<Pattern>> patterns;
   for (const MatrixLease& matrix : modules_.catalog.All()) {
     patterns[matrix->pattern()->hash()] = matrix->pattern();
   }
-  std::map<std::string, std::set<ProblemClass>> foreign = RestoreMeasurements(
+  std::map<std::string, std::set<ProblemSignature>> foreign = RestoreMeasurements(
       contents, patterns,
       [this](DeviceKind kind) -> const std::string& { return modules_.executor.model(kind); });
   for (const auto& [hash, pattern] : patterns) {
@@ -370,9 +373,9 @@ void Preparation::Impl::Restore(const StoreContents& contents) {
       status.detail = stored.record.detail;
       status.seconds = stored.record.seconds;
     });
-    std::set<ProblemClass> again;
-    for (const ProblemClass& c : wanted[hash]) {
-      const auto plan = std::ranges::find(stored.plans, ToString(c), &PlanRecord::problem_class);
+    std::set<ProblemSignature> again;
+    for (const ProblemSignature& c : wanted[hash]) {
+      const auto plan = std::ranges::find(stored.plans, ToString(c), &PlanRecord::signature);
       if (plan != stored.plans.end()) again.insert(c);
     }
     Job job = JobFor(pattern, wanted[hash], std::move(again), std::nullopt);
@@ -399,11 +402,11 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
     if (running != running_.end() && !running->second->stop &&
         (running->second->priority != Priority::kTrial || job.priority == Priority::kTrial)) {
       const Running& under_way = *running->second;
-      const auto is_anew = [&](const ProblemClass& c) {
+      const auto is_anew = [&](const ProblemSignature& c) {
         return job.again.contains(c) || job.asked.contains(c);
       };
-      std::erase_if(job.classes, [&](const ProblemClass& c) {
-        return under_way.classes.contains(c) && !is_anew(c);
+      std::erase_if(job.signatures, [&](const ProblemSignature& c) {
+        return under_way.signatures.contains(c) && !is_anew(c);
       });
       std::erase_if(job.pairs, [&](const auto& pair) {
         return under_way.pairs.contains(pair.first) && !is_anew(pair.first.first);
@@ -432,7 +435,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
       if (waiting->second.requester.request_id.empty()) {
         waiting->second.requester = std::move(job.requester);
       }
-      waiting->second.classes.merge(job.classes);
+      waiting->second.signatures.merge(job.signatures);
       waiting->second.again.merge(job.again);
       for (auto& [c, asked] : job.asked) waits[c].merge(asked);
       // Of more it is asked again (RowDistribution::AsksForLayouts).
@@ -537,7 +540,7 @@ void Preparation::Impl::Work(const JobModules& modules, bool light) {
     job = std::move(queued_.extract(next).mapped());
     const auto running = std::make_shared<Running>();
     running->priority = job.priority;
-    running->classes = job.classes;
+    running->signatures = job.signatures;
     running->pairs = job.pairs;
     running_[job.pattern.get()] = running;
     const double expected = job.seconds().count();
@@ -568,31 +571,31 @@ bool Preparation::Impl::Run(const JobModules& modules, const Job& job,
   const auto served = serving();
   Pattern& pattern = *job.pattern;
   PatternJob work(modules, job.pattern, job.again, job.asked, stop);
-  std::set<ProblemClass> classes = job.classes;
+  std::set<ProblemSignature> signatures = job.signatures;
   absl::Status status;
   if (job.priority != Priority::kTrial || job.stored) {
     pattern.progress().Update([](PreparationStatus& s) { s.state = PreparationState::kPreparing; });
   }
   std::string detail;
   if (job.stored) {
-    absl::StatusOr<std::set<ProblemClass>> lost = work.Restore(*job.stored);
+    absl::StatusOr<std::set<ProblemSignature>> lost = work.Restore(*job.stored);
     status = lost.status();
-    if (lost.ok()) classes.merge(*lost);
+    if (lost.ok()) signatures.merge(*lost);
     if (job.stored->record.state == Name(PreparationState::kReady)) {
       detail = job.stored->record.detail;
-    } else if (classes.empty()) {
+    } else if (signatures.empty()) {
       for (const MatrixLease& matrix : modules_.catalog.MatricesOf(pattern)) {
-        classes.merge(ClassesOf(*matrix, {}));
+        signatures.merge(SignaturesOf(*matrix, {}));
       }
     }
   }
-  std::erase_if(classes, [&](const ProblemClass& c) {
+  std::erase_if(signatures, [&](const ProblemSignature& c) {
     return !job.again.contains(c) && !job.asked.contains(c) && pattern.plans().Find(c).decided();
   });
   // An older program computed no features.
   const bool lacks_features = job.priority == Priority::kClient && pattern.features() == nullptr;
-  if (status.ok() && (!classes.empty() || lacks_features)) {
-    status = work.Prepare(classes);
+  if (status.ok() && (!signatures.empty() || lacks_features)) {
+    status = work.Prepare(signatures);
     detail.clear();
   }
   if (status.ok() && !job.pairs.empty()) status = work.TryPairs(job.pairs);
@@ -653,14 +656,15 @@ Preparation::~Preparation() = default;
 
 void Preparation::SetWeights(const TenantWeights& weights) { impl_->SetWeights(weights); }
 
-void Preparation::Prepare(MatrixLease matrix, std::vector<ProblemClass> classes,
+void Preparation::Prepare(MatrixLease matrix, std::vector<ProblemSignature> signatures,
                           Requester requester) {
-  impl_->Prepare(matrix, classes, std::move(requester));
+  impl_->Prepare(matrix, signatures, std::move(requester));
 }
 
-absl::Status Preparation::Request(MatrixLease matrix, std::vector<ProblemClass> classes, bool again,
-                                  const std::optional<Asked>& asked, Requester requester) {
-  return impl_->Request(matrix, classes, again, asked, std::move(requester));
+absl::Status Preparation::Request(MatrixLease matrix, std::vector<ProblemSignature> signatures,
+                                  bool again, const std::optional<Asked>& asked,
+                                  Requester requester) {
+  return impl_->Request(matrix, signatures, again, asked, std::move(requester));
 }
 
 void Preparation::Restore(const StoreContents& contents) { impl_->Restore(contents); }

@@ -23,17 +23,18 @@ struct PreparationOptions {
   bool enabled = true;
   int workers = 1;  ///< jobs at once
   int64_t light_nonzeros =
-      400'000;                 ///< jobs of fewer, over all classes, have a worker besides; 0: none
+      /// Jobs of fewer, over all signatures, have a worker besides; 0: none.
+      400'000;
   int threads_per_worker = 1;  ///< OpenMP team of each; they run at low priority (nice)
   int max_queued = 4096;       ///< jobs waiting; of the tenant that has most the least important is
                                ///< dropped, with a word in its status
-  std::vector<ProblemClass> default_classes;  ///< for uploads that name none (the type is the
-                                              ///< matrix's); empty: SpMM K = 128
-  double trial_budget_ms = 2000;              ///< for all trials of one class
+  std::vector<ProblemSignature> default_signatures;  ///< for uploads that name none (the type is
+                                                     ///< the matrix's); empty: SpMM K = 128
+  double trial_budget_ms = 2000;  ///< for all trials of one signature
   /// Of one preparation, after which no further layout is built or tried; 0: no limit.
   double seconds = 0;
-  /// That a class is expected to serve: what a model's candidate is to gain over all of them must
-  /// be more than building and trying it takes.
+  /// That a signature is expected to serve: what a model's candidate is to gain over all of them
+  /// must be more than building and trying it takes.
   double expected_requests = 20'000;
   /// Nothing is tried besides plain CSR's default kernel but what is asked for.
   bool only_asked = false;
@@ -54,24 +55,25 @@ class Preparation {
   /// Tenants' parts of the workers, from now on.
   void SetWeights(const TenantWeights& weights);
 
-  /// After an upload: features, candidate recipes, layouts, trials for each class, plans. The
-  /// classes' type is the matrix's.
-  void Prepare(MatrixLease matrix, std::vector<ProblemClass> classes, Requester requester = {});
-  /// A client asks for further classes; if it names none, for those that there are plans for or
+  /// After an upload: features, candidate pipelines, layouts, trials for each signature, plans. The
+  /// signatures' type is the matrix's.
+  void Prepare(MatrixLease matrix, std::vector<ProblemSignature> signatures,
+               Requester requester = {});
+  /// A client asks for further signatures; if it names none, for those that there are plans for or
   /// that are on their way, else for the default ones. `again`: what was measured for them is
   /// forgotten and every candidate is timed anew, while the present plans serve; one that finds no
   /// memory or time for that stays. `asked`: it is built and timed beside plain CSR, whatever the
-  /// rules say, and is the plan if it is the fastest; where no class is named, for those that it
-  /// serves. It is forgotten by a restart. Returns at once but for the disk. Errors:
+  /// rules say, and is the plan if it is the fastest; where no signature is named, for those that
+  /// it serves. It is forgotten by a restart. Returns at once but for the disk. Errors:
   /// FAILED_PRECONDITION (preparation is switched off; a kernel of SpGEMM, and no product to try it
-  /// on is known), INVALID_ARGUMENT (it does not serve a class), RESOURCE_EXHAUSTED (too many jobs
-  /// wait).
-  absl::Status Request(MatrixLease matrix, std::vector<ProblemClass> classes, bool again,
+  /// on is known), INVALID_ARGUMENT (it does not serve a signature), RESOURCE_EXHAUSTED (too many
+  /// jobs wait).
+  absl::Status Request(MatrixLease matrix, std::vector<ProblemSignature> signatures, bool again,
                        const std::optional<Asked>& asked = std::nullopt, Requester requester = {});
   /// After a restart, once: reads back the layouts that plans use, then activates the plans, for
   /// every pattern in the catalog. What had not been finished is prepared again.
   void Restore(const StoreContents& contents);
-  /// A request of an unknown class ran: trials for it, layouts that it may need.
+  /// A request of an unknown signature ran: trials for it, layouts that it may need.
   void RequestTrial(MatrixLease matrix, const Problem& problem);
   /// Two patterns that no kernel was chosen for were multiplied, without a mask: trials of SpGEMM's
   /// kernels on a sample of the product. What becomes of them is kept with the left one.

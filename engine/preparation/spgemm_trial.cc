@@ -56,8 +56,9 @@ absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
                                                      until));
   absl::Status status = trial->bounds_.Allocate(memory, trial->left_.csr->rows);
   if (status.ok()) {
-    status = trial->OnLane(baseline, trial->left_, trial->right_,
-                           [&](Run& run, Lane& lane) { return trial->FindBounds(run, lane); });
+    status = trial->OnSlot(baseline, trial->left_, trial->right_, [&](Run& run, WorkerSlot& slot) {
+      return trial->FindBounds(run, slot);
+    });
   }
   if (!status.ok()) return status;
   const SampleSize size = SizeOn(problem.device);
@@ -71,9 +72,9 @@ absl::StatusOr<std::unique_ptr<SpgemmTrial>> SpgemmTrial::Begin(
   return trial;
 }
 
-absl::Status SpgemmTrial::OnLane(const SpgemmKernel& kernel, const SpgemmFactor& left,
-                                 const SpgemmFactor& right,
-                                 const std::function<absl::StatusOr<bool>(Run&, Lane&)>& piece) {
+absl::Status SpgemmTrial::OnSlot(
+    const SpgemmKernel& kernel, const SpgemmFactor& left, const SpgemmFactor& right,
+    const std::function<absl::StatusOr<bool>(Run&, WorkerSlot&)>& piece) {
   absl::StatusOr<SpgemmFactors> placed =
       PlaceFactors(backend_, left, right, /*mask=*/nullptr, host_memory_);
   if (!placed.ok()) return placed.status();
@@ -82,8 +83,8 @@ absl::Status SpgemmTrial::OnLane(const SpgemmKernel& kernel, const SpgemmFactor&
   absl::Status status;
   const absl::Status ran = executor_.RunIdlePieces(
       backend_.id(),
-      [&](Lane& lane) {
-        const absl::StatusOr<bool> last = piece(run, lane);
+      [&](WorkerSlot& slot) {
+        const absl::StatusOr<bool> last = piece(run, slot);
         status = last.status();
         return !last.ok() || *last;
       },
@@ -91,14 +92,14 @@ absl::Status SpgemmTrial::OnLane(const SpgemmKernel& kernel, const SpgemmFactor&
   return ran.ok() ? status : ran;
 }
 
-absl::StatusOr<bool> SpgemmTrial::FindBounds(Run& run, Lane& lane) {
+absl::StatusOr<bool> SpgemmTrial::FindBounds(Run& run, WorkerSlot& slot) {
   absl::Status status;
   if (!std::exchange(run.prepared, true)) {
-    status = run.product.Prepare(lane, stop_, memory_, &run.before_ms);
+    status = run.product.Prepare(slot, stop_, memory_, &run.before_ms);
     if (!status.ok()) return status;
   }
   if (!backend_.shares_host_memory()) {
-    status = run.product.Count(lane, Options(), /*exact=*/true, bounds_.span(), &products_,
+    status = run.product.Count(slot, Options(), /*exact=*/true, bounds_.span(), &products_,
                                &run.before_ms);
     if (!status.ok()) return status;
     return true;
@@ -109,7 +110,7 @@ absl::StatusOr<bool> SpgemmTrial::FindBounds(Run& run, Lane& lane) {
       [&](Progress& progress) {
         RunOptions options = Options();
         options.progress = &progress;
-        return run.product.Count(lane, options, /*exact=*/false, bounds_.span(), &products_,
+        return run.product.Count(slot, options, /*exact=*/false, bounds_.span(), &products_,
                                  &run.before_ms);
       },
       &unused);
@@ -153,8 +154,8 @@ absl::Status SpgemmTrial::TakeSample(int64_t ranges, int64_t range_entries) {
   return status;
 }
 
-absl::Status SpgemmTrial::RunRows(Run& run, RowRange rows, Lane& lane) {
-  const absl::StatusOr<Context> context = run.product.ContextOf(lane, Options());
+absl::Status SpgemmTrial::RunRows(Run& run, RowRange rows, WorkerSlot& slot) {
+  const absl::StatusOr<Context> context = run.product.ContextOf(slot, Options());
   if (!context.ok()) return context.status();
   const bool shared = backend_.shares_host_memory();
   const auto count = static_cast<size_t>(rows.end - rows.begin);
@@ -164,14 +165,14 @@ absl::Status SpgemmTrial::RunRows(Run& run, RowRange rows, Lane& lane) {
   std::span<const int64_t> device_row_begin = row_begin;
   absl::Status status;
   if (!shared) {
-    status = backend_.CopyIn(lane, device_row_begin_.buffer.mutable_data(), row_begin.data(),
+    status = backend_.CopyIn(slot, device_row_begin_.buffer.mutable_data(), row_begin.data(),
                              row_begin.size_bytes());
     if (!status.ok()) return status;
     device_row_begin = std::as_const(device_row_begin_).As<int64_t>().first(count + 1);
   }
   double taken = 0;
   status = backend_.Timed(
-      lane,
+      slot,
       [&] {
         return run.product.Queue(*context, rows, device_row_begin,
                                  columns_.MutableAs<int32_t>().data(),
@@ -186,9 +187,9 @@ absl::Status SpgemmTrial::RunRows(Run& run, RowRange rows, Lane& lane) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> SpgemmTrial::RunSample(Run& run, Lane& lane) {
+absl::StatusOr<bool> SpgemmTrial::RunSample(Run& run, WorkerSlot& slot) {
   if (run.range == 0 && run.row == 0) {
-    const absl::StatusOr<bool> found = FindBounds(run, lane);
+    const absl::StatusOr<bool> found = FindBounds(run, slot);
     if (!found.ok() || !*found) return found;
   }
   const bool shared = backend_.shares_host_memory();
@@ -198,9 +199,9 @@ absl::StatusOr<bool> SpgemmTrial::RunSample(Run& run, Lane& lane) {
     // On the CPU in blocks, as requests have them.
     if (shared) {
       rows.end = std::min(
-          rows.end, NextRowBlock(bounds_.span(), rows.begin, run.block.entries(lane.threads)).end);
+          rows.end, NextRowBlock(bounds_.span(), rows.begin, run.block.entries(slot.threads)).end);
     }
-    if (absl::Status s = RunRows(run, rows, lane); !s.ok()) return s;
+    if (absl::Status s = RunRows(run, rows, slot); !s.ok()) return s;
     run.row = rows.end;
     if (rows.end == range.end) ++run.range;
     if (shared && run.range < sample_.size() && executor_.wanted(backend_.id())->load()) {
@@ -213,8 +214,8 @@ absl::StatusOr<bool> SpgemmTrial::RunSample(Run& run, Lane& lane) {
 absl::StatusOr<double> SpgemmTrial::RunOnce(const SpgemmKernel& kernel, const SpgemmFactor& left,
                                             const SpgemmFactor& right) {
   double milliseconds = 0;
-  const absl::Status ran = OnLane(kernel, left, right, [&](Run& run, Lane& lane) {
-    absl::StatusOr<bool> last = RunSample(run, lane);
+  const absl::Status ran = OnSlot(kernel, left, right, [&](Run& run, WorkerSlot& slot) {
+    absl::StatusOr<bool> last = RunSample(run, slot);
     nnz_ = run.nnz;
     milliseconds = run.before_ms + run.rows_ms * scale_;
     return last;

@@ -76,20 +76,20 @@ class SpgemmTrial {
   };
   /// Calls `piece` in idle worker slots until it says that it was the last, with `kernel` on the
   /// factors where it runs.
-  absl::Status OnLane(const SpgemmKernel& kernel, const SpgemmFactor& left,
+  absl::Status OnSlot(const SpgemmKernel& kernel, const SpgemmFactor& left,
                       const SpgemmFactor& right,
-                      const std::function<absl::StatusOr<bool>(Run&, Lane&)>& piece);
+                      const std::function<absl::StatusOr<bool>(Run&, WorkerSlot&)>& piece);
   RunOptions Options() { return {workspace_, memory_, stop_}; }
   /// Bounds of all rows, or on a GPU their exact sizes, with what comes before that. True once they
   /// are found; on the CPU it ends before when a request waits.
-  absl::StatusOr<bool> FindBounds(Run& run, Lane& lane);
+  absl::StatusOr<bool> FindBounds(Run& run, WorkerSlot& slot);
   absl::StatusOr<double> RunOnce(const SpgemmKernel& kernel, const SpgemmFactor& left,
                                  const SpgemmFactor& right);
   absl::StatusOr<double> RunBaseline() { return RunOnce(baseline_, left_, right_); }
   /// True once all of the sample is computed; as FindBounds.
-  absl::StatusOr<bool> RunSample(Run& run, Lane& lane);
+  absl::StatusOr<bool> RunSample(Run& run, WorkerSlot& slot);
   /// Rows of the sample, after all before them.
-  absl::Status RunRows(Run& run, RowRange rows, Lane& lane);
+  absl::Status RunRows(Run& run, RowRange rows, WorkerSlot& slot);
 
   const Problem problem_;
   const SpgemmFactor left_, right_;

@@ -84,14 +84,14 @@ absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& c
                     static_cast<int>(baseline_ms.size()), hopeless, won};
 }
 
-absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemClass& problem_class, int64_t rows,
+absl::StatusOr<std::unique_ptr<Trial>> Trial::Begin(const ProblemSignature& signature, int64_t rows,
                                                     int64_t cols, int64_t nnz, Backend& backend,
                                                     Executor& executor,
                                                     const std::atomic<bool>* stop,
                                                     Clock::time_point until) {
-  std::unique_ptr<Trial> trial(new Trial(ProblemOf(problem_class), backend, executor, stop, until));
+  std::unique_ptr<Trial> trial(new Trial(ProblemOf(signature), backend, executor, stop, until));
   absl::Status status = trial->AllocateOperands(rows, cols, nnz);
-  // K = 1 is another class, with kernels of its own.
+  // K = 1 is another signature, with kernels of its own.
   while (absl::IsResourceExhausted(status) && trial->problem_.k > 2) {
     trial->problem_.k /= 2;
     status = trial->AllocateOperands(rows, cols, nnz);
@@ -138,8 +138,8 @@ absl::Status Trial::Fill(Array& array, uint64_t seed) {
   FillRandom(*period, seed);
   absl::Status status;
   const absl::Status ran = executor_.RunIdle(
-      backend_.id(), [&](Lane& lane) { status = backend_.Repeat(*period, array, lane); }, stop_,
-      until_);
+      backend_.id(), [&](WorkerSlot& slot) { status = backend_.Repeat(*period, array, slot); },
+      stop_, until_);
   return ran.ok() ? status : ran;
 }
 
@@ -173,11 +173,11 @@ absl::StatusOr<double> Trial::RunOnce(const Contender& contender) {
   absl::Status status;
   const absl::Status ran = executor_.RunIdlePieces(
       backend_.id(),
-      [&](Lane& lane) {
+      [&](WorkerSlot& slot) {
         const auto run_on = [&](Progress& progress) {
           if (cut) options.progress = &progress;
           double taken = 0;
-          absl::Status done = backend_.Run(lane, run, options, &taken);
+          absl::Status done = backend_.Run(slot, run, options, &taken);
           milliseconds += taken;
           return done;
         };

@@ -52,19 +52,19 @@ using TimedRun = std::function<absl::StatusOr<double>()>;
 absl::StatusOr<TrialTimes> TakeTurns(const TimedRun& baseline, const TimedRun& contender,
                                      double budget_ms, std::vector<double>& all_baseline_ms);
 
-/// The trials of one class on one pattern: one set of random operands, one baseline, contenders one
-/// after the other. Used by one thread.
+/// The trials of one signature on one pattern: one set of random operands, one baseline, contenders
+/// one after the other. Used by one thread.
 class Trial {
  public:
   /// Allocates operands for `rows` x `cols` with `nnz` nonzeros in `backend`'s memory for
   /// preparations; if that has no room for them the width is halved until they fit. All that are
   /// given outlive it. After `until` it waits for worker slots no longer (DEADLINE_EXCEEDED).
   static absl::StatusOr<std::unique_ptr<Trial>> Begin(
-      const ProblemClass& problem_class, int64_t rows, int64_t cols, int64_t nnz, Backend& backend,
+      const ProblemSignature& signature, int64_t rows, int64_t cols, int64_t nnz, Backend& backend,
       Executor& executor, const std::atomic<bool>* stop,
       std::chrono::steady_clock::time_point until = kNever);
 
-  /// Width that is timed: the class's, or less for want of memory.
+  /// Width that is timed: the signature's, or less for want of memory.
   const Problem& problem() const { return problem_; }
   void set_baseline(Contender baseline) { baseline_ = std::move(baseline); }
 

@@ -54,7 +54,7 @@ void VisitFields(Description& d, const Text& text, const Number& number) {
   text("pattern", d.owner.pattern_hash);
   text("tenant", d.owner.tenant);
   text("name", d.owner.name);
-  text("recipe", d.owner.recipe);
+  text("recipe", d.owner.pipeline);
   text("owner", d.buffer_owner);
   number("rows", d.rows);
   number("cols", d.cols);

@@ -24,7 +24,7 @@ struct ArrayDescription {
   bool has_value_order = false;   ///< kMatrix: the values have one beside them
 };
 
-/// No description is longer: names are short, recipes are not endless.
+/// No description is longer: names are short, pipelines are not endless.
 inline constexpr size_t kMaxDescriptionBytes = size_t{64} << 10;
 
 /// A line "name=value" for each field that is used; in values '%' and what does not print are

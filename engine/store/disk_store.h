@@ -62,7 +62,7 @@ class DiskStore final : public Store {
   absl::Status DeleteMatrix(const std::string& tenant, const std::string& name) override;
   absl::StatusOr<LayoutRecord> PutLayout(const std::string& pattern_hash, const Layout& layout,
                                          double build_seconds, Stop stop) override;
-  absl::Status DropLayout(const std::string& pattern_hash, const std::string& recipe) override;
+  absl::Status DropLayout(const std::string& pattern_hash, const std::string& pipeline) override;
   absl::Status PutPlans(std::span<const PlanRecord> plans) override;
   absl::Status PutMeasurements(std::span<const MeasurementRecord> measurements) override;
   absl::Status PutDecisions(std::span<const DecisionRecord> decisions) override;
@@ -169,7 +169,7 @@ class DiskStore final : public Store {
   absl::Status StoreLayout(int64_t pattern, const LayoutRecord& record,
                            std::span<const BlobPtr> blobs, BlobChanges& changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status RemoveLayout(int64_t pattern, const std::string& recipe, BlobChanges& changes)
+  absl::Status RemoveLayout(int64_t pattern, const std::string& pipeline, BlobChanges& changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<BufferRecord> StoreBuffer(const NewBuffer& buffer, const BlobPtr& blob,
                                            BlobChanges& changes)

@@ -18,13 +18,13 @@ constexpr int kMostOfPast = 500;
 /// What the row of a measurement takes, about.
 constexpr int kMeasurementBytes = 256;
 
-/// Deletes what a table has of a pattern and class, the first time that they are named.
+/// Deletes what a table has of a pattern and signature, the first time that they are named.
 absl::Status ClearOnce(Database& database, const char* table, int64_t pattern,
-                       const std::string& problem_class,
+                       const std::string& signature,
                        std::set<std::pair<int64_t, std::string>>& cleared) {
-  if (!cleared.emplace(pattern, problem_class).second) return absl::OkStatus();
+  if (!cleared.emplace(pattern, signature).second) return absl::OkStatus();
   return database.Query(fmt::format("DELETE FROM {} WHERE pattern = ? AND class = ?", table),
-                        {pattern, problem_class});
+                        {pattern, signature});
 }
 
 std::string RightOf(const std::optional<PatternPair>& pair) { return pair ? pair->right : ""; }
@@ -39,7 +39,7 @@ int64_t TransposedOf(const std::optional<PatternPair>& pair) {
 absl::StatusOr<LayoutRecord> DiskStore::PutLayout(const std::string& pattern_hash,
                                                   const Layout& layout, double build_seconds,
                                                   Stop stop) {
-  const ArrayOwner owner{Kind::kLayout, pattern_hash, "", "", layout.recipe};
+  const ArrayOwner owner{Kind::kLayout, pattern_hash, "", "", layout.pipeline};
   std::vector<NewBlob> arrays;
   for (const Array& array : layout.arrays) {
     arrays.push_back({&array, {.owner = owner, .array = array.name}});
@@ -57,7 +57,7 @@ absl::StatusOr<LayoutRecord> DiskStore::PutLayout(const std::string& pattern_has
       Apply([&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
         const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
         if (!pattern.ok()) return pattern.status();
-        absl::Status removed = RemoveLayout(*pattern, layout.recipe, changes);
+        absl::Status removed = RemoveLayout(*pattern, layout.pipeline, changes);
         if (!removed.ok()) return removed;
         return StoreLayout(*pattern, record, *blobs, changes);
       });
@@ -72,7 +72,7 @@ absl::Status DiskStore::StoreLayout(int64_t pattern, const LayoutRecord& record,
       "INSERT INTO layouts(pattern, recipe, kind, rows, cols, nnz, transposed, value_slots,"
       "                    build_seconds)"
       " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
-      {pattern, l.recipe, l.kind, l.rows, l.cols, l.nnz, int64_t{l.transposed}, l.value_slots,
+      {pattern, l.pipeline, l.kind, l.rows, l.cols, l.nnz, int64_t{l.transposed}, l.value_slots,
        record.build_seconds});
   if (!id.ok()) return id.status();
   const OwnerRow row{"layout", id->value_or(0)};
@@ -88,32 +88,32 @@ absl::Status DiskStore::StoreLayout(int64_t pattern, const LayoutRecord& record,
   return status;
 }
 
-absl::Status DiskStore::RemoveLayout(int64_t pattern, const std::string& recipe,
+absl::Status DiskStore::RemoveLayout(int64_t pattern, const std::string& pipeline,
                                      BlobChanges& changes) {
   const absl::StatusOr<std::optional<int64_t>> id = database_->QueryInteger(
-      "SELECT id FROM layouts WHERE pattern = ? AND recipe = ?", {pattern, recipe});
+      "SELECT id FROM layouts WHERE pattern = ? AND recipe = ?", {pattern, pipeline});
   if (!id.ok() || !*id) return id.status();
   absl::Status status = RemoveArrays({"layout", **id}, changes);
   if (!status.ok()) return status;
   return database_->Query("DELETE FROM layouts WHERE id = ?", {**id});
 }
 
-absl::Status DiskStore::DropLayout(const std::string& pattern_hash, const std::string& recipe) {
+absl::Status DiskStore::DropLayout(const std::string& pattern_hash, const std::string& pipeline) {
   return ApplyRemoval(
       [&](BlobChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
         const absl::StatusOr<int64_t> pattern = PatternRow(pattern_hash);
         if (absl::IsNotFound(pattern.status())) return absl::OkStatus();
         if (!pattern.ok()) return pattern.status();
-        absl::Status status = RemoveLayout(*pattern, recipe, changes);
+        absl::Status status = RemoveLayout(*pattern, pipeline, changes);
         if (status.ok()) {
           status = database_->Query(
               "INSERT OR IGNORE INTO wanted(pattern, class)"
               " SELECT pattern, class FROM plans WHERE pattern = ? AND recipe = ?",
-              {*pattern, recipe});
+              {*pattern, pipeline});
         }
         if (!status.ok()) return status;
         return database_->Query("DELETE FROM plans WHERE pattern = ? AND recipe = ?",
-                                {*pattern, recipe});
+                                {*pattern, pipeline});
       });
 }
 
@@ -127,11 +127,11 @@ absl::Status DiskStore::PutPlans(std::span<const PlanRecord> plans) {
           " plans(pattern, class, recipe, kernel, baseline_ms, plan_ms, reason, distribution, gpus,"
           " whole_ms, best_ms)"
           " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-          {*pattern, plan.problem_class, plan.recipe, plan.kernel, plan.baseline_ms, plan.plan_ms,
+          {*pattern, plan.signature, plan.pipeline, plan.kernel, plan.baseline_ms, plan.plan_ms,
            plan.reason, plan.distribution, int64_t{plan.gpus}, plan.whole_ms, plan.best_ms});
       if (status.ok()) {
         status = database_->Query("DELETE FROM wanted WHERE pattern = ? AND class = ?",
-                                  {*pattern, plan.problem_class});
+                                  {*pattern, plan.signature});
       }
       if (!status.ok()) return status;
     }
@@ -145,16 +145,15 @@ absl::Status DiskStore::PutMeasurements(std::span<const MeasurementRecord> measu
     for (const MeasurementRecord& m : measurements) {
       const absl::StatusOr<int64_t> pattern = PatternRow(m.pattern_hash);
       if (!pattern.ok()) return pattern.status();
-      absl::Status status =
-          ClearOnce(*database_, "measurements", *pattern, m.problem_class, cleared);
+      absl::Status status = ClearOnce(*database_, "measurements", *pattern, m.signature, cleared);
       if (status.ok()) {
         status = database_->Query(
             "INSERT OR REPLACE INTO measurements(pattern, class, recipe, kernel, device, k, "
             "median_ms, runs, measured_unix_ns, baseline_ms, floor_ms, preparation_ms, "
             "model, right_pattern, transposed, compulsory_bytes, censored) "
             "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            {*pattern, m.problem_class, m.recipe, m.kernel, m.device, m.k, m.median_ms,
-             int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.floor_ms, m.preparation_ms,
+            {*pattern, m.signature, m.pipeline, m.kernel, m.device, m.k, m.median_ms,
+             int64_t{m.runs}, m.measured_unix_ns, m.baseline_ms, m.roofline_ms, m.preparation_ms,
              m.model, RightOf(m.pair), TransposedOf(m.pair), m.compulsory_bytes,
              int64_t{m.censored}});
       }
@@ -170,12 +169,12 @@ absl::Status DiskStore::PutDecisions(std::span<const DecisionRecord> decisions) 
     for (const DecisionRecord& d : decisions) {
       const absl::StatusOr<int64_t> pattern = PatternRow(d.pattern_hash);
       if (!pattern.ok()) return pattern.status();
-      absl::Status status = ClearOnce(*database_, "decisions", *pattern, d.problem_class, cleared);
+      absl::Status status = ClearOnce(*database_, "decisions", *pattern, d.signature, cleared);
       if (status.ok()) {
         status = database_->Query(
             "INSERT OR REPLACE INTO decisions(pattern, class, recipe, kernel, right_pattern, "
             "transposed, tried, reason) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
-            {*pattern, d.problem_class, d.recipe, d.kernel, RightOf(d.pair), TransposedOf(d.pair),
+            {*pattern, d.signature, d.pipeline, d.kernel, RightOf(d.pair), TransposedOf(d.pair),
              int64_t{d.tried}, d.reason});
       }
       if (!status.ok()) return status;
@@ -190,7 +189,7 @@ absl::Status DiskStore::PutWanted(std::span<const WantedRecord> wanted) {
       const absl::StatusOr<int64_t> pattern = PatternRow(w.pattern_hash);
       if (!pattern.ok()) return pattern.status();
       absl::Status status = database_->Query(
-          "INSERT OR IGNORE INTO wanted(pattern, class) VALUES(?, ?)", {*pattern, w.problem_class});
+          "INSERT OR IGNORE INTO wanted(pattern, class) VALUES(?, ?)", {*pattern, w.signature});
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

@@ -62,7 +62,7 @@ class InMemoryStore final : public Store {
                                          double build_seconds, Stop) override {
     LayoutRecord record{pattern_hash, layout, build_seconds, {}};
     record.layout.arrays.clear();
-    const ArrayOwner owner{ArrayOwner::Kind::kLayout, pattern_hash, "", "", layout.recipe};
+    const ArrayOwner owner{ArrayOwner::Kind::kLayout, pattern_hash, "", "", layout.pipeline};
     for (const Array& array : layout.arrays) {
       record.arrays.push_back(Unstored(owner, array.name, array));
     }

@@ -121,8 +121,8 @@ CREATE TABLE wanted(
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-// The width that was timed was the class's, but for want of memory. The new table is made when the
-// old one is gone, from its pages: what is in unused ones could be damaged unnoticed.
+// The width that was timed was the signature's, but for want of memory. The new table is made when
+// the old one is gone, from its pages: what is in unused ones could be damaged unnoticed.
 constexpr const char* kVersion3 = R"sql(
 CREATE TEMP TABLE measurements_without_k AS SELECT * FROM main.measurements;
 DROP TABLE main.measurements;
@@ -196,7 +196,7 @@ CREATE TABLE features(
 ) STRICT;
 )sql";
 
-// What a measurement was compared with, and what became of recipes that were not measured. A
+// What a measurement was compared with, and what became of pipelines that were not measured. A
 // preparation's detail said that too, in sentences about all matrices of the pattern.
 constexpr const char* kVersion7 = R"sql(
 ALTER TABLE measurements ADD COLUMN baseline_ms REAL NOT NULL DEFAULT 0;
@@ -231,7 +231,7 @@ constexpr const char* kVersion9 = R"sql(
 ALTER TABLE measurements ADD COLUMN model TEXT NOT NULL DEFAULT '';
 )sql";
 
-// The pair of patterns that SpGEMM's kernels were tried on, in columns; it was in the recipe's
+// The pair of patterns that SpGEMM's kernels were tried on, in columns; it was in the pipeline's
 // text. What is known of pairs is found anew.
 constexpr const char* kVersion10 = R"sql(
 CREATE TEMP TABLE measurements_without_pair AS
@@ -302,7 +302,7 @@ CREATE TABLE shares(
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-// The bytes that a measurement's floor is of: the rate of the memory is found out by and by.
+// The bytes that a measurement's roofline is of: the rate of the memory is found out by and by.
 constexpr const char* kVersion13 = R"sql(
 ALTER TABLE measurements ADD COLUMN compulsory_bytes REAL NOT NULL DEFAULT 0;
 )sql";

@@ -35,7 +35,7 @@ std::string Describe(const StoredArray& array) {
     case ArrayOwner::Kind::kMatrix:
       return fmt::format("{} of matrix '{}'{}", array.name, owner.name, OfTenant(owner.tenant));
     case ArrayOwner::Kind::kLayout:
-      return fmt::format("{} of layout '{}' of pattern {}", array.name, owner.recipe,
+      return fmt::format("{} of layout '{}' of pattern {}", array.name, owner.pipeline,
                          owner.pattern_hash);
     case ArrayOwner::Kind::kBuffer:
       return fmt::format("buffer '{}'{}", owner.name, OfTenant(owner.tenant));

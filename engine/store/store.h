@@ -35,7 +35,7 @@ struct ArrayOwner {
   std::string pattern_hash;  ///< kPattern, kMatrix, kLayout
   std::string tenant;        ///< kMatrix, kBuffer
   std::string name;          ///< kMatrix, kBuffer
-  std::string recipe;        ///< kLayout
+  std::string pipeline;      ///< kLayout
 };
 
 /// An array on disk. Copies share it, and what it refers to stays readable until the last copy is
@@ -104,8 +104,8 @@ struct LayoutRecord {
 
 struct PlanRecord {
   std::string pattern_hash;
-  std::string problem_class;  ///< ToString(ProblemClass)
-  std::string recipe;
+  std::string signature;  ///< ToString(ProblemSignature)
+  std::string pipeline;
   std::string kernel;
   double baseline_ms = 0;
   double plan_ms = 0;
@@ -119,8 +119,8 @@ struct PlanRecord {
 
 struct MeasurementRecord {
   std::string pattern_hash;
-  std::string problem_class;  ///< ToString(ProblemClass)
-  std::string recipe;
+  std::string signature;  ///< ToString(ProblemSignature)
+  std::string pipeline;
   std::string kernel;
   std::string device;
   int64_t k = 0;  ///< the width that was timed
@@ -128,11 +128,11 @@ struct MeasurementRecord {
   int32_t runs = 0;
   int64_t measured_unix_ns = 0;
   double baseline_ms = 0;     ///< of plain CSR at that time; 0: not known
-  double floor_ms = 0;        ///< at that time; 0: not known
+  double roofline_ms = 0;     ///< at that time; 0: not known
   double preparation_ms = 0;  ///< to build the layout
   std::string model = {};     ///< the processor's or the card's name; empty: not known
   std::optional<PatternPair> pair = std::nullopt;  ///< SpGEMM, which is tried pair by pair
-  double compulsory_bytes = 0;                     ///< that floor_ms is of; 0: not known
+  double compulsory_bytes = 0;                     ///< that roofline_ms is of; 0: not known
   bool censored = false;  ///< stopped early: far slower than what it was compared with
 };
 
@@ -145,22 +145,22 @@ struct PastPattern {
 /// What past patterns may take on disk, by estimate.
 inline constexpr int64_t kPastMeasurementBytes = int64_t{64} << 20;
 
-/// What became of a recipe for a class, or of a kernel of SpGEMM for a pair.
+/// What became of a pipeline for a signature, or of a kernel of SpGEMM for a pair.
 struct DecisionRecord {
   std::string pattern_hash;
-  std::string problem_class;  ///< ToString(ProblemClass)
-  std::string recipe;         ///< empty: it is about the class
+  std::string signature;  ///< ToString(ProblemSignature)
+  std::string pipeline;   ///< empty: it is about the signature
   bool tried = false;
   std::string reason;
   std::string kernel = {};                         ///< of SpGEMM
   std::optional<PatternPair> pair = std::nullopt;  ///< likewise
 };
 
-/// A class of problems that a pattern is to be prepared for: it has no plan yet, or is to be timed
+/// A problem signature that a pattern is to be prepared for: it has no plan yet, or is to be timed
 /// again.
 struct WantedRecord {
   std::string pattern_hash;
-  std::string problem_class;  ///< ToString(ProblemClass)
+  std::string signature;  ///< ToString(ProblemSignature)
 };
 
 /// A dense matrix that the server holds.
@@ -283,22 +283,22 @@ class Store {
   /// become those of a past pattern unless the disk is full. OK if it is not stored.
   virtual absl::Status DeleteMatrix(const std::string& tenant, const std::string& name) = 0;
 
-  /// Stores a finished layout; replaces one of the same recipe. NOT_FOUND if the pattern is not
+  /// Stores a finished layout; replaces one of the same pipeline. NOT_FOUND if the pattern is not
   /// stored (any more).
   virtual absl::StatusOr<LayoutRecord> PutLayout(const std::string& pattern_hash,
                                                  const Layout& layout, double build_seconds,
                                                  Stop stop = nullptr) = 0;
-  /// Forgets a layout, and with it the plans that use it: their classes are wanted again. OK if it
-  /// is not stored.
-  virtual absl::Status DropLayout(const std::string& pattern_hash, const std::string& recipe) = 0;
+  /// Forgets a layout, and with it the plans that use it: their signatures are wanted again. OK if
+  /// it is not stored.
+  virtual absl::Status DropLayout(const std::string& pattern_hash, const std::string& pipeline) = 0;
 
-  /// Replace what is known of each pattern and class that is named. All or none. NOT_FOUND if a
+  /// Replace what is known of each pattern and signature that is named. All or none. NOT_FOUND if a
   /// pattern is not stored (any more).
   virtual absl::Status PutPlans(std::span<const PlanRecord> plans) = 0;
   virtual absl::Status PutMeasurements(std::span<const MeasurementRecord> measurements) = 0;
   virtual absl::Status PutDecisions(std::span<const DecisionRecord> decisions) = 0;
-  /// Adds to what is wanted; a class that PutPlans brings a plan for is not wanted any more. All or
-  /// none. NOT_FOUND if a pattern is not stored (any more).
+  /// Adds to what is wanted; a signature that PutPlans brings a plan for is not wanted any more.
+  /// All or none. NOT_FOUND if a pattern is not stored (any more).
   virtual absl::Status PutWanted(std::span<const WantedRecord> wanted) = 0;
   virtual absl::Status PutPreparation(const std::string& pattern_hash,
                                       const PreparationRecord& preparation) = 0;

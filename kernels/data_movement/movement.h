@@ -19,8 +19,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/formats/csr.h"
+#include "kernels/pipeline.h"
 #include "kernels/problem.h"
-#include "kernels/recipe.h"
 
 namespace sparsed {
 

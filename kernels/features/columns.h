@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "kernels/features/features.h"
 #include "kernels/formats/csr.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed {
 

@@ -26,7 +26,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/features/density_map.h"
 #include "kernels/formats/csr.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed {
 

@@ -121,7 +121,7 @@ Layout MakeCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column
   column_indices.name = "column_indices";
   Layout layout;
   layout.kind = kCsr;
-  layout.recipe = kCsr;
+  layout.pipeline = kCsr;
   layout.rows = rows;
   layout.cols = cols;
   layout.nnz = column_indices.length;

@@ -38,7 +38,7 @@ struct CsrView {
 /// The layout's arrays; the layout must be of kind "csr".
 CsrView ViewCsr(const Layout& layout);
 
-/// The layout that plain CSR is: shares the arrays, wherever they are. Recipe "csr".
+/// The layout that plain CSR is: shares the arrays, wherever they are. Pipeline "csr".
 Layout MakeCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column_indices);
 /// Likewise of arrays in host memory, which it looks for the longest row in.
 Layout MakeHostCsrLayout(int64_t rows, int64_t cols, Array row_offsets, Array column_indices);

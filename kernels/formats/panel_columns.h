@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "kernels/formats/csr.h"
+#include "kernels/pipeline.h"
 #include "kernels/problem.h"
-#include "kernels/recipe.h"
 #include "kernels/scratch.h"
 
 namespace sparsed {

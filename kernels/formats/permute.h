@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
+#include "kernels/pipeline.h"
 #include "kernels/problem.h"
-#include "kernels/recipe.h"
 
 namespace sparsed {
 

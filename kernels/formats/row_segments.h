@@ -37,8 +37,8 @@
 #include "absl/status/statusor.h"
 #include "kernels/formats/csr.h"
 #include "kernels/layout.h"
+#include "kernels/pipeline.h"
 #include "kernels/problem.h"
-#include "kernels/recipe.h"
 
 namespace sparsed {
 

@@ -8,8 +8,8 @@
 #include "kernels/array.h"
 #include "kernels/formats/csr.h"
 #include "kernels/layout.h"
+#include "kernels/pipeline.h"
 #include "kernels/problem.h"
-#include "kernels/recipe.h"
 
 namespace sparsed {
 

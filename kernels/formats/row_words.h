@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/formats/csr.h"
 #include "kernels/layout.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed {
 

@@ -4,7 +4,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
 #include "kernels/formats/csr.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed {
 

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/array.h"
 #include "kernels/formats/csr.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/reorder/lsh_pairs.h"
 
 namespace sparsed {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/formats/csr.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/reorder/pair_set.h"
 
 namespace sparsed {

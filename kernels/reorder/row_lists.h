@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/formats/csr.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/scratch.h"
 
 namespace sparsed {

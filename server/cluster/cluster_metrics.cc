@@ -9,10 +9,12 @@ namespace sparsed::server {
 
 nlohmann::json ClusterTable(const Cluster& cluster) {
   nlohmann::json nodes = nlohmann::json::array();
+  // Nobody knows who is there while etcd does not answer.
+  const char* const away = cluster.Problem().empty() ? "gone" : "unknown";
   for (const Cluster::Node& node : cluster.Nodes()) {
     const bool empty = node.matrices + node.copies == 0;
     nodes.push_back({{"name", node.record.name},
-                     {"state", !node.alive      ? "gone"
+                     {"state", !node.alive      ? away
                                : !node.draining ? "serving"
                                : empty          ? "drained"
                                                 : "draining"},
@@ -32,9 +34,12 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
   using prometheus::MetricType;
   if (cluster == nullptr) return {};
   const Cluster::Counts counts = cluster->counts();
-  int64_t alive = 0, draining = 0, gone = 0, matrices = 0, copies = 0;
+  int64_t alive = 0, draining = 0, gone = 0, unknown = 0, matrices = 0, copies = 0;
+  const bool known = cluster->Problem().empty();
   for (const Cluster::Node& node : cluster->Nodes()) {
-    ++(!node.alive ? gone : node.draining ? draining : alive);
+    // One that records name, and that has nothing any more, is nobody's loss.
+    if (!node.alive && node.matrices + node.copies == 0) continue;
+    ++(!node.alive ? (known ? gone : unknown) : node.draining ? draining : alive);
     if (node.record.name != cluster->self().name) continue;
     matrices = node.matrices;
     copies = node.copies;
@@ -45,12 +50,13 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
     families.push_back({name, help, type, std::move(samples)});
   };
   add("sparsed_cluster_nodes",
-      "Nodes of the cluster, as this one knows them: serving, draining, or gone though they own "
-      "something",
+      "Nodes of the cluster, as this one knows them: serving, draining, gone though they own "
+      "something, or unknown, as etcd does not answer",
       MetricType::Gauge,
       {Sample(static_cast<double>(alive), {{"state", "serving"}}),
        Sample(static_cast<double>(draining), {{"state", "draining"}}),
-       Sample(static_cast<double>(gone), {{"state", "gone"}})});
+       Sample(static_cast<double>(gone), {{"state", "gone"}}),
+       Sample(static_cast<double>(unknown), {{"state", "unknown"}})});
   add("sparsed_cluster_matrices", "Matrices that this node owns, and copies of others' that it has",
       MetricType::Gauge,
       {Sample(static_cast<double>(matrices), {{"role", "owner"}}),

@@ -63,7 +63,9 @@ void Cluster::AddNodes(const std::vector<MatrixCopy>& copies, v1::MatrixInfo& in
   for (const MatrixCopy& copy : copies) {
     if (std::ranges::find(info.nodes(), copy.node) != info.nodes().end()) continue;
     info.add_nodes(copy.node);
-    if (!IsSilentLocked() && !IsAliveLocked(copy.node)) info.add_nodes_gone(copy.node);
+    // This one is there, and may have yet to hear so after its lease has ended.
+    if (copy.node == options_.self.name || IsSilentLocked()) continue;
+    if (!IsAliveLocked(copy.node)) info.add_nodes_gone(copy.node);
   }
 }
 

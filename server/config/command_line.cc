@@ -228,7 +228,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(count)
       ->group("Limits");
   app.add_option(
-         "--worker-slots", config.lanes,
+         "--worker-slots", config.worker_slots,
          "Worker slots of the CPU: requests that run on it at once, sharing the threads; a GPU has "
          "slots of its own")
       ->check(count)

@@ -152,7 +152,7 @@ void CheckStagingMemory(const Config& config, const UsableMemory& usable, Proble
 }
 
 void CompleteThreads(Config& config, int cpus, Problems& problems) {
-  if (config.threads == 0) config.threads = std::max(cpus, config.lanes);
+  if (config.threads == 0) config.threads = std::max(cpus, config.worker_slots);
   if (config.preparation_threads == 0) config.preparation_threads = cpus;
   const int64_t most = MostThreads(cpus);
   const auto check = [&](const char* flag, int64_t threads, const std::string& what) {
@@ -160,7 +160,7 @@ void CompleteThreads(Config& config, int cpus, Problems& problems) {
     problems.Add(flag, fmt::format("{} is more than the {} threads that make sense on {} CPUs",
                                    what, most, cpus));
   };
-  check("worker-slots", config.lanes, fmt::format("{}", config.lanes));
+  check("worker-slots", config.worker_slots, fmt::format("{}", config.worker_slots));
   // Those of the default are as many as worker slots.
   if (!problems.Has("worker-slots")) {
     check("threads", config.threads, fmt::format("{}", config.threads));
@@ -168,9 +168,10 @@ void CompleteThreads(Config& config, int cpus, Problems& problems) {
   check("preparation-workers", int64_t{config.preparation_workers} * config.preparation_threads,
         fmt::format("{} times {}, which is {},", config.preparation_workers,
                     problems.NameOf("preparation-threads"), config.preparation_threads));
-  if (config.lanes > config.threads && !problems.Has("worker-slots") && !problems.Has("threads")) {
+  if (config.worker_slots > config.threads && !problems.Has("worker-slots") &&
+      !problems.Has("threads")) {
     problems.Add("worker-slots",
-                 fmt::format("{} worker slots need as many threads, {} is {}", config.lanes,
+                 fmt::format("{} worker slots need as many threads, {} is {}", config.worker_slots,
                              problems.NameOf("threads"), config.threads));
   }
 }

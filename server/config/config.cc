@@ -113,7 +113,7 @@ std::string ToYaml(const Config& config) {
     out << YAML::Key << "buffer_memory" << YAML::Value << config.buffer_memory_bytes;
   }
   out << YAML::Key << "threads" << YAML::Value << config.threads;
-  out << YAML::Key << "worker_slots" << YAML::Value << config.lanes;
+  out << YAML::Key << "worker_slots" << YAML::Value << config.worker_slots;
   out << YAML::Key << "preparation_workers" << YAML::Value << config.preparation_workers;
   out << YAML::Key << "preparation_threads" << YAML::Value << config.preparation_threads;
   out << YAML::Key << "preparation_seconds" << YAML::Value << config.preparation_seconds;

@@ -43,7 +43,7 @@ struct Config {
   int64_t connection_memory_bytes = 0;  ///< what one connection may hold; 0: half of host_memory
   int64_t buffer_memory_bytes = 0;      ///< buffers of one tenant; 0: no quota
   int threads = 1;                      ///< of all worker slots together
-  int lanes = 1;                        ///< worker slots: requests that run at once
+  int worker_slots = 1;                 ///< worker slots: requests that run at once
   int preparation_workers = 1;          ///< preparations at once; 0: none, plain CSR only
   int preparation_threads = 1;          ///< of each preparation, at low priority
   double preparation_seconds = 3600;    ///< of each preparation; 0: no limit
@@ -70,7 +70,8 @@ struct Config {
   /// "auto": the models that are installed beside the program; a folder of others; "off": none, nor
   /// those that were put into data_dir.
   std::string models = "auto";
-  int64_t expected_requests = 20'000;  ///< that a class serves, for what a model's candidate gains
+  /// That a signature serves, for what a model's candidate gains.
+  int64_t expected_requests = 20'000;
 
   std::vector<std::string> etcd;  ///< "host:port" of the cluster's directory; empty: by itself
   std::string etcd_ca;            ///< PEM, who vouches for etcd; empty: it is asked in plain text

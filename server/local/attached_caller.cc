@@ -49,7 +49,7 @@ void Describe(const engine::Matrix& matrix, v1::AttachedMatrix& to) {
 
 void Describe(const Layout& layout, v1::ExportedLayout& to) {
   to.set_kind(layout.kind);
-  to.set_recipe(layout.recipe);
+  to.set_recipe(layout.pipeline);
   for (const auto& [name, value] : layout.parameters) {
     v1::ExportedLayout::Parameter& parameter = *to.add_parameters();
     parameter.set_name(name);

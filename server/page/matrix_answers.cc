@@ -78,7 +78,7 @@ json RowJson(const MatrixRow& row) {
                  {"durable", row.durable},
                  {"bytes", row.bytes},
                  {"state", engine::Name(row.state)},
-                 {"class", row.problem_class},
+                 {"class", row.signature},
                  {"plan", row.plan},
                  {"in_use", row.in_use},
                  {"gain", KnownOr(row.gain)},
@@ -152,9 +152,9 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
   for (const auto& [active, per_second, in_use] : matrix.UsedPlans()) {
     if (list.size() == kMostOfMatrix) break;
     const engine::Plan& plan = active->plan;
-    list.push_back({{"class", engine::SignatureText(plan.problem_class)},
+    list.push_back({{"class", engine::SignatureText(plan.signature)},
                     {"product", plan.pair ? ToString(*plan.pair, pattern.hash()) : ""},
-                    {"recipe", plan.recipe},
+                    {"recipe", plan.pipeline},
                     {"kernel", plan.kernel},
                     {"csr_ms", KnownOr(plan.baseline_ms)},
                     {"plan_ms", KnownOr(plan.plan_ms)},
@@ -175,13 +175,13 @@ json LayoutsJson(const engine::Pattern& pattern) {
   for (const engine::Pattern::BuiltEntry& entry : pattern.Layouts()) {
     if (list.size() == kMostOfMatrix) break;
     const Layout& layout = *entry.description;
-    list.push_back({{"recipe", layout.recipe},
+    list.push_back({{"recipe", layout.pipeline},
                     {"kind", layout.kind},
                     {"bytes", layout.bytes()},
                     {"resident", entry.layout->resident()},
-                    {"on_disk", pattern.on_disk(layout.recipe)},
+                    {"on_disk", pattern.on_disk(layout.pipeline)},
                     {"build_seconds", entry.build_seconds},
-                    {"reordered", !layout.transposed && Reorders(layout.recipe)}});
+                    {"reordered", !layout.transposed && Reorders(layout.pipeline)}});
   }
   return list;
 }
@@ -198,13 +198,13 @@ json FeaturesJson(const Features& features) {
           {"unlike_neighbours", features.unlike_neighbours()}};
 }
 
-/// Measurements, the fastest first within a class, then what was not tried.
+/// Measurements, the fastest first within a signature, then what was not tried.
 struct Candidate {
   std::optional<engine::Measurement> measured;
   std::optional<engine::Decision> decision;
 
-  const ProblemClass& of() const {
-    return measured ? measured->problem_class : decision->problem_class;
+  const ProblemSignature& of() const {
+    return measured ? measured->signature : decision->signature;
   }
 };
 
@@ -224,7 +224,7 @@ std::vector<Candidate> CandidatesOf(const engine::Pattern& pattern) {
 
 std::string TextOf(const Candidate& candidate) {
   const auto text = [&](const auto& of) {
-    return ToString(candidate.of()) + '\n' + of.recipe + '\n' + of.kernel;
+    return ToString(candidate.of()) + '\n' + of.pipeline + '\n' + of.kernel;
   };
   return candidate.measured ? text(*candidate.measured) : text(*candidate.decision);
 }
@@ -234,14 +234,14 @@ json CandidateJson(const Candidate& candidate, const engine::Pattern& pattern,
   json row = {{"class", engine::SignatureText(candidate.of())}};
   if (!candidate.measured) {
     const engine::Decision& decision = *candidate.decision;
-    row["recipe"] = decision.recipe;
+    row["recipe"] = decision.pipeline;
     row["kernel"] = decision.kernel;
     row["reason"] = ForClients(decision.reason);
     return row;
   }
   const engine::Measurement& m = *candidate.measured;
   row["product"] = m.pair ? ToString(*m.pair, pattern.hash()) : "";
-  row["recipe"] = m.recipe;
+  row["recipe"] = m.pipeline;
   row["kernel"] = m.kernel;
   row["device"] = m.device;
   row["k"] = m.k;
@@ -252,7 +252,7 @@ json CandidateJson(const Candidate& candidate, const engine::Pattern& pattern,
   row["gflops"] = KnownOr(m.gflops);
   row["preparation_ms"] = KnownOr(m.preparation_ms);
   row["runs"] = m.runs;
-  row["chosen"] = plans.contains(ToString(m.problem_class) + m.recipe + m.kernel);
+  row["chosen"] = plans.contains(ToString(m.signature) + m.pipeline + m.kernel);
   return row;
 }
 
@@ -304,15 +304,15 @@ std::shared_ptr<const Layout> CsrForPicture(engine::Pattern& pattern) {
 }
 
 /// NOT_FOUND for what no picture can be of.
-Answer MakePicture(engine::Pattern& pattern, const std::string& recipe) {
+Answer MakePicture(engine::Pattern& pattern, const std::string& pipeline) {
   const std::shared_ptr<const Layout> csr = CsrForPicture(pattern);
-  if (recipe.empty()) {
+  if (pipeline.empty()) {
     if (csr != nullptr) return PictureJson(PictureOf(ViewCsr(*csr), {}));
     const auto features = pattern.features();
     if (features == nullptr) return Unavailable("the pattern is not in host memory now");
     return PictureJson(PictureOf(features->density_map, pattern.rows(), pattern.cols()));
   }
-  const std::shared_ptr<engine::LazyLayout> lazy = pattern.FindLayout(recipe);
+  const std::shared_ptr<engine::LazyLayout> lazy = pattern.FindLayout(pipeline);
   if (lazy == nullptr) return absl::NotFoundError("there is no such layout");
   const std::shared_ptr<const Layout> layout = lazy->Resident();
   if (layout == nullptr) return Unavailable("the layout is not in host memory now");
@@ -381,7 +381,7 @@ Answer CandidatesAnswer(PageTables& tables, const HttpRequest& request) {
   std::set<std::string> plans;
   for (const auto& active : pattern.plans().List()) {
     const engine::Plan& plan = active->plan;
-    plans.insert(ToString(plan.problem_class) + plan.recipe + plan.kernel);
+    plans.insert(ToString(plan.signature) + plan.pipeline + plan.kernel);
   }
   return table.Answer(
       asked->page, CandidatesOf(pattern), [](const Candidate&) { return true; },
@@ -396,11 +396,11 @@ Answer PictureAnswer(PageTables& tables, const HttpRequest& request) {
   if (!query.ok()) return query.status();
   const absl::StatusOr<engine::MatrixLease> found = FindMatrix(tables, request.viewer, *query);
   if (!found.ok()) return found.status();
-  const std::string& recipe = query->Text("recipe");
+  const std::string& pipeline = query->Text("recipe");
   engine::Pattern& pattern = *(*found)->pattern();
-  const std::string key = pattern.hash() + recipe;
+  const std::string key = pattern.hash() + pipeline;
   if (std::optional<json> known = kept.Find(key)) return *std::move(known);
-  Answer picture = MakePicture(pattern, recipe);
+  Answer picture = MakePicture(pattern, pipeline);
   if (picture.ok() && !picture->contains("unavailable")) kept.Keep(key, *picture);
   return picture;
 }

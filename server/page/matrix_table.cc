@@ -13,7 +13,7 @@ int64_t BytesInMemory(const engine::Matrix& matrix) {
   const engine::Pattern& pattern = *matrix.pattern();
   int64_t bytes = matrix.resident_bytes() + pattern.resident_bytes();
   for (const engine::Pattern::BuiltEntry& entry : pattern.Layouts()) {
-    bytes += matrix.LayoutValueBytes(entry.description->recipe);
+    bytes += matrix.LayoutValueBytes(entry.description->pipeline);
     if (entry.layout->resident()) bytes += entry.description->bytes();
   }
   return bytes;
@@ -41,7 +41,7 @@ void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, Mat
     }
   }
   if (shown == nullptr) return;
-  row.problem_class = engine::SignatureText(shown->problem_class);
+  row.signature = engine::SignatureText(shown->signature);
   row.plan = shown->ToString();
   row.gain = GainOf(*shown);
   const std::vector<engine::Measurement> measurements = pattern.trials().measurements();

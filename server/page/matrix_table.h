@@ -32,10 +32,10 @@ struct MatrixRow {
   bool durable = false;
   int64_t bytes = 0;  ///< in host memory now: pattern, values, layouts
   engine::PreparationState state = engine::PreparationState::kQueued;
-  /// Of the plan in use or, before any request, of that of the class that takes plain CSR longest:
-  /// what it is for, its speed-up over CSR (0: not known, or it is plain CSR), and where it is
-  /// below the roofline.
-  std::string problem_class, plan;
+  /// Of the plan in use or, before any request, of that of the signature that takes plain CSR
+  /// longest: what it is for, its speed-up over CSR (0: not known, or it is plain CSR), and where
+  /// it is below the roofline.
+  std::string signature, plan;
   bool in_use = false;
   double gain = 0;
   bool busy = false;  ///< the machine was, when that was timed (FindBusyTrials)

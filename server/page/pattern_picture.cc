@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/recipe_steps.h"
+#include "kernels/pipeline_steps.h"
 
 namespace sparsed::server {
 namespace {
@@ -82,9 +82,9 @@ PatternPicture PictureOf(const DensityMap& map, int64_t rows, int64_t cols) {
   return Shaded(static_cast<int64_t>(across.size()), static_cast<int64_t>(down.size()), counts);
 }
 
-bool Reorders(const std::string& recipe) {
-  const absl::StatusOr<Recipe> parsed = ParseRecipe(recipe);
-  return parsed.ok() && std::ranges::any_of(parsed->steps, [](const RecipeStep& step) {
+bool Reorders(const std::string& pipeline) {
+  const absl::StatusOr<Pipeline> parsed = ParsePipeline(pipeline);
+  return parsed.ok() && std::ranges::any_of(parsed->steps, [](const PipelineStep& step) {
            const StepDefinition* const definition = FindStep(step);
            return definition != nullptr && definition->phase == Phase::kReorder;
          });

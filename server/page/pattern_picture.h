@@ -31,6 +31,6 @@ PatternPicture PictureOf(const DensityMap& map, int64_t rows, int64_t cols);
 
 /// Whether a layout of that pipeline has its rows in another order than the upload's: others may
 /// list rows, too, as those that are not empty.
-bool Reorders(const std::string& recipe);
+bool Reorders(const std::string& pipeline);
 
 }  // namespace sparsed::server

@@ -146,13 +146,13 @@ class CatalogService final : public Service {
           const auto matrix =
               FindMatrix(service_, caller.tenant, request.name(), engine::Right::kWrite);
           if (!matrix.ok()) return matrix.status();
-          auto classes = ToClasses((*matrix)->type(), request.expected());
-          if (!classes.ok()) return classes.status();
+          auto signatures = ToSignatures((*matrix)->type(), request.expected());
+          if (!signatures.ok()) return signatures.status();
           std::optional<engine::Asked> asked;
           const bool names_one = !request.recipe().empty() || !request.kernel().empty();
           if (request.explore() && names_one) {
             return absl::Status(absl::InvalidArgumentError(
-                "explore: it times every candidate, and goes with neither recipe nor kernel"));
+                "explore: it times every candidate, and goes with neither pipeline nor kernel"));
           }
           if (request.explore()) asked.emplace();
           if (names_one) {
@@ -160,7 +160,7 @@ class CatalogService final : public Service {
             if (!parsed.ok()) return parsed.status();
             asked = *std::move(parsed);
           }
-          return service_.engine.preparation().Request(*matrix, *std::move(classes),
+          return service_.engine.preparation().Request(*matrix, *std::move(signatures),
                                                        request.again(), asked,
                                                        RequesterOf(caller, request.name()));
         });

@@ -22,7 +22,7 @@ std::string Sentence(const absl::Status& status) {
   return ForClients({status.message().data(), status.message().size()});
 }
 
-absl::StatusOr<ProblemClass> ToClass(ElementType type, const v1::ProblemClass& message) {
+absl::StatusOr<ProblemSignature> ToSignature(ElementType type, const v1::ProblemClass& message) {
   Problem problem;
   problem.type = type;
   problem.transposed = message.transposed();
@@ -43,7 +43,7 @@ absl::StatusOr<ProblemClass> ToClass(ElementType type, const v1::ProblemClass& m
         return absl::InvalidArgumentError(fmt::format(
             "expected.operation = SPGEMM is for f32 and f64 matrices, this one is {}", Name(type)));
       }
-      return ClassOf(problem);
+      return SignatureOf(problem);
     default:
       return absl::InvalidArgumentError(
           fmt::format("expected.operation = {} is neither SPMM, SDDMM nor SPGEMM",
@@ -53,7 +53,7 @@ absl::StatusOr<ProblemClass> ToClass(ElementType type, const v1::ProblemClass& m
     return absl::InvalidArgumentError(
         fmt::format("expected.k = {} is not a width, at least 1", problem.k));
   }
-  ProblemClass c = ClassOf(problem);
+  ProblemSignature c = SignatureOf(problem);
   // Whether it makes a difference is known where the device is.
   c.allow_tf32 = message.allow_tf32();
   return c;
@@ -71,32 +71,32 @@ v1::ProblemClass::Operation ToProto(Operation operation) {
   return v1::ProblemClass::OPERATION_UNSPECIFIED;
 }
 
-void ToProto(const ProblemClass& c, v1::ProblemClass& message) {
+void ToProto(const ProblemSignature& c, v1::ProblemClass& message) {
   message.set_operation(ToProto(c.operation));
   message.set_transposed(c.transposed);
   message.set_k(c.k_bucket);
   message.set_allow_tf32(c.allow_tf32);
 }
 
-/// What was tried, for clients: a recipe or, of SpGEMM, both factors. `tried`: a plan, a
+/// What was tried, for clients: a pipeline or, of SpGEMM, both factors. `tried`: a plan, a
 /// measurement or a decision.
-std::string RecipeText(const auto& tried, std::string_view left_hash) {
-  if (!tried.pair) return tried.recipe;
-  return FactorsText(*tried.pair, left_hash, tried.recipe, tried.kernel);
+std::string PipelineText(const auto& tried, std::string_view left_hash) {
+  if (!tried.pair) return tried.pipeline;
+  return FactorsText(*tried.pair, left_hash, tried.pipeline, tried.kernel);
 }
 
 void ToProto(const engine::Measurement& measured, std::string_view left_hash,
              const engine::Executor& executor, v1::Measurement& measurement) {
-  ToProto(measured.problem_class, *measurement.mutable_problem_class());
-  measurement.set_type(server::ToProto(measured.problem_class.type));
-  measurement.set_recipe(RecipeText(measured, left_hash));
+  ToProto(measured.signature, *measurement.mutable_problem_class());
+  measurement.set_type(server::ToProto(measured.signature.type));
+  measurement.set_recipe(PipelineText(measured, left_hash));
   measurement.set_kernel(measured.kernel);
   measurement.set_device(measured.device);
   measurement.set_median_ms(measured.median_ms);
   measurement.set_gflops(measured.gflops);
   const engine::RooflinePosition position = engine::RooflineOf(measured, executor);
   measurement.set_floor_share(position.share);
-  measurement.set_floor_ms(position.floor_ms);
+  measurement.set_floor_ms(position.roofline_ms);
   measurement.set_roof(std::string(engine::Name(position.roof)));
   measurement.set_baseline_ms(measured.baseline_ms);
   measurement.set_preparation_ms(measured.preparation_ms);
@@ -129,10 +129,10 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool own, const engine::Ex
   const engine::Pattern& pattern = *matrix.pattern();
   for (const auto& entry : pattern.Layouts()) {
     v1::LayoutInfo& layout = *info.add_layouts();
-    const std::string& recipe = entry.description->recipe;
+    const std::string& pipeline = entry.description->pipeline;
     layout.set_kind(entry.description->kind);
-    layout.set_recipe(recipe);
-    layout.set_bytes(entry.description->bytes() + matrix.LayoutValueBytes(recipe));
+    layout.set_recipe(pipeline);
+    layout.set_bytes(entry.description->bytes() + matrix.LayoutValueBytes(pipeline));
     layout.set_build_seconds(entry.build_seconds);
   }
   // Matrices of other types may share the pattern; their plans are not this one's.
@@ -140,10 +140,10 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool own, const engine::Ex
   const std::vector<engine::Measurement> measurements = pattern.trials().measurements();
   for (const auto& [active, per_second, in_use] : matrix.UsedPlans()) {
     v1::PlanInfo& plan = *info.add_plans();
-    ToProto(active->plan.problem_class, *plan.mutable_problem_class());
-    plan.set_recipe(RecipeText(active->plan, pattern.hash()));
+    ToProto(active->plan.signature, *plan.mutable_problem_class());
+    plan.set_recipe(PipelineText(active->plan, pattern.hash()));
     plan.set_kernel(active->plan.kernel);
-    plan.set_device(std::string(Name(active->plan.problem_class.device)));
+    plan.set_device(std::string(Name(active->plan.signature.device)));
     plan.set_baseline_ms(active->plan.baseline_ms);
     plan.set_plan_ms(active->plan.plan_ms);
     plan.set_reason(active->plan.reason);
@@ -157,17 +157,17 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool own, const engine::Ex
     plan.set_in_use(in_use);
   }
   for (const engine::Measurement& measured : measurements) {
-    if (measured.problem_class.type == matrix.type()) {
+    if (measured.signature.type == matrix.type()) {
       ToProto(measured, pattern.hash(), executor, *info.add_measurements());
     }
   }
   for (const engine::Decision& decided : pattern.trials().decisions()) {
-    if (decided.problem_class.type != matrix.type()) continue;
+    if (decided.signature.type != matrix.type()) continue;
     v1::Decision& decision = *info.add_decisions();
-    ToProto(decided.problem_class, *decision.mutable_problem_class());
-    const std::string recipe = RecipeText(decided, pattern.hash());
-    decision.set_recipe(decided.kernel.empty() ? recipe
-                                               : fmt::format("{} / {}", recipe, decided.kernel));
+    ToProto(decided.signature, *decision.mutable_problem_class());
+    const std::string pipeline = PipelineText(decided, pattern.hash());
+    decision.set_recipe(decided.kernel.empty() ? pipeline
+                                               : fmt::format("{} / {}", pipeline, decided.kernel));
     decision.set_tried(decided.tried);
     decision.set_reason(ForClients(decided.reason));
   }
@@ -298,15 +298,15 @@ void ToProto(const engine::DenseShape& shape, v1::DenseShape& message) {
   message.set_type(ToProto(shape.type));
 }
 
-absl::StatusOr<std::vector<ProblemClass>> ToClasses(
+absl::StatusOr<std::vector<ProblemSignature>> ToSignatures(
     ElementType type, const google::protobuf::RepeatedPtrField<v1::ProblemClass>& expected) {
-  std::set<ProblemClass> classes;  // there are few, however long the list
+  std::set<ProblemSignature> signatures;  // there are few, however long the list
   for (const v1::ProblemClass& message : expected) {
-    const absl::StatusOr<ProblemClass> c = ToClass(type, message);
+    const absl::StatusOr<ProblemSignature> c = ToSignature(type, message);
     if (!c.ok()) return c.status();
-    classes.insert(*c);
+    signatures.insert(*c);
   }
-  return std::vector(classes.begin(), classes.end());
+  return std::vector(signatures.begin(), signatures.end());
 }
 
 absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
@@ -330,7 +330,8 @@ absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
   result.values_are_ones = header.values_are_ones();
   result.pattern_hash = header.pattern_hash();
   result.time_to_live = std::chrono::nanoseconds(header.time_to_live_ns());
-  absl::StatusOr<std::vector<ProblemClass>> expected = ToClasses(result.type, header.expected());
+  absl::StatusOr<std::vector<ProblemSignature>> expected =
+      ToSignatures(result.type, header.expected());
   if (!expected.ok()) return expected.status();
   result.expected = *std::move(expected);
   return result;

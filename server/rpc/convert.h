@@ -40,7 +40,7 @@ absl::StatusOr<engine::DenseShape> ToShape(std::string_view what, const v1::Dens
 void ToProto(const engine::DenseShape& shape, v1::DenseShape& message);
 
 /// What a client expects of a matrix whose values have that type.
-absl::StatusOr<std::vector<ProblemClass>> ToClasses(
+absl::StatusOr<std::vector<ProblemSignature>> ToSignatures(
     ElementType type, const google::protobuf::RepeatedPtrField<v1::ProblemClass>& expected);
 absl::StatusOr<engine::UploadHeader> ToUploadHeader(std::string tenant,
                                                     const v1::UploadHeader& header);

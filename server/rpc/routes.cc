@@ -117,10 +117,13 @@ absl::StatusOr<engine::MatrixLease> FindToLookAt(const ServiceContext& service,
   absl::StatusOr<engine::MatrixLease> found = FindMatrix(service, tenant, reference);
   if (role != Role::kOperator || !absl::IsNotFound(found.status())) return found;
   const engine::NameKey key = engine::Named(tenant, reference);
-  if (engine::MatrixLease anybodys = service.engine.catalog().Look(key.first, key.second)) {
-    return anybodys;
-  }
-  return found;
+  if (key.first == tenant) return found;
+  // As its owner finds it.
+  const absl::Status here = Routed(service, key.first, key.second, Cluster::Need::kRead);
+  if (!here.ok()) return absl::IsNotFound(here) ? found.status() : here;
+  engine::MatrixLease anothers = service.engine.catalog().Look(key.first, key.second);
+  if (anothers == nullptr) return found;
+  return anothers;
 }
 
 absl::Status RoutedBuffer(const ServiceContext& service, const std::string& tenant,

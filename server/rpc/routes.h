@@ -23,7 +23,7 @@ absl::Status Routed(const ServiceContext& service, std::string_view tenant,
 absl::StatusOr<engine::MatrixLease> FindMatrix(const ServiceContext& service,
                                                std::string_view tenant, std::string_view reference,
                                                engine::Right right = engine::Right::kRead);
-/// Likewise, to look at: operators find all tenants' that are here, as on the status page.
+/// Likewise, for who only looks at it: operators find other tenants', too. That is no use of it.
 absl::StatusOr<engine::MatrixLease> FindToLookAt(const ServiceContext& service,
                                                  const std::string& tenant, Role role,
                                                  std::string_view reference);

@@ -91,7 +91,7 @@ void AddDevices(Families& families, engine::Engine& engine) {
       "Turns that requests had on worker slots: a short one has one, a long one one for each "
       "part of it");
   for (const DeviceId device : devices) {
-    const engine::LaneWaits waits = executor.lane_waits(device);
+    const engine::SlotWaits waits = executor.slot_waits(device);
     for (size_t i = 0; i < waits.turns.size(); ++i) {
       families.Add({{"device", Name(device)}, {"length", kLengths[i]}},
                    static_cast<double>(waits.turns[i]));
@@ -100,7 +100,7 @@ void AddDevices(Families& families, engine::Engine& engine) {
   families.Begin(MetricType::Counter, "sparsed_slot_wait_seconds_total",
                  "Time that requests waited for those turns");
   for (const DeviceId device : devices) {
-    const engine::LaneWaits waits = executor.lane_waits(device);
+    const engine::SlotWaits waits = executor.slot_waits(device);
     for (size_t i = 0; i < waits.seconds.size(); ++i) {
       families.Add({{"device", Name(device)}, {"length", kLengths[i]}}, waits.seconds[i]);
     }
@@ -109,7 +109,7 @@ void AddDevices(Families& families, engine::Engine& engine) {
                  "Turns of short requests that began while a long one had another slot");
   for (const DeviceId device : devices) {
     families.Add({{"device", Name(device)}},
-                 static_cast<double>(executor.lane_waits(device).beside));
+                 static_cast<double>(executor.slot_waits(device).beside));
   }
   families.Begin(MetricType::Gauge, "sparsed_queue_depth", "Requests waiting for a worker slot");
   for (const DeviceId device : devices) {
@@ -240,7 +240,7 @@ void AddMatrices(Families& families, engine::Engine& engine) {
       const Layout& layout = *entry.description;
       const bool counts = first && entry.layout->resident();
       layout_bytes[layout.kind] +=
-          matrix->LayoutValueBytes(layout.recipe) + (counts ? layout.bytes() : 0);
+          matrix->LayoutValueBytes(layout.pipeline) + (counts ? layout.bytes() : 0);
     }
   }
   families.Begin(MetricType::Gauge, "sparsed_preparations",

@@ -41,7 +41,7 @@ struct MatrixUse {
     bool transposed = false;  ///< SpMM with the transposed matrix
     int64_t k = 0;            ///< columns of the dense operand; 0: it had none
     bool joined = false;      ///< it ran as one with others, whose kernel's time is that of all
-    std::string plan;         ///< "<recipe> / <kernel>"
+    std::string plan;         ///< "<pipeline> / <kernel>"
     TimeSpent time;
   };
 

@@ -65,7 +65,7 @@ Metrics::Metrics()
                                       "Time that requests spent in a kernel")),
       kernel_flops_(CounterFamily(registry_, "sparsed_kernel_flops_total",
                                   "Useful floating point operations done for requests")),
-      kernel_floor_seconds_(CounterFamily(
+      kernel_roofline_seconds_(CounterFamily(
           registry_, "sparsed_kernel_floor_seconds_total",
           "Memory-bound minimum of the kernel runs: the time to move each byte once, at the "
           "device's measured memory rate")),
@@ -89,7 +89,7 @@ Metrics::Metrics()
                           "Time to build a layout, by its kind and the device that built it")),
       preparations_ended_(CounterFamily(registry_, "sparsed_preparations_ended_total",
                                         "Preparations that ended, by how")),
-      recipes_(CounterFamily(
+      pipelines_(CounterFamily(
           registry_, "sparsed_recipes_total",
           "Transform pipelines that autotuning considered for a problem signature, by what became "
           "of them")),
@@ -142,7 +142,7 @@ Metrics::Metrics()
     preparations_ended_.Add({{"state", state}});
   }
   for (const char* outcome : {"tried", "ruled_out", "no_memory", "no_time"}) {
-    recipes_.Add({{"outcome", outcome}});
+    pipelines_.Add({{"outcome", outcome}});
   }
 }
 
@@ -208,7 +208,7 @@ Metrics::OfKernel& Metrics::KernelMetrics(const engine::KernelRun& run) {
                                      {"kernel", std::string(run.kernel)},
                                      {"device", std::string(run.device)}};
   const OfKernel made = {&kernel_seconds_.Add(labels, kRequestBuckets), &kernel_flops_.Add(labels),
-                         &kernel_floor_seconds_.Add(labels)};
+                         &kernel_roofline_seconds_.Add(labels)};
   return kernels_.emplace(std::move(key), made).first->second;
 }
 
@@ -226,7 +226,7 @@ void Metrics::OnKernelRun(const engine::KernelRun& run) {
   const OfKernel& kernel = KernelMetrics(run);
   kernel.seconds->Observe(run.seconds);
   kernel.flops->Increment(run.flops);
-  kernel.floor_seconds->Increment(run.floor_seconds);
+  kernel.roofline_seconds->Increment(run.roofline_seconds);
 }
 
 void Metrics::OnBatch(std::string_view device, int64_t requests) {
@@ -256,8 +256,8 @@ void Metrics::OnLayoutBuilt(std::string_view kind, std::string_view device, doub
       .Observe(seconds);
 }
 
-void Metrics::OnRecipe(std::string_view outcome) {
-  recipes_.Add({{"outcome", std::string(outcome)}}).Increment();
+void Metrics::OnPipeline(std::string_view outcome) {
+  pipelines_.Add({{"outcome", std::string(outcome)}}).Increment();
 }
 
 void Metrics::OnModelChoice(std::string_view model, std::string_view role, double share) {

@@ -53,7 +53,7 @@ class Metrics : public engine::Observer {
   void OnPreparationStage(std::string_view stage, double seconds) override;
   void OnTrialWait(std::string_view device, double seconds) override;
   void OnLayoutBuilt(std::string_view kind, std::string_view device, double seconds) override;
-  void OnRecipe(std::string_view outcome) override;
+  void OnPipeline(std::string_view outcome) override;
   void OnModelChoice(std::string_view model, std::string_view role, double share) override;
   void OnModelProblem(std::string_view sentence) override;
   void OnCalibrated(std::string_view device, std::string_view sentence) override;
@@ -82,7 +82,7 @@ class Metrics : public engine::Observer {
   struct OfKernel {
     prometheus::Histogram* seconds;
     prometheus::Counter* flops;
-    prometheus::Counter* floor_seconds;
+    prometheus::Counter* roofline_seconds;
   };
   OfKernel& KernelMetrics(const engine::KernelRun& run);
 
@@ -116,7 +116,7 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Histogram>& phase_seconds_family_;
   prometheus::Family<prometheus::Histogram>& kernel_seconds_;
   prometheus::Family<prometheus::Counter>& kernel_flops_;
-  prometheus::Family<prometheus::Counter>& kernel_floor_seconds_;
+  prometheus::Family<prometheus::Counter>& kernel_roofline_seconds_;
   prometheus::Family<prometheus::Histogram>& batch_requests_;
   prometheus::Family<prometheus::Counter>& distributed_requests_;
   prometheus::Counter* moved_by_host_ = nullptr;
@@ -126,7 +126,7 @@ class Metrics : public engine::Observer {
   prometheus::Family<prometheus::Histogram>& trial_wait_seconds_;
   prometheus::Family<prometheus::Histogram>& layout_build_seconds_;
   prometheus::Family<prometheus::Counter>& preparations_ended_;
-  prometheus::Family<prometheus::Counter>& recipes_;
+  prometheus::Family<prometheus::Counter>& pipelines_;
   prometheus::Family<prometheus::Counter>& model_choices_;
   prometheus::Family<prometheus::Histogram>& model_choice_share_;
   prometheus::Family<prometheus::Gauge>&snapshot_time_, &snapshot_bytes_;

@@ -85,7 +85,7 @@ struct StageRecord {
   TraceContext trace;
   std::string keeps;        ///< what its result is called, if that stays on the server
   std::string subject;      ///< the matrix or buffer that it is about; for log and status page only
-  std::string plan;         ///< of a product: "<recipe> / <kernel>"
+  std::string plan;         ///< of a product: "<pipeline> / <kernel>"
   int64_t k = 0;            ///< columns of the dense operand; 0: it has none
   int64_t batch = 1;        ///< requests that ran as one with it, itself counted
   bool transposed = false;  ///< SpMM with the transposed matrix

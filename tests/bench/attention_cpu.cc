@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/matrix_market.h"
 
 namespace sparsed::test {
@@ -53,7 +53,7 @@ absl::Status Run(const std::string& name, const Pattern& pattern, int64_t heads,
   BuildContext build;
   build.threads = threads;
   build.memory = &HeapMemory();
-  const auto built = BuildLayout(ParseRecipe("csr").value(), pattern.view(), build);
+  const auto built = BuildLayout(ParsePipeline("csr").value(), pattern.view(), build);
   if (!built.ok()) return built.status();
   const int64_t rows = pattern.rows, cols = pattern.cols, l = heads * width;
   const std::vector<float> q = Random(rows * l, 1), k = Random(cols * l, 2),

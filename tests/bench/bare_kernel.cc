@@ -13,7 +13,7 @@
 #include "kernels/bound_run.h"
 #include "kernels/cuda/device.h"
 #include "kernels/formats/csr.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::bench {
 namespace {
@@ -177,10 +177,10 @@ std::unique_ptr<BareKernel> BareKernel::Make(Place& place, const std::string& pl
                                              std::span<const int32_t> column_indices,
                                              std::span<const float> values) {
   const size_t slash = plan.find(" / ");
-  const std::string recipe = plan.substr(0, slash);
+  const std::string pipeline = plan.substr(0, slash);
   const std::optional<LayoutKernel> kernel =
       FindLayoutKernel(Operation::kSpmm, slash == std::string::npos ? "" : plan.substr(slash + 3));
-  const auto parsed = ParseRecipe(recipe);
+  const auto parsed = ParsePipeline(pipeline);
   if (!kernel || !parsed.ok()) {
     std::cerr << "no kernel and layout for " << plan << "\n";
     return nullptr;
@@ -191,7 +191,7 @@ std::unique_ptr<BareKernel> BareKernel::Make(Place& place, const std::string& pl
   context.threads = threads;
   auto built = BuildLayout(*parsed, {rows, cols, row_offsets, column_indices, {}}, context);
   if (!built.ok() || built->skipped) {
-    std::cerr << "cannot build " << recipe << "\n";
+    std::cerr << "cannot build " << pipeline << "\n";
     return nullptr;
   }
   auto& there = static_cast<KernelPlace&>(place);

@@ -42,7 +42,7 @@ class PinnedCopies {
 /// SpMM in f32 by a plan of a server's.
 class BareKernel {
  public:
-  /// Builds the layout of "<recipe> / <kernel>" there. Null, with a line on standard error: it
+  /// Builds the layout of "<pipeline> / <kernel>" there. Null, with a line on standard error: it
   /// cannot.
   static std::unique_ptr<BareKernel> Make(Place& place, const std::string& plan, int64_t rows,
                                           int64_t cols, std::span<const int64_t> row_offsets,

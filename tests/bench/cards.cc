@@ -170,7 +170,7 @@ class Bench {
     header.values_are_ones = true;
     for (const int64_t k : {options_.k, options_.k / options_.gpus}) {
       for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
-        header.expected.push_back(ClassOf({operation, false, ElementType::kF32, k}));
+        header.expected.push_back(SignatureOf({operation, false, ElementType::kF32, k}));
       }
     }
     auto upload = engine_->catalog().BeginUpload(header);
@@ -184,9 +184,9 @@ class Bench {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     for (const Decision& decision : matrix_->pattern()->trials().decisions()) {
-      if (decision.recipe.find(" over ") == std::string::npos) continue;
-      std::cerr << name << ", " << ToString(decision.problem_class) << ", " << decision.recipe
-                << ": " << decision.reason << "\n";
+      if (decision.pipeline.find(" over ") == std::string::npos) continue;
+      std::cerr << name << ", " << ToString(decision.signature) << ", " << decision.pipeline << ": "
+                << decision.reason << "\n";
     }
     const auto choice =
         ChooseDistribution(engine_->executor(), *matrix_, false, options_.k, nullptr);

@@ -1,6 +1,6 @@
 // How fairly tenants share a device, and what that costs: a line of JSON for each scenario.
-// Operands and results lie in memory of the device that the callers share, so that lanes do little
-// but compute.
+// Operands and results lie in memory of the device that the callers share, so that worker slots do
+// little but compute.
 //
 //   bench_fairness [--devices=cpu] [--seconds=10] [--threads=1] [--lanes=1] [--only=SCENARIO]
 //
@@ -14,7 +14,7 @@
 //   spgemm     on the CPU: beside one that has two large SpGEMMs, counted, then computed
 //   equal      two tenants, tiny and huge, that always have work: their device seconds
 //   weights    the same with weights 3 and 1
-//   sixteen    sixteen tenants of mixed sizes: each one's part, and how busy the lanes are
+//   sixteen    sixteen tenants of mixed sizes: each one's part, and how busy the worker slots are
 //   cost       multiplications a second of two tenants with huge ones, which take turns, over those
 //              of one huge SpMM at a time, which nobody disturbs; five rounds of both, sorted
 //   filling    on a GPU: a tenant whose short SpMMs fill it and one with huge ones, both always at
@@ -83,10 +83,10 @@ struct Product {
 };
 
 struct Service {
-  Service(DeviceId on, int lanes, int threads)
+  Service(DeviceId on, int slots, int threads)
       : device(on),
         gpu(on.kind == DeviceKind::kCuda ? Open(on.ordinal) : nullptr),
-        executor({.lanes = lanes, .threads_per_lane = threads}, catalog, dense, budget, observer,
+        executor({.slots = slots, .threads_per_slot = threads}, catalog, dense, budget, observer,
                  gpu == nullptr ? std::vector<engine::Device*>()
                                 : std::vector<engine::Device*>{gpu.get()}) {
     catalog.on_published = [](auto&&...) {};
@@ -345,7 +345,7 @@ class Client {
 struct Options {
   DeviceId device;
   double seconds = 10;
-  int lanes = 1, threads = 1;
+  int slots = 1, threads = 1;
   std::vector<std::string> only;
 };
 
@@ -354,7 +354,7 @@ class Bench {
   explicit Bench(const Options& options)
       : options_(options),
         on_gpu_(options.device.kind == DeviceKind::kCuda),
-        service_(options.device, options.lanes, options.threads),
+        service_(options.device, options.slots, options.threads),
         tiny_(test::Uniform(8000, 8000, 16, 1)),
         huge_(on_gpu_ ? test::Rmat(19, 16, 2) : test::Rmat(18, 12, 2)) {}
 
@@ -372,7 +372,7 @@ class Bench {
       if (on_gpu_) {
         line["card"] = service_.gpu->info().name;
       } else {
-        line["lanes"] = options_.lanes;
+        line["lanes"] = options_.slots;
         line["threads"] = options_.threads;
       }
       line.update((this->*run)());
@@ -419,9 +419,9 @@ class Bench {
     return used;
   }
 
-  /// Lanes of a GPU share its time.
+  /// Worker slots of a GPU share its time.
   double Busy(double seconds, double wall) const {
-    return seconds / wall / (on_gpu_ ? 1 : options_.lanes);
+    return seconds / wall / (on_gpu_ ? 1 : options_.slots);
   }
 
   Json Alone() {
@@ -508,7 +508,8 @@ class Bench {
             {"resident_mib_middle", resident_middle_ >> 20},
             {"resident_mib_after", resident_after >> 20}};
   }
-  /// Multiplications of requests that ended, for each second of lanes' time and of the process's.
+  /// Multiplications of requests that ended, for each second of worker slots' time and of the
+  /// process's.
   struct Rate {
     double device = 0, processor = 0;
   };
@@ -584,10 +585,10 @@ class Bench {
     const auto matrix = service_.catalog.Find("of trials", huge.matrix);
     Check(matrix.status());
     engine::Backend& backend = service_.executor.backend(options_.device);
-    const ProblemClass c = {.operation = Operation::kSpmm,
-                            .type = ElementType::kF32,
-                            .k_bucket = static_cast<int32_t>(huge.k),
-                            .device = options_.device.kind};
+    const ProblemSignature c = {.operation = Operation::kSpmm,
+                                .type = ElementType::kF32,
+                                .k_bucket = static_cast<int32_t>(huge.k),
+                                .device = options_.device.kind};
     std::atomic<bool> stop = false;
     auto trial =
         engine::Trial::Begin(c, huge.rows, huge.rows, huge.nnz, backend, service_.executor, &stop);
@@ -637,7 +638,7 @@ int main(int argc, char** argv) {
   std::string device = "cpu";
   app.add_option("--devices", device, "cpu, or a GPU: cuda:0");
   app.add_option("--seconds", options.seconds, "of each scenario, after a fifth more to settle");
-  app.add_option("--lanes", options.lanes);
+  app.add_option("--lanes", options.slots);
   app.add_option("--threads", options.threads, "of each of the CPU's");
   app.add_option("--only", options.only, "scenarios; may be repeated");
   CLI11_PARSE(app, argc, argv);

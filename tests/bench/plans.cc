@@ -1,6 +1,6 @@
-// The main job on real and generated matrices, in one process: upload, preparation, then each class
-// of problems with the plan that the service chose by itself, alternating with Eigen (SpMM) or
-// plain OpenMP loops (SDDMM) over the same data. A JSON line a measurement on standard output;
+// The main job on real and generated matrices, in one process: upload, preparation, then each
+// problem signature with the plan that the service chose by itself, alternating with Eigen (SpMM)
+// or plain OpenMP loops (SDDMM) over the same data. A JSON line a measurement on standard output;
 // medians, and ratios within the run.
 //
 //   bench_plans --threads=2 shared/data/*.mtx.gz --generated > results.jsonl
@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 constexpr int64_t kWidths[] = {32, 128, 512};
-constexpr double kSecondsEach = 0.4;  ///< for one class, both rivals together
+constexpr double kSecondsEach = 0.4;  ///< for one signature, both rivals together
 
 struct Case {
   std::string name;
@@ -132,7 +132,7 @@ class Bench {
     engine::EngineOptions options;
     options.host_memory_bytes = int64_t{16} << 30;
     options.preparation_memory_bytes = int64_t{8} << 30;
-    options.execution.threads_per_lane = threads;
+    options.execution.threads_per_slot = threads;
     options.preparation.threads_per_worker = threads;
     options.preparation.trial_budget_ms = trial_budget_ms;
     absl::StatusOr<std::unique_ptr<engine::Engine>> engine =
@@ -170,9 +170,9 @@ class Bench {
     header.cols = pattern.cols;
     header.nnz = pattern.nnz();
     for (const int64_t k : kWidths) {
-      header.expected.push_back(ClassOf({Operation::kSpmm, false, ElementType::kF32, k}));
-      header.expected.push_back(ClassOf({Operation::kSpmm, true, ElementType::kF32, k}));
-      header.expected.push_back(ClassOf({Operation::kSddmm, false, ElementType::kF32, k}));
+      header.expected.push_back(SignatureOf({Operation::kSpmm, false, ElementType::kF32, k}));
+      header.expected.push_back(SignatureOf({Operation::kSpmm, true, ElementType::kF32, k}));
+      header.expected.push_back(SignatureOf({Operation::kSddmm, false, ElementType::kF32, k}));
     }
     auto upload = engine_->catalog().BeginUpload(header);
     Require(upload.status());
@@ -212,11 +212,11 @@ class Bench {
     return static_cast<double>(end.timings.kernel_ns) * 1e-6;
   }
 
-  /// Milliseconds of plain CSR as the trial measured them, 0 if the class was not tried.
+  /// Milliseconds of plain CSR as the trial measured them, 0 if the signature was not tried.
   double Baseline(const std::string& name, const Problem& problem) {
     auto matrix = engine_->catalog().Find(kTenant, name);
     Require(matrix.status());
-    const auto found = (*matrix)->pattern()->plans().Find(ClassOf(problem));
+    const auto found = (*matrix)->pattern()->plans().Find(SignatureOf(problem));
     return found.plan != nullptr ? found.plan->plan.baseline_ms : 0;
   }
 
@@ -316,7 +316,7 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", threads, "OpenMP threads of both sides");
   app.add_option("--least-nnz", least_nnz, "Leave smaller matrices out");
   app.add_option("--trial-budget-ms", trial_budget_ms,
-                 "Milliseconds that the trials of a class may take");
+                 "Milliseconds that the trials of a signature may take");
   app.add_flag("--generated", generated, "Also the band, stencil, uniform and R-MAT matrices");
   CLI11_PARSE(app, argc, argv);
 

@@ -1,5 +1,5 @@
 // What it costs to make the layouts of row reordering and adaptive sparse tiling, and what they
-// bring: a line of JSON for each matrix and recipe, with the seconds of each stage, the peak of
+// bring: a line of JSON for each matrix and pipeline, with the seconds of each stage, the peak of
 // memory (matrix included) over the matrix's own (f32 CSR), dense ratios, and the medians of SpMM
 // and SDDMM (f32) next to those of plain CSR, alternating in one run.
 //
@@ -29,7 +29,7 @@
 #include "kernels/features/similarity.h"
 #include "kernels/formats/aspt.h"
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/reorder/lsh_cluster.h"
 #include "kernels/reorder/sort_rows.h"
 #include "tests/generate.h"
@@ -43,8 +43,8 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 using test::Pattern;
 
-constexpr const char* kRecipes[] = {"lsh_cluster", "aspt", "lsh_cluster > aspt",
-                                    "lsh_cluster > aspt > lsh_cluster(remainder)"};
+constexpr const char* kPipelines[] = {"lsh_cluster", "aspt", "lsh_cluster > aspt",
+                                      "lsh_cluster > aspt > lsh_cluster(remainder)"};
 
 struct Options {
   std::string data;
@@ -84,7 +84,7 @@ Prepared Prepare(const std::string& name, const char* text, const Pattern& patte
     if (stages.back().first != stage) stages.emplace_back(stage, 0);
   };
   const std::clock_t cpu_begin = std::clock();
-  Prepared result{BuildLayout(ParseRecipe(text).value(), pattern.view(), context).value(), {}};
+  Prepared result{BuildLayout(ParsePipeline(text).value(), pattern.view(), context).value(), {}};
   const double cpu_seconds = static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
   stages.back().second += SecondsSince(last);
   const double csr = static_cast<double>(8 * pattern.nnz() + 8 * (pattern.rows + 1));
@@ -215,8 +215,8 @@ void RunMatrix(const std::string& name, const Pattern& pattern, const Options& o
   context.memory = &HeapMemory();
   const double before = DenseTileRatio(pattern.view(), 64, 2, context).value();
   std::vector<Prepared> prepared;
-  for (const char* recipe : kRecipes) {
-    prepared.push_back(Prepare(name, recipe, pattern, options));
+  for (const char* pipeline : kPipelines) {
+    prepared.push_back(Prepare(name, pipeline, pattern, options));
     Prepared& each = prepared.back();
     each.line["dense_ratio_before"] = before;
     if (each.built.skipped) continue;
@@ -314,12 +314,12 @@ void RunFeatures(const Options& options) {
 void RunGrowth(const Options& options) {
   for (int64_t rows = 100'000; rows <= options.most_rows; rows *= 10) {
     const Pattern pattern = test::PowerLaw(rows, 10 * rows, 2.5, 1);
-    for (const char* recipe :
+    for (const char* pipeline :
          {"dcsr", "row_segments(force)", "aspt", "lsh_cluster > aspt > lsh_cluster(remainder)",
           "plain_sort", "flipped_sort", "lpt_sort", "warp_sort", "cta_sort", "hybrid1_sort",
           "hybrid21_sort", "hybrid22_sort", "hybrid23_sort"}) {
-      if (!options.only.empty() && std::ranges::count(options.only, recipe) == 0) continue;
-      std::printf("%s\n", Prepare("power law", recipe, pattern, options).line.dump().c_str());
+      if (!options.only.empty() && std::ranges::count(options.only, pipeline) == 0) continue;
+      std::printf("%s\n", Prepare("power law", pipeline, pattern, options).line.dump().c_str());
       std::fflush(stdout);
     }
   }
@@ -438,7 +438,7 @@ int main(int argc, char** argv) {
   CLI::App app("What preparing layouts costs and brings");
   app.add_option("--data", options.data, "folder of Matrix Market files, plain or .gz");
   app.add_option("--only", options.only,
-                 "names of matrices; with --sorts and --growth, of sorts and recipes");
+                 "names of matrices; with --sorts and --growth, of sorts and pipelines");
   app.add_option("--k", options.widths, "widths");
   app.add_option("--threads", options.threads, "threads");
   app.add_option("--rounds", options.rounds, "measurements of which the median is taken");

@@ -1,4 +1,4 @@
-// What a start costs with many small matrices on the disk, and a request of a class without a
+// What a start costs with many small matrices on the disk, and a request of a signature without a
 // decision among them: one line of JSON.
 //
 //   bench_restart [--matrices=4000] [--measurements=100000] [--directory=DIR]
@@ -6,7 +6,7 @@
 //   open_seconds        catalog opened and entered, measurements restored: requests are served
 //   restored_seconds    of these, the measurements
 //   ready_seconds       from the beginning until every pattern is READY
-//   request_trial_us    what the first request of a class pays for asking for a trial; by how many
+//   request_trial_us    what a signature's first request pays for asking for a trial; by how many
 //                       matrices there are it must not grow
 //
 // DIR (a new one below the temporary directory) is filled first, which takes longer than all else.
@@ -66,8 +66,8 @@ NewMatrix Diagonal(int64_t number) {
   return m;
 }
 
-ProblemClass Class(int64_t k) {
-  return ClassOf({Operation::kSpmm, false, ElementType::kF32, k, DeviceKind::kCpu});
+ProblemSignature Signature(int64_t k) {
+  return SignatureOf({Operation::kSpmm, false, ElementType::kF32, k, DeviceKind::kCpu});
 }
 
 /// A store as a server leaves it that has prepared every matrix.
@@ -76,7 +76,7 @@ absl::Status Fill(const std::string& directory, int64_t matrices, int64_t measur
   if (!store.ok()) return store.status();
   const Layout csr =
       MakeCsrLayout(kRows, kRows, *Diagonal(0).row_offsets, *Diagonal(0).column_indices);
-  const std::string kernel(KernelsFor(ProblemOf(Class(128)), csr).front());
+  const std::string kernel(KernelsFor(ProblemOf(Signature(128)), csr).front());
   Features features;
   std::vector<PlanRecord> plans;
   std::vector<MeasurementRecord> measured;
@@ -86,10 +86,10 @@ absl::Status Fill(const std::string& directory, int64_t matrices, int64_t measur
     if (status.ok()) status = (*store)->PutFeatures(m.pattern_hash, features);
     if (status.ok()) status = (*store)->PutPreparation(m.pattern_hash, {"READY", "", 1});
     if (!status.ok()) return status;
-    plans.push_back({m.pattern_hash, ToString(Class(128)), "csr", kernel, 1, 1, "plain CSR"});
+    plans.push_back({m.pattern_hash, ToString(Signature(128)), "csr", kernel, 1, 1, "plain CSR"});
     const int64_t share = measurements * (i + 1) / matrices - measurements * i / matrices;
     for (int64_t j = 0; j < share; ++j) {
-      measured.push_back({m.pattern_hash, ToString(Class(128)), "recipe" + std::to_string(j),
+      measured.push_back({m.pattern_hash, ToString(Signature(128)), "recipe" + std::to_string(j),
                           kernel, "cpu", 128, 1, 9, 77, 1, 1, 0});
     }
   }
@@ -144,7 +144,7 @@ absl::Status Measure(const std::string& directory, nlohmann::ordered_json& line)
     return matrix->pattern()->progress().status().state == PreparationState::kReady;
   });
   constexpr int64_t kRequests = 1000;
-  const Problem problem = ProblemOf(Class(512));
+  const Problem problem = ProblemOf(Signature(512));
   const Clock::time_point requests_begin = Clock::now();
   for (int64_t i = 0; i < kRequests; ++i) {
     (*engine)->preparation().RequestTrial(matrices[i % matrices.size()], problem);

@@ -1313,16 +1313,16 @@ struct PlansOptions {
 /// What its trials measured, a line each as sparsed_bench prints them; the plans' are marked.
 void PrintMeasurements(const std::string& name, const MatrixInfo& info, const ServerInfo& server) {
   std::map<std::string, double> build_seconds;
-  for (const LayoutInfo& layout : info.layouts) build_seconds[layout.recipe] = layout.build_seconds;
+  for (const LayoutInfo& layout : info.layouts)
+    build_seconds[layout.pipeline] = layout.build_seconds;
   std::map<std::string, std::string> devices;
   for (const DeviceInfo& device : server.devices) devices[device.name] = device.description;
   for (const Measurement& m : info.measurements) {
-    const ProblemClass& c = m.problem_class;
+    const ProblemSignature& c = m.signature;
     const bool plan = std::any_of(info.plans.begin(), info.plans.end(), [&](const PlanInfo& p) {
-      return p.problem_class.operation == c.operation &&
-             p.problem_class.transposed == c.transposed && p.problem_class.k == c.k &&
-             p.problem_class.allow_tf32 == c.allow_tf32 && p.recipe == m.recipe &&
-             p.kernel == m.kernel;
+      return p.signature.operation == c.operation && p.signature.transposed == c.transposed &&
+             p.signature.k == c.k && p.signature.allow_tf32 == c.allow_tf32 &&
+             p.pipeline == m.pipeline && p.kernel == m.kernel;
     });
     json line = {{"matrix", name},
                  {"rows", info.rows},
@@ -1332,16 +1332,16 @@ void PrintMeasurements(const std::string& name, const MatrixInfo& info, const Se
                  {"transposed", c.transposed},
                  {"type", c.allow_tf32 ? "tf32" : Name(info.type)},
                  {"k", m.k},
-                 {"layout", m.recipe},
+                 {"layout", m.pipeline},
                  {"kernel", m.kernel},
                  {"ms", m.median_ms},
                  {"baseline_ms", m.baseline_ms},
                  {"rounds", m.runs},
                  {"gflops", m.gflops},
-                 {"floor_share", m.floor_share},
+                 {"floor_share", m.roofline_share},
                  {"plan", plan},
                  {"device", devices[m.device]}};
-    if (const auto built = build_seconds.find(m.recipe); built != build_seconds.end()) {
+    if (const auto built = build_seconds.find(m.pipeline); built != build_seconds.end()) {
       line["preparation_ms"] = built->second * 1000;
     }
     std::cout << line << "\n";
@@ -1354,13 +1354,13 @@ int Plans(const PlansOptions& options) {
   const Client client = Connect(options.server);
   const absl::StatusOr<ServerInfo> about = client.GetServerInfo();
   Require(about.status());
-  std::vector<ProblemClass> classes;
-  if (options.squares) classes.push_back({Operation::kSpgemm});
+  std::vector<ProblemSignature> signatures;
+  if (options.squares) signatures.push_back({Operation::kSpgemm});
   for (const int64_t k : options.squares ? std::vector<int64_t>() : options.widths) {
     const bool tf32 = options.type == "tf32";
-    classes.push_back({Operation::kSpmm, false, k, tf32});
-    classes.push_back({Operation::kSpmm, true, k, tf32});
-    if (!tf32) classes.push_back({Operation::kSddmm, false, k});
+    signatures.push_back({Operation::kSpmm, false, k, tf32});
+    signatures.push_back({Operation::kSpmm, true, k, tf32});
+    if (!tf32) signatures.push_back({Operation::kSddmm, false, k});
   }
   const auto begin = Clock::now();
   const auto measure = [&](PlainPattern pattern) {
@@ -1385,7 +1385,7 @@ int Plans(const PlansOptions& options) {
     }
     UploadOptions upload;
     upload.replace = true;
-    upload.expected = classes;
+    upload.expected = signatures;
     absl::StatusOr<Matrix> matrix = client.Upload("plans-" + pattern.name, s.View(), upload);
     Require(matrix.status());
     Require(matrix->WaitReady());

@@ -122,7 +122,7 @@ struct Result {
   int64_t products = 0;
 };
 
-/// Memory that a lane of the engine has at hand before a request comes.
+/// Memory that a worker slot of the engine has at hand before a request comes.
 struct Scratch {
   Block<std::byte> workspace;
   Block<int32_t> columns;
@@ -217,8 +217,8 @@ SpgemmKernel SectionsOf() {
       "cpu.incsr.sections S=" + std::to_string(kColumns) + " b=" + std::to_string(kBlock);
   SpgemmKernel kernel = *FindSpgemmKernel("cpu.incsr.sections");
   kernel.name = name;
-  kernel.recipe = [](const Problem&, const CsrView&,
-                     const CsrView&) -> absl::StatusOr<std::string> {
+  kernel.pipeline = [](const Problem&, const CsrView&,
+                       const CsrView&) -> absl::StatusOr<std::string> {
     return "incsr(columns=" + std::to_string(kColumns) + ",block=" + std::to_string(kBlock) + ")";
   };
   return kernel;
@@ -252,7 +252,7 @@ Choice Choose(const Operands& operands, int threads) {
   engine::Catalog catalog(*store, budget);
   engine::DenseCatalog dense(*store, budget);
   engine::Observer observer;
-  engine::Executor executor({.lanes = 1, .threads_per_lane = threads}, catalog, dense, budget,
+  engine::Executor executor({.slots = 1, .threads_per_slot = threads}, catalog, dense, budget,
                             observer);
   engine::Preparation preparation(engine::PreparationOptions(), catalog, *store, budget, executor,
                                   observer);
@@ -274,8 +274,8 @@ Choice Choose(const Operands& operands, int threads) {
   const Problem& problem = kProblem;
   preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
   while (preparation.pending() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  const auto found =
-      (*s)->pattern()->plans().Find(ClassOf(problem), engine::PatternPair{(*t)->pattern()->hash()});
+  const auto found = (*s)->pattern()->plans().Find(SignatureOf(problem),
+                                                   engine::PatternPair{(*t)->pattern()->hash()});
   executor.Close();
   Choice choice;
   if (found.exact) choice.kernel = found.plan->plan.kernel;
@@ -444,7 +444,7 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
       if (round >= kLeastRounds && elapsed.count() > options.seconds) break;
     }
     // What has to be moved at the least: S and T once, C once.
-    const double floor_bytes =
+    const double roofline_bytes =
         8.0 * static_cast<double>(arguments.left.nnz() + arguments.right.nnz() + nnz);
     Json line = {{"matrix", name},
                  {"group", group},
@@ -453,7 +453,7 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
                  {"nnz", arguments.left.nnz()},
                  {"products", products},
                  {"nnz_c", nnz},
-                 {"floor_mb", floor_bytes / 1e6}};
+                 {"floor_mb", roofline_bytes / 1e6}};
     const Choice choice = options.sections ? Choice() : Choose(operands, threads);
     const std::string& plan = choice.kernel;
     if (!options.sections) {
@@ -469,7 +469,7 @@ void Measure(const std::string& name, const std::string& group, const Operands& 
       line["runs"][std::string(what)] = list.wall.size();
     }
     line["million_products_per_second"] = static_cast<double>(products) / ours / 1e3;
-    line["gb_per_second_of_floor"] = floor_bytes / ours / 1e6;
+    line["gb_per_second_of_floor"] = roofline_bytes / ours / 1e6;
     if (times.contains("graphblas")) {
       line["ratio"] = Median(times["graphblas"].wall) / ours;
       summary.ratios[group + ", threads " + std::to_string(threads)].push_back(line["ratio"]);

@@ -99,7 +99,7 @@ struct Summary {
   }
 };
 
-/// Bytes per millisecond of a large "scale" with this team: what the floors are made of.
+/// Bytes per millisecond of a large "scale" with this team: what the rooflines are made of.
 double Bandwidth(int threads) {
   static std::map<int, double> measured;
   if (!measured.contains(threads)) {
@@ -225,7 +225,7 @@ class MatrixBench {
               const std::string& rival, double operand_bytes) {
     const double nnz = static_cast<double>(pattern_.nnz());
     // Every operand moved once; the multiplications are never the limit.
-    const double floor_ms =
+    const double roofline_ms =
         (operand_bytes + 8 * nnz + 8.0 * static_cast<double>(pattern_.rows)) / Bandwidth(threads);
     auto times = SmallestTimes(works, options_);
     Json line = {{"matrix", name_}, {"op", operation},    {"kernel", kernel},        {"k", k},
@@ -234,7 +234,7 @@ class MatrixBench {
       if (what != "ours") line[what + "_ms"] = ms;
     }
     line["gflops"] = 2 * nnz * static_cast<double>(k) / times["ours"] * 1e-6;
-    line["share_of_floor"] = floor_ms / times["ours"];
+    line["share_of_floor"] = roofline_ms / times["ours"];
     if (times.contains(rival)) {
       const double ratio = times[rival] / times["ours"];
       line["ratio"] = ratio;

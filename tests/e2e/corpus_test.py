@@ -16,7 +16,7 @@ import time
 corpus = sys.argv[1]
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/model/network")
 # Few, small, quick.
-FEW = ("--max-nnz=1500", "--families=road,rmat,banded,stencil", "--classes=spmm:32,spmm:8",
+FEW = ("--max-nnz=1500", "--families=road,rmat,banded,stencil", "--signatures=spmm:32,spmm:8",
        "--trial-budget-ms=20", "--threads=1")
 
 
@@ -91,7 +91,7 @@ def test_features(folder):
     lines = lines_of(path)
     check(lines[0] == {"line": "features", "format": 1}, lines[0])
     check(f"features of {len(lines) - 1} patterns, 0 failed" in said and len(lines) > 5, said)
-    run("measure", *few, f"--out={folder}/measured.jsonl", "--classes=spmm:8", "--threads=1",
+    run("measure", *few, f"--out={folder}/measured.jsonl", "--signatures=spmm:8", "--threads=1",
         "--trial-budget-ms=1", "--maps")
     measured = {line["pattern"]: line["features"] for line in lines_of(f"{folder}/measured.jsonl")
                 if line["line"] == "pattern"}
@@ -167,7 +167,7 @@ def test_failures(folder):
     with open(f"{folder}/files/bad.mtx", "w") as file:
         file.write("%%MatrixMarket matrix coordinate pattern general\n3 4 4\n1 1\n")
     path = f"{folder}/failed.jsonl"
-    said = run("measure", "--families=real", f"--files={folder}/files", "--classes=spmm:32",
+    said = run("measure", "--families=real", f"--files={folder}/files", "--signatures=spmm:32",
                "--trial-budget-ms=5", f"--out={path}")
     check("2 patterns measured, 1 of them failed" in said, said)
     bad, = [line for line in lines_of(path) if line.get("failed")]
@@ -177,7 +177,7 @@ def test_failures(folder):
         first = file.readline()
     with open(path, "w") as file:
         file.write(first + 3 * '{"line":"begin","pattern":"real-good"}\n')
-    run("measure", "--families=real", f"--files={folder}/files", "--classes=spmm:32",
+    run("measure", "--families=real", f"--files={folder}/files", "--signatures=spmm:32",
         "--trial-budget-ms=5", f"--out={path}")
     good, = [line for line in lines_of(path)
              if line["line"] == "pattern" and line["pattern"] == "real-good"]
@@ -239,7 +239,7 @@ def test_bad_input(folder):
             (("measure", out, "--part=3"), 3, "--part"),
             (("measure", out, "--classes=spmm:100"), 3, "spmm:100"),
             (("measure", out, "--types=f8"), 3, "f8"),
-            (("measure", out, "--types=f64", "--classes=spmm:32:tf32"), 3, "tf32"),
+            (("measure", out, "--types=f64", "--signatures=spmm:32:tf32"), 3, "tf32"),
             (("measure", out, "--threads=0"), 2, "--threads"),
             (("measure", out, "--expected-requests=1"), 2, "--model"),
             (("measure", out, "--model=x", "--expected-requests=0"), 2, "--expected-requests"),

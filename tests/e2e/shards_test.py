@@ -317,12 +317,15 @@ def people_see_shards(cluster, uploaded):
         return seen == {name: f"shard {number} of g" for name, number in shards.items()}
 
     wait_for("the page's shards", all_there)
+    told = 0
     for node in cluster.nodes.values():
         for name, number in shards.items():
             query = urllib.parse.urlencode({"tenant": "default", "name": name})
             with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(
                     f"http://{node.metrics}/api/matrix?{query}", timeout=10) as page:
                 assert json.load(page)["shard"] == f"shard {number} of g", name
+                told += 1
+    assert told >= len(shards), f"{told} of {len(shards)} shards have a page"
     listed = cluster.run("a", "list")["matrices"]
     g = next(one for one in listed if one["name"] == "g")
     assert g["csr_bytes"] > 8 * g["rows"] + 8 * g["nnz"], g

@@ -1,4 +1,4 @@
-// One tenant does what it can to another: floods the lanes, fills memory, disk, queues and
+// One tenant does what it can to another: floods the worker slots, fills memory, disk, queues and
 // connections up to its quotas, leaves results unread, and tries the other's names.
 #include <fmt/format.h>
 #include <signal.h>

@@ -25,7 +25,7 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
     auto server = ServerUnderAttack::Start(options.flags, {.tasks = kTasks});
     if (!server.ok()) return server.status();
     if (absl::Status status = (*server)->SetTasks(1); !status.ok()) return status;
-    // A lane's first product makes the lane's team.
+    // A worker slot's first product makes the slot's team.
     std::future<absl::Status> works =
         std::async(std::launch::async, [&] { return OneClientWorks((*server)->address(), 120); });
     const auto patience = Clock::now() + std::chrono::seconds(30);

@@ -25,7 +25,7 @@ std::variant<Settings, int> Parse(const std::vector<std::string>& words, std::st
   } else if (const auto& settings = std::get<Settings>(parsed); !settings.check) {
     const Config& config = settings.config;
     Check(settings.problems.empty());
-    Check(config.host_memory_bytes > 0 && config.threads > 0 && config.lanes > 0);
+    Check(config.host_memory_bytes > 0 && config.threads > 0 && config.worker_slots > 0);
     Check(config.preparation_memory_bytes >= 0 && config.max_queued > 0);
   }
   *out = standard.str();

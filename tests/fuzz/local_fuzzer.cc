@@ -50,7 +50,7 @@ class TheServer {
     config.metrics_listen.clear();
     config.devices = {"cpu"};
     config.threads = 1;
-    config.lanes = 1;
+    config.worker_slots = 1;
     config.preparation_workers = 0;
     config.host_memory_bytes = int64_t{256} << 20;
     config.preparation_memory_bytes = int64_t{64} << 20;

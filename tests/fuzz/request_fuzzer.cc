@@ -51,7 +51,7 @@ void DecodePrepare(std::string_view bytes) {
   v1::PrepareRequest request;
   if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
   for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
-    CheckSentence(ToClasses(type, request.expected()).status());
+    CheckSentence(ToSignatures(type, request.expected()).status());
   }
 }
 

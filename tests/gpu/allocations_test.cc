@@ -18,7 +18,7 @@
 #include "kernels/reference/reference.h"
 #include "tests/gpu/stand_in.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -84,8 +84,8 @@ class Allocations : public ::testing::TestWithParam<bool> {
   std::unique_ptr<Engine> Open() {
     EngineOptions options;
     options.host_memory_bytes = options.preparation_memory_bytes = int64_t{256} << 20;
-    // Of one lane, so that every request finds what the one before left.
-    if (on_device()) options.gpu = DeviceOptions{.memory_bytes = int64_t{520} << 20, .lanes = 1};
+    // Of one worker slot, so that every request finds what the one before left.
+    if (on_device()) options.gpu = DeviceOptions{.memory_bytes = int64_t{520} << 20, .slots = 1};
     options.preparation.enabled = false;
     std::unique_ptr<Engine> engine = Engine::Open(options, observer_).value();
     EXPECT_EQ(!engine->gpus().empty(), on_device());
@@ -515,8 +515,8 @@ class Allocations : public ::testing::TestWithParam<bool> {
     EXPECT_NE(plan_.find(on_device() ? " / cuda." : " / cpu."), std::string::npos) << plan_;
   }
 
-  /// So that lanes keep what they will need again: those of the CPU, too, where a request goes
-  /// when the device has no room.
+  /// So that worker slots keep what they will need again: those of the CPU, too, where a request
+  /// goes when the device has no room.
   void WarmUp(Engine& engine, const Request& request) {
     ExpectServed(engine, request);
     if (!on_device()) return;
@@ -577,7 +577,7 @@ TEST_P(Allocations, OfHostMemoryFailInTurn) {
   };
   for (const auto& [name, request] : Requests()) {
     const std::vector<int64_t>& used = used_after.at(name);
-    // At first without what lanes keep; then each time after a request that went well.
+    // At first without what worker slots keep; then each time after a request that went well.
     for (const auto& [warm, count] :
          {std::pair<bool, int64_t>(false, 1), {true, 1}, {true, kAll}}) {
       int runs = 0;

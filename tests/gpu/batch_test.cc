@@ -12,7 +12,7 @@
 #include "kernels/reference/reference.h"
 #include "tests/gpu/stand_in.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/formats/row_segments.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/reorder/lsh_pairs.h"
 #include "tests/generate.h"
 #include "tests/gpu/gpu.h"
@@ -111,10 +111,10 @@ TEST_F(GpuBuild, CandidatePairsAreThoseOfTheCpu) {
   }
 }
 
-TEST_F(GpuBuild, RecipesUseTheGpuAndFallBack) {
+TEST_F(GpuBuild, PipelinesUseTheGpuAndFallBack) {
   const Pattern pattern = Runs(30'000, 9000, 45, 2);
   const auto build = [&](BuildContext context) {
-    return BuildLayout(ParseRecipe("lsh_cluster(force) > row_segments(force)").value(),
+    return BuildLayout(ParsePipeline("lsh_cluster(force) > row_segments(force)").value(),
                        pattern.view(), context)
         .value();
   };

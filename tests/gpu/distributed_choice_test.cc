@@ -390,7 +390,7 @@ TEST_P(SeveralCards, ChooseHowAnOperandLies) {
   // What was tried counts, where there were as many cards.
   const auto with_trial = [&](Distribution best, int gpus) {
     Plan plan;
-    plan.problem_class = ClassOf({.operation = Operation::kSpmm,
+    plan.signature = SignatureOf({.operation = Operation::kSpmm,
                                   .type = ElementType::kF32,
                                   .k = kK,
                                   .device = DeviceKind::kCuda});
@@ -422,7 +422,7 @@ TEST_P(SeveralCards, LookAtNoNonzeroWhereATrialSaysWhatIsBest) {
   };
   EXPECT_TRUE(absl::IsCancelled(choose().status()));
   Plan plan;
-  plan.problem_class = ClassOf({.operation = Operation::kSpmm,
+  plan.signature = SignatureOf({.operation = Operation::kSpmm,
                                 .type = ElementType::kF32,
                                 .k = kK,
                                 .device = DeviceKind::kCuda});
@@ -464,7 +464,7 @@ TEST_P(SeveralCards, KeepLayoutsOfPartsAndAskForThoseThatTheyLack) {
   const std::shared_ptr<Pattern>& pattern = s->pattern();
   BuildContext context;
   context.memory = &HeapMemory();
-  auto built = BuildLayout(*ParseRecipe("dcsr"), ViewCsr(**pattern->Csr()), context);
+  auto built = BuildLayout(*ParsePipeline("dcsr"), ViewCsr(**pattern->Csr()), context);
   ASSERT_TRUE(built.ok()) << built.status();
   pattern->AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0.1);
   const Problem problem = {.operation = Operation::kSpmm,
@@ -472,8 +472,8 @@ TEST_P(SeveralCards, KeepLayoutsOfPartsAndAskForThoseThatTheyLack) {
                            .k = kK,
                            .device = DeviceKind::kCuda};
   ActivePlan active;
-  active.plan.problem_class = ClassOf(problem);
-  active.plan.recipe = "dcsr";
+  active.plan.signature = SignatureOf(problem);
+  active.plan.pipeline = "dcsr";
   active.plan.kernel = "cuda.dcsr.rows";
   active.layout = pattern->FindLayout("dcsr");
   const auto plan = std::make_shared<const ActivePlan>(active);
@@ -484,7 +484,7 @@ TEST_P(SeveralCards, KeepLayoutsOfPartsAndAskForThoseThatTheyLack) {
   };
   const auto has_layouts = [&](const RowDistribution& rows) {
     return std::ranges::all_of(rows.parts(), [&](const RowDistribution::Part& part) {
-      return part.own->plans().Find(ClassOf(problem)).plan->layout != nullptr;
+      return part.own->plans().Find(SignatureOf(problem)).plan->layout != nullptr;
     });
   };
   const auto rows = find(plan, /*with_layouts=*/false);
@@ -534,14 +534,14 @@ TEST_P(SeveralCards, TryHowOperandsLie) {
   const MatrixLease s = engine_->catalog().Find("t", "s").value();
   const std::atomic<bool> stop = false;
   Plan plan;
-  plan.problem_class = ClassOf({.operation = Operation::kSpmm,
+  plan.signature = SignatureOf({.operation = Operation::kSpmm,
                                 .type = ElementType::kF32,
                                 .k = kK,
                                 .device = DeviceKind::kCuda});
   plan.kernel = "cuda.csr.rows";
   s->pattern()->plans().Replace(std::make_shared<const ActivePlan>(ActivePlan{plan, nullptr}));
   std::atomic<int> asked = 0;
-  engine_->executor().on_unknown_class = [&](const MatrixLease&, const Problem&) { ++asked; };
+  engine_->executor().on_unknown_signature = [&](const MatrixLease&, const Problem&) { ++asked; };
   // Its name may be another matrix's before a trial begins.
   const test::Pattern narrow = test::Uniform(1, kRows, 6, 13);
   UploadHeader replacing = HeaderOf("s", narrow);
@@ -625,25 +625,25 @@ TEST_P(PreparingCards, SayInThePlanWhatBecameOfEachDistribution) {
   const std::string over = " over " + std::to_string(cards()) + " GPUs";
   int decided = 0;
   for (const Decision& decision : pattern.trials().decisions()) {
-    if (decision.recipe != "columns" + over && decision.recipe != "rows" + over) continue;
+    if (decision.pipeline != "columns" + over && decision.pipeline != "rows" + over) continue;
     ++decided;
     EXPECT_FALSE(decision.reason.empty());
   }
   EXPECT_EQ(decided, 2);
 }
 
-TEST_P(PreparingCards, KeepWhatWasTriedWhenARecipeIsAskedFor) {
+TEST_P(PreparingCards, KeepWhatWasTriedWhenAPipelineIsAskedFor) {
   const auto sent = SendMatrix(engine_->catalog(), "s", pattern_);
   ASSERT_TRUE(sent.ok()) << sent.status();
   Pattern& pattern = *(*sent)->pattern();
   ASSERT_TRUE(Prepared(pattern));
   const auto plans = pattern.plans().List();
   const auto present = std::ranges::find_if(plans, [](const auto& active) {
-    const ProblemClass& c = active->plan.problem_class;
+    const ProblemSignature& c = active->plan.signature;
     return c.operation == Operation::kSpmm && c.device == DeviceKind::kCuda && !c.transposed;
   });
   ASSERT_NE(present, plans.end());
-  const ProblemClass c = (*present)->plan.problem_class;
+  const ProblemSignature c = (*present)->plan.signature;
   ActivePlan tried = **present;
   tried.plan.distribution = TriedDistribution{Distribution::kColumns, cards(), 2, 1};
   pattern.plans().Replace(std::make_shared<const ActivePlan>(tried));
@@ -664,15 +664,15 @@ TEST_P(PreparingCards, BuildLayoutsOfPartsBesideRequests) {
   ASSERT_TRUE(Prepared(*pattern));
   BuildContext context;
   context.memory = &HeapMemory();
-  auto built = BuildLayout(*ParseRecipe("dcsr"), ViewCsr(**pattern->Csr()), context);
+  auto built = BuildLayout(*ParsePipeline("dcsr"), ViewCsr(**pattern->Csr()), context);
   ASSERT_TRUE(built.ok()) << built.status();
   pattern->AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0.1);
   Plan better;
-  better.problem_class = ClassOf({.operation = Operation::kSpmm,
+  better.signature = SignatureOf({.operation = Operation::kSpmm,
                                   .type = ElementType::kF32,
                                   .k = kK,
                                   .device = DeviceKind::kCuda});
-  better.recipe = "dcsr";
+  better.pipeline = "dcsr";
   better.kernel = "cuda.dcsr.rows";
   pattern->plans().Replace(
       std::make_shared<const ActivePlan>(ActivePlan{better, pattern->FindLayout("dcsr")}));

@@ -253,16 +253,16 @@ TEST_P(BuffersInRows, TakeThePlanOfTheWholeMatrix) {
   EXPECT_NE(plan().find(": csr / cuda.csr."), std::string::npos) << plan();
   BuildContext context;
   context.memory = &HeapMemory();
-  auto built = BuildLayout(*ParseRecipe("dcsr"), ViewCsr(**pattern->Csr()), context);
+  auto built = BuildLayout(*ParsePipeline("dcsr"), ViewCsr(**pattern->Csr()), context);
   ASSERT_TRUE(built.ok()) << built.status();
   ASSERT_FALSE(built->skipped) << built->notes;
   pattern->AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0.1);
   Plan better;
-  better.problem_class = ClassOf({.operation = Operation::kSpmm,
+  better.signature = SignatureOf({.operation = Operation::kSpmm,
                                   .type = ElementType::kF32,
                                   .k = kK,
                                   .device = DeviceKind::kCuda});
-  better.recipe = "dcsr";
+  better.pipeline = "dcsr";
   better.kernel = "cuda.dcsr.rows";
   pattern->plans().Replace(
       std::make_shared<const ActivePlan>(ActivePlan{better, pattern->FindLayout("dcsr")}));

@@ -19,11 +19,11 @@
 #include "engine/execution/gpu_backend.h"
 #include "engine/execution/scheduler.h"
 #include "engine/preparation/pattern_job.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/stand_in.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -167,7 +167,7 @@ class FailuresTest : public ::testing::Test {
 TEST_F(FailuresTest, WhereverTheDeviceFailsACIsScaledOnce) {
   const std::vector<double> expected = Expected();
   for (const bool tight : {false, true}) {
-    // S, operands and result need some 250 KB, slabs less.
+    // S, operands and result need some 250 KB, column blocks less.
     const Buffer hog = tight ? LeaveOnDevice(200'000) : Buffer();
     const auto healthy = std::make_shared<Result>();
     ASSERT_TRUE(Run(Accumulate(), healthy).ok());
@@ -266,18 +266,18 @@ TEST_F(FailuresTest, ALayoutWithoutRoomIsNotTriedByEachRequest) {
   Pattern& pattern = *matrix->pattern();
   BuildContext context;
   context.memory = &HeapMemory();
-  BuiltLayout built = BuildLayout(ParseRecipe("dcsr").value(), pattern_.view(), context).value();
+  BuiltLayout built = BuildLayout(ParsePipeline("dcsr").value(), pattern_.view(), context).value();
   auto layout = std::make_shared<Layout>(std::move(built.layout));
   // Larger than what there will be on the device, which plain CSR is not.
   layout->arrays.push_back(
       AllocateArray(HeapMemory(), "large", ElementType::kF32, kCols * kK * 10).value());
   pattern.AddLayout(layout, 0);
   ActivePlan active;
-  active.plan.problem_class =
-      ClassOf({Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCuda});
-  active.plan.recipe = layout->recipe;
+  active.plan.signature =
+      SignatureOf({Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCuda});
+  active.plan.pipeline = layout->pipeline;
   active.plan.kernel = "cuda.dcsr.rows";
-  active.layout = pattern.FindLayout(layout->recipe);
+  active.layout = pattern.FindLayout(layout->pipeline);
   ASSERT_NE(active.layout, nullptr);
   pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   Hold("b", {kCols, kK, kK, ElementType::kF32}, b_);
@@ -300,15 +300,15 @@ TEST_F(FailuresTest, ALayoutWithoutRoomIsNotTriedByEachRequest) {
   hog = Buffer();
   EXPECT_EQ(run(), "csr / cuda.csr.rows") << "it may be tried again after a while";
   // Who makes it anew is not held to that.
-  pattern.DropLayout(layout->recipe);
+  pattern.DropLayout(layout->pipeline);
   pattern.AddLayout(layout, 0);
-  active.layout = pattern.FindLayout(layout->recipe);
+  active.layout = pattern.FindLayout(layout->pipeline);
   pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   EXPECT_EQ(run(), "dcsr / cuda.dcsr.rows");
   // Without such operands the same request falls back at once.
-  pattern.DropLayout(layout->recipe);
+  pattern.DropLayout(layout->pipeline);
   pattern.AddLayout(std::make_shared<Layout>(*layout), 0);
-  active.layout = pattern.FindLayout(layout->recipe);
+  active.layout = pattern.FindLayout(layout->pipeline);
   pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   Hold("c", {kRows, kK, kK, ElementType::kF32}, c_);
   spec.accumulate = OperandSpec{{}, "c", 0};
@@ -324,12 +324,12 @@ TEST_F(FailuresTest, ValuesThatComeWithTheRequestAreOrderedOnTheDevice) {
   BuildContext context;
   context.memory = &HeapMemory();
   BuiltLayout built =
-      BuildLayout(ParseRecipe("lsh_cluster(force)").value(), pattern_.view(), context).value();
+      BuildLayout(ParsePipeline("lsh_cluster(force)").value(), pattern_.view(), context).value();
   ASSERT_NE(built.layout.Find(kValueSource), nullptr);
   ActivePlan active;
-  active.plan.problem_class =
-      ClassOf({Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCuda});
-  active.plan.recipe = built.layout.recipe;
+  active.plan.signature =
+      SignatureOf({Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCuda});
+  active.plan.pipeline = built.layout.pipeline;
   active.plan.kernel = "cuda.csr.rows";
   const std::vector<float> values = FloatsOf(pattern_, 77);
   Hold("w", {pattern_.nnz(), 1, 1, ElementType::kF32}, values);
@@ -337,7 +337,7 @@ TEST_F(FailuresTest, ValuesThatComeWithTheRequestAreOrderedOnTheDevice) {
   for (const bool planned : {false, true}) {
     if (planned) {
       pattern.AddLayout(std::make_shared<const Layout>(built.layout), 0);
-      active.layout = pattern.FindLayout(active.plan.recipe);
+      active.layout = pattern.FindLayout(active.plan.pipeline);
       pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
     }
     for (const std::string matrix : {"n", "s"}) {
@@ -346,7 +346,7 @@ TEST_F(FailuresTest, ValuesThatComeWithTheRequestAreOrderedOnTheDevice) {
       std::vector<double> expected(kRows * kK);
       reference::Spmm(pattern_.view(), wide.data(), false, b.data(), kK, kK, 1, 0, expected.data());
       for (const bool held : {false, true}) {
-        // At first with all the room, then with enough for slabs alone, then on the CPU.
+        // At first with all the room, then with enough for column blocks alone, then on the CPU.
         for (const int64_t room : {int64_t{1} << 28, int64_t{150'000}, int64_t{0}}) {
           SCOPED_TRACE(testing::Message() << matrix << ", held " << held << ", room " << room
                                           << ", planned " << planned);
@@ -457,7 +457,7 @@ TEST_F(FailuresTest, ADeviceThatCannotBeWaitedForIsLost) {
   const Buffer to = device().budget().Source(MemoryUse::kRequests).Allocate(64).value();
   const Array some = AllocateArray(HeapMemory(), "some", ElementType::kF32, 16).value();
   Fail(Step::kSynchronize, 0, 1'000'000, absl::InternalError("told to"));
-  const absl::Status copied = device().CopyIn(device().lanes().front().stream,
+  const absl::Status copied = device().CopyIn(device().slots().front().stream,
                                               Buffer(to).mutable_data(), some.buffer.data(), 64);
   EXPECT_TRUE(absl::IsInternal(copied) || absl::IsUnavailable(copied)) << copied;
   Heal();
@@ -686,8 +686,8 @@ TEST_F(FailuresTest, PlansOfAnotherModelAreTriedAgain) {
 TEST(RestoredMeasurements, OfAnotherModelAreLeftOut) {
   const auto pattern = std::make_shared<Pattern>("p", 1, 1, 1, nullptr);
   StoreContents contents;
-  const auto add = [&](const char* problem_class, const char* kernel, const char* model) {
-    MeasurementRecord record = {"p", problem_class, "csr", kernel, "cuda:0", 32, 1.5, 3, 1};
+  const auto add = [&](const char* signature, const char* kernel, const char* model) {
+    MeasurementRecord record = {"p", signature, "csr", kernel, "cuda:0", 32, 1.5, 3, 1};
     record.model = model;
     contents.measurements.push_back(record);
   };
@@ -699,10 +699,10 @@ TEST(RestoredMeasurements, OfAnotherModelAreLeftOut) {
   const std::string here = "here";
   auto foreign = RestoreMeasurements(contents, {{"p", pattern}},
                                      [&](DeviceKind) -> const std::string& { return here; });
-  std::set<std::string> classes, kernels;
-  for (const ProblemClass& c : foreign["p"]) classes.insert(ToString(c));
+  std::set<std::string> signatures, kernels;
+  for (const ProblemSignature& c : foreign["p"]) signatures.insert(ToString(c));
   for (const Measurement& m : pattern->trials().measurements()) kernels.insert(m.kernel);
-  EXPECT_EQ(classes, std::set<std::string>({"spmm f32 k<=32 cuda"}))
+  EXPECT_EQ(signatures, std::set<std::string>({"spmm f32 k<=32 cuda"}))
       << "nothing else is known of it; of a product nothing is asked before it is wanted";
   EXPECT_EQ(kernels, std::set<std::string>({"b", "d"}));
 }
@@ -719,7 +719,7 @@ class DeviceJob final : public Job {
   bool complete() const override { return true; }
 
  private:
-  Next Run(Lane&, absl::Status*) override { return step_(); }
+  Next Run(WorkerSlot&, absl::Status*) override { return step_(); }
   void Drop() override {}
   const Step step_;
 };
@@ -748,8 +748,8 @@ TEST_F(FailuresTest, ATrialHasABusyDeviceToItself) {
   for (int i = 0; i < kTurns; ++i) {
     const absl::Status ran = scheduler->RunIdle(
         device().id(),
-        [&](Lane& lane) {
-          EXPECT_NE(lane.gpu, nullptr);
+        [&](WorkerSlot& slot) {
+          EXPECT_NE(slot.gpu, nullptr);
           EXPECT_EQ(running, 0);
           ++turns;
           return true;
@@ -788,7 +788,7 @@ TEST_F(FailuresTest, ATrialLetsGoOfADeviceThatALongCallHolds) {
     return tried || late() ? Job::Next::kEnded : Job::Next::kAgain;
   });
   const absl::Status ran = scheduler->RunIdle(
-      device().id(), [&](Lane&) { return tried = true; }, nullptr, give_up);
+      device().id(), [&](WorkerSlot&) { return tried = true; }, nullptr, give_up);
   EXPECT_TRUE(ran.ok()) << ran;
   EXPECT_TRUE(few->Wait().ok());
   EXPECT_TRUE(many->Wait().ok());

@@ -22,7 +22,7 @@
 
 #include "kernels/formats/aspt.h"
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/reference/reference.h"
 #include "tests/generate.h"
 #include "tests/gpu/gpu.h"
@@ -312,7 +312,7 @@ void ExpectSddmm(Gpu& gpu, const Subject& subject, const GpuCase& c) {
 
 void ExpectAll(Gpu& gpu, const Subject& subject, const GpuCase& c) {
   SCOPED_TRACE(fmt::format("k={} transposed={} beta={} padding={} offset={} layout {}", c.k,
-                           c.transposed, c.beta, c.padding, c.offset, subject.host.recipe));
+                           c.transposed, c.beta, c.padding, c.offset, subject.host.pipeline));
   for (const ElementType type :
        {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {
     SCOPED_TRACE(std::string(Name(type)));
@@ -330,11 +330,11 @@ void ExpectAll(Gpu& gpu, const Subject& subject, const GpuCase& c) {
   ExpectSpmm<Float16>(gpu, subject, rounded);
 }
 
-Layout LayoutOf(const char* recipe, const Pattern& pattern) {
+Layout LayoutOf(const char* pipeline, const Pattern& pattern) {
   BuildContext context;
   context.threads = 2;
   context.memory = &HeapMemory();
-  return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context).value().layout;
+  return BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), context).value().layout;
 }
 
 /// Tiles whose remainder has an order of its own.
@@ -499,9 +499,9 @@ void ExpectInfinities(const Pattern& pattern, bool allow_tf32) {
                            .k = kK,
                            .device = DeviceKind::kCuda,
                            .allow_tf32 = allow_tf32};
-  for (const char* recipe : {"csr", "row_panels(force)", "aspt(panel=64,min_dense=2)", "dcsr",
-                             "row_segments(force,min_heavy=2)"}) {
-    const Layout host = LayoutOf(recipe, pattern);
+  for (const char* pipeline : {"csr", "row_panels(force)", "aspt(panel=64,min_dense=2)", "dcsr",
+                               "row_segments(force,min_heavy=2)"}) {
+    const Layout host = LayoutOf(pipeline, pattern);
     const Layout layout = gpu.Upload(host);
     std::vector<T> slots(host.value_slots), c(pattern.rows * kK);
     PlaceValues(host, ElementTypeOf<T>(), values.data(), slots.data(), 1);
@@ -557,9 +557,9 @@ TEST_F(GpuKernels, ComputeManyShortPanels) {
   }
   const Pattern pattern = FromCoordinates(17'000, 5000, std::move(entries));
   const std::vector<double> values = RandomValues(pattern.nnz(), 7);
-  for (const char* recipe : {"row_panels(force)", "group_rows > row_panels(force)",
-                             "row_panels(force,rows=16)", "aspt(panel=128,min_dense=1)"}) {
-    const Layout layout = LayoutOf(recipe, pattern);
+  for (const char* pipeline : {"row_panels(force)", "group_rows > row_panels(force)",
+                               "row_panels(force,rows=16)", "aspt(panel=128,min_dense=1)"}) {
+    const Layout layout = LayoutOf(pipeline, pattern);
     const Layout device = Gpu::Get()->Upload(layout);
     for (const GpuCase& c : {GpuCase{.k = 65}, GpuCase{.k = 128, .alpha = 0.5, .beta = 3},
                              GpuCase{.k = 200, .padding = 3, .offset = 1}}) {

@@ -13,7 +13,7 @@
 #include "kernels/reference/reference.h"
 #include "tests/gpu/stand_in.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -41,18 +41,18 @@ class LostCard : public ::testing::Test {
     engine_.reset();
   }
 
-  static std::set<ProblemClass> Classes() {
-    std::set<ProblemClass> classes;
+  static std::set<ProblemSignature> Signatures() {
+    std::set<ProblemSignature> signatures;
     for (const Operation operation : {Operation::kSpmm, Operation::kSddmm, Operation::kSpgemm}) {
-      classes.insert(ClassOf({operation, false, ElementType::kF32, kK, DeviceKind::kCuda}));
+      signatures.insert(SignatureOf({operation, false, ElementType::kF32, kK, DeviceKind::kCuda}));
     }
-    return classes;
+    return signatures;
   }
 
   MatrixLease Upload(const std::string& name, const test::Pattern& pattern) {
     UploadHeader header = HeaderOf(name, pattern);
-    const std::set<ProblemClass> classes = Classes();
-    header.expected = {classes.begin(), classes.end()};
+    const std::set<ProblemSignature> signatures = Signatures();
+    header.expected = {signatures.begin(), signatures.end()};
     return Send(engine_->catalog(), header, pattern.row_offsets, pattern.column_indices,
                 FloatsOf(pattern))
         .value();
@@ -108,7 +108,7 @@ class LostCard : public ::testing::Test {
 
 class LostCardAt : public LostCard, public ::testing::WithParamInterface<std::pair<Step, int>> {};
 
-TEST_P(LostCardAt, ClassesAreTriedOnTheOther) {
+TEST_P(LostCardAt, SignaturesAreTriedOnTheOther) {
   const auto [step, number] = GetParam();
   Fail(step, number, 1, absl::UnavailableError("told to"));
   const MatrixLease first = Upload("first", first_), second = Upload("second", second_);
@@ -121,7 +121,7 @@ TEST_P(LostCardAt, ClassesAreTriedOnTheOther) {
     Pattern& pattern = *matrix->pattern();
     const PreparationStatus status = pattern.progress().status();
     EXPECT_EQ(status.state, PreparationState::kReady) << matrix->name() << ": " << status.detail;
-    for (const ProblemClass& c : Classes()) {
+    for (const ProblemSignature& c : Signatures()) {
       EXPECT_TRUE(pattern.plans().Find(c).decided()) << matrix->name() << ", " << ToString(c);
     }
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/generate.h"
 #include "tests/gpu/gpu.h"
 #include "tests/kernels/dense_harness.h"
@@ -21,11 +21,11 @@ constexpr int64_t kWidth = 40;
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-Layout LayoutOf(const char* recipe, const Pattern& pattern) {
+Layout LayoutOf(const char* pipeline, const Pattern& pattern) {
   BuildContext context;
   context.threads = 2;
   context.memory = &HeapMemory();
-  return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context).value().layout;
+  return BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), context).value().layout;
 }
 
 /// 0: finite, 1: infinite, 2: NaN.
@@ -53,11 +53,11 @@ void ExpectWhatIsNotFinite() {
                            .device = DeviceKind::kCuda};
   // Of sums in float, and of what they are rounded to in the end.
   const double bound = std::is_same_v<T, float> ? 3e-6 : std::is_same_v<T, Float16> ? 5e-4 : 4e-3;
-  for (const char* recipe :
+  for (const char* pipeline :
        {"csr", "dcsr", "coo_panels", "row_panels(force)", "row_panels(force,rows=16)",
         "aspt(panel=64,min_dense=2)", "lsh_cluster(force) > aspt(panel=256,min_dense=2)",
         "transpose > aspt(panel=7,min_dense=1)"}) {
-    const Layout layout = gpu.Upload(LayoutOf(recipe, pattern));
+    const Layout layout = gpu.Upload(LayoutOf(pipeline, pattern));
     for (const SddmmKernel& kernel : SddmmKernels()) {
       if (kernel.device != DeviceKind::kCuda || kernel.layout_kind != layout.kind ||
           !kernel.supports(problem, layout) || kernel.from_library) {

@@ -16,7 +16,7 @@
 #include "kernels/formats/csr.h"
 #include "kernels/formats/diagonals.h"
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/reference/reference.h"
 #include "tests/gpu/gpu.h"
 #include "tests/rpc/test_server.h"
@@ -393,7 +393,7 @@ std::vector<Buffer> FillUp(engine::Device& device) {
   return taken;
 }
 
-TEST(GpuServer, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
+TEST(GpuServer, WhatDoesNotFitRunsInColumnBlocksOrOnTheCpu) {
   SKIP_WITHOUT_GPU();
   // Room for the start's measurement is taken from the same budget and given back.
   TestServer server([](server::Config& config) {
@@ -406,7 +406,7 @@ TEST(GpuServer, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
   ASSERT_TRUE(hog.ok());
   const Pattern pattern = Band(40'000, 2);
   const std::vector<float> values = MustUpload(server, "s", pattern);
-  const int64_t k = 131;  // 20 MB each way; no slab width divides it
+  const int64_t k = 131;  // 20 MB each way; no column block width divides it
   const std::vector<float> b = FloatValues(40'000 * k, 5);
   const std::vector<double> expected = Product(pattern, values, false, Wide(b), k);
   Answer answer = Spmm(server.compute(), "s", 40'000, k, b);
@@ -507,13 +507,14 @@ TEST(GpuServer, SpgemmOfTransposesAndThenOfNewValues) {
   EXPECT_EQ(server.engine().executor().derived().sizes_found(), 3);
 }
 
-/// False if the pattern does not suit the recipe.
-bool GiveLayout(engine::Pattern& pattern, const std::string& recipe) {
+/// False if the pattern does not suit the pipeline.
+bool GiveLayout(engine::Pattern& pattern, const std::string& pipeline) {
   const absl::StatusOr<std::shared_ptr<const Layout>> csr = pattern.Csr();
   if (!csr.ok()) return false;
   BuildContext context;
   context.memory = &HeapMemory();
-  absl::StatusOr<BuiltLayout> built = BuildLayout(*ParseRecipe(recipe), ViewCsr(**csr), context);
+  absl::StatusOr<BuiltLayout> built =
+      BuildLayout(*ParsePipeline(pipeline), ViewCsr(**csr), context);
   if (!built.ok() || built->skipped) return false;
   pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
   return true;
@@ -526,19 +527,19 @@ void PlanFor(TestServer& server, const std::string& left, const std::string& rig
   const auto s = catalog.Find("default", left), t = catalog.Find("default", right);
   ASSERT_TRUE(s.ok() && t.ok());
   engine::Plan plan;
-  plan.problem_class = ClassOf({.operation = Operation::kSpgemm, .device = DeviceKind::kCuda});
+  plan.signature = SignatureOf({.operation = Operation::kSpgemm, .device = DeviceKind::kCuda});
   plan.pair = {(*t)->pattern()->hash()};
   plan.kernel = kernel;
   const SpgemmKernel& planned = *FindSpgemmKernel(kernel);
   if (planned.layout_kind != kCsr) {
     const auto s_csr = (*s)->pattern()->Csr(), t_csr = (*t)->pattern()->Csr();
     ASSERT_TRUE(s_csr.ok() && t_csr.ok());
-    const absl::StatusOr<std::string> recipe =
-        FormatRecipe(planned, ProblemOf(plan.problem_class), ViewCsr(**s_csr), ViewCsr(**t_csr));
-    if (!recipe.ok()) return;
-    plan.recipe = *recipe;
-    if (planned.left_too && !GiveLayout(*(*s)->pattern(), plan.recipe)) return;
-    if (!GiveLayout(*(*t)->pattern(), plan.recipe)) return;
+    const absl::StatusOr<std::string> pipeline =
+        FormatPipeline(planned, ProblemOf(plan.signature), ViewCsr(**s_csr), ViewCsr(**t_csr));
+    if (!pipeline.ok()) return;
+    plan.pipeline = *pipeline;
+    if (planned.left_too && !GiveLayout(*(*s)->pattern(), plan.pipeline)) return;
+    if (!GiveLayout(*(*t)->pattern(), plan.pipeline)) return;
   }
   (*s)->pattern()->plans().Replace(
       std::make_shared<const engine::ActivePlan>(engine::ActivePlan{plan, nullptr}));
@@ -768,8 +769,8 @@ TEST(GpuServer, PairsAreTriedOnTheDevice) {
   for (const auto& [right, pattern] : {std::pair("s", &s), std::pair("t", &t)}) {
     // The left one is plain CSR or in a layout; the right one's hash follows if it is another.
     const std::string hash = WhenReady(server, "t").pattern_hash();
-    const auto is_of_pair = [&, square = right == std::string("s")](const std::string& recipe) {
-      return recipe.find(" * ") != std::string::npos && recipe.ends_with(hash) != square;
+    const auto is_of_pair = [&, square = right == std::string("s")](const std::string& pipeline) {
+      return pipeline.find(" * ") != std::string::npos && pipeline.ends_with(hash) != square;
     };
     const auto expected = reference::Spgemm(s.view(), Wide(values["s"]).data(), pattern->view(),
                                             Wide(values[right]).data());
@@ -915,7 +916,7 @@ TEST(GpuServer, PairsThatFindNoMemoryOnTheDeviceAreTriedAgainLater) {
   const Problem problem = {.operation = Operation::kSpgemm, .device = DeviceKind::kCuda};
   server.engine().executor().on_unknown_pair({matrix->pattern(), matrix->pattern()}, problem);
   const auto find = [&] {
-    return matrix->pattern()->plans().Find(ClassOf(problem),
+    return matrix->pattern()->plans().Find(SignatureOf(problem),
                                            engine::PatternPair{matrix->pattern()->hash()});
   };
   ASSERT_TRUE(Eventually([&] { return find().exact; }));

@@ -16,7 +16,7 @@
 #include "engine/engine.h"
 #include "kernels/reference/reference.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 

@@ -17,7 +17,7 @@ TEST(GpuSharedMemory, ProductsOfAllKinds) {
   CheckSharedProducts(server.address());
 }
 
-TEST(GpuSharedMemory, WhatDoesNotFitRunsInSlabsOrOnTheCpu) {
+TEST(GpuSharedMemory, WhatDoesNotFitRunsInColumnBlocksOrOnTheCpu) {
   if (Gpu::Get() == nullptr) GTEST_SKIP() << Gpu::WhyNot();
   TestServer server([](server::Config& config) {
     config.devices = {"cuda:0"};

@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -67,14 +67,14 @@ TEST_F(ShortRequests, GoBeforeLongOnesAndBothAreWhatTheyAreAlone) {
   ASSERT_FALSE(huge_alone->bytes.empty());
 
   const DeviceId device = engine_->gpus().front()->id();
-  const int64_t beside = engine_->executor().lane_waits(device).beside;
+  const int64_t beside = engine_->executor().slot_waits(device).beside;
   std::vector<std::shared_ptr<Result>> huge;
   for (int i = 0; i < 12; ++i) huge.push_back(Submit("huge"));
   const auto tiny = Submit("tiny");
   EXPECT_TRUE(tiny->Wait().ok());
   EXPECT_GT(engine_->executor().in_flight(), 0) << "it waited for all of them";
   EXPECT_TRUE(tiny->bytes == tiny_alone->bytes);
-  EXPECT_GT(engine_->executor().lane_waits(device).beside, beside);
+  EXPECT_GT(engine_->executor().slot_waits(device).beside, beside);
   for (const auto& one : huge) {
     EXPECT_TRUE(one->Wait().ok());
     EXPECT_TRUE(one->bytes == huge_alone->bytes);

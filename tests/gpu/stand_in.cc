@@ -1,7 +1,7 @@
 // A GPU made of the CPU, linked in place of kernels/cuda: its memory is the heap, its streams do
 // everything at once, its kernels are the CPU's by other names. With it the engine's way over a
-// device (placing, staging, slabs, lanes, trials) is tested where there is none, and under
-// sanitizers that know nothing of CUDA. It fails where a test says so (stand_in.h).
+// device (placing, staging, column blocks, worker slots, trials) is tested where there is none, and
+// under sanitizers that know nothing of CUDA. It fails where a test says so (stand_in.h).
 #include "tests/gpu/stand_in.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
-# Row reordering, adaptive sparse tiling, recipes and their kernels.
+# Row reordering, adaptive sparse tiling, pipelines and their kernels.
 sparsed_test(reorder_test reorder_test.cc DEPS sparsed_test_matrices LABELS kernels)
-sparsed_test(recipe_test recipe_test.cc DEPS sparsed_test_matrices LABELS kernels)
+sparsed_test(recipe_test pipeline_test.cc DEPS sparsed_test_matrices LABELS kernels)
 sparsed_test(aspt_test aspt_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(row_panels_test row_panels_test.cc DEPS sparsed_dense_harness LABELS kernels)
 sparsed_test(coo_panels_test coo_panels_test.cc DEPS sparsed_dense_harness LABELS kernels)

@@ -12,7 +12,7 @@
 #include "kernels/cpu/sddmm/sddmm.h"
 #include "kernels/cpu/spmm/spmm.h"
 #include "kernels/formats/csr_build.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
@@ -203,7 +203,7 @@ TEST(AsptKernels, ComputeFromTransposedLayouts) {
   const Pattern pattern = Rmat(9, 8, 6);
   const std::vector<double> values = RandomValues(pattern.nnz(), 7);
   const auto built =
-      BuildLayout(ParseRecipe("transpose > aspt(panel=32) > lsh_cluster(remainder)").value(),
+      BuildLayout(ParsePipeline("transpose > aspt(panel=32) > lsh_cluster(remainder)").value(),
                   pattern.view(), OnHeap());
   ASSERT_TRUE(built.ok()) << built.status();
   ASSERT_FALSE(built->skipped) << built->notes;

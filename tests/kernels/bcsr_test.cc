@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "kernels/cpu/spmm/spmm.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/kernels/dense_harness.h"
 #include "tests/kernels/instruction_sets.h"
 #include "tests/kernels/layout_testing.h"
@@ -76,13 +76,14 @@ TEST(BcsrSpmm, ComputesOddPatternsAndTransposedOnesWithEveryInstructionSet) {
     int turn = 0, suited = 0;
     for (const auto& [name, pattern] : OddPatterns()) {
       SCOPED_TRACE(name);
-      for (const char* recipe : {"bcsr(width=1)", "bcsr(width=2,height=1)",
-                                 "bcsr(width=1,height=2)", "transpose > bcsr(width=1,height=2)"}) {
+      for (const char* pipeline :
+           {"bcsr(width=1)", "bcsr(width=2,height=1)", "bcsr(width=1,height=2)",
+            "transpose > bcsr(width=1,height=2)"}) {
         const BuiltLayout built =
-            BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value();
+            BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), OnHeap()).value();
         if (built.skipped) continue;
         ++suited;
-        SCOPED_TRACE(recipe);
+        SCOPED_TRACE(pipeline);
         const std::vector<double> values = RandomValues(pattern.nnz(), 7);
         for (const ElementType type : kTypes) {
           for (const int64_t k : {1, 7, 40, 128}) {
@@ -196,17 +197,17 @@ TEST(Bcsr, TheShapeIsFoundByASample) {
         InBlocks(places, static_cast<int32_t>(shape.height), static_cast<int32_t>(shape.width));
     EXPECT_EQ(shape_of(pattern), shape);
     const BuiltLayout built =
-        BuildLayout(ParseRecipe("bcsr").value(), pattern.view(), OnHeap()).value();
+        BuildLayout(ParsePipeline("bcsr").value(), pattern.view(), OnHeap()).value();
     ASSERT_FALSE(built.skipped) << built.notes;
     EXPECT_EQ(ViewBcsr(built.layout).shape, shape);
-    EXPECT_EQ(built.layout.recipe, "bcsr(width=0)");
+    EXPECT_EQ(built.layout.pipeline, "bcsr(width=0)");
   }
   // Blocks that save too little.
   EXPECT_EQ(shape_of(InBlocks(places, 1, 2)), (BlockShape{0, 0}));
   EXPECT_EQ(shape_of(InBlocks(places, 2, 1)), (BlockShape{0, 0}));
   const Pattern scattered = Uniform(3000, 3000, 5, 1);
-  const auto built = [&](const char* recipe) {
-    return BuildLayout(ParseRecipe(recipe).value(), scattered.view(), OnHeap()).value();
+  const auto built = [&](const char* pipeline) {
+    return BuildLayout(ParsePipeline(pipeline).value(), scattered.view(), OnHeap()).value();
   };
   EXPECT_TRUE(built("bcsr").skipped);
   EXPECT_EQ(built("bcsr").notes,

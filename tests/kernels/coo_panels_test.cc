@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
@@ -67,7 +67,7 @@ TEST(CooPanels, HoldTheTranspose) {
   const Pattern transposed = Transpose(pattern, &source);
   const Layout expected = Build(transposed, {}, 16);
   const Layout layout =
-      BuildLayout(ParseRecipe("transpose > coo_panels").value(), pattern.view(), OnHeap())
+      BuildLayout(ParsePipeline("transpose > coo_panels").value(), pattern.view(), OnHeap())
           .value()
           .layout;
   EXPECT_TRUE(layout.transposed);
@@ -83,14 +83,14 @@ TEST(CooPanels, AreTheSameForAnyTeam) {
   ExpectSameArrays(one, three);
 }
 
-TEST(CooPanels, FollowTheRecipe) {
+TEST(CooPanels, FollowThePipeline) {
   const Pattern pattern = Uniform(5000, 50'000, 8, 1);
-  const auto build = [&](const char* recipe) {
-    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value();
+  const auto build = [&](const char* pipeline) {
+    return BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), OnHeap()).value();
   };
   const BuiltLayout built = build("coo_panels");
   ASSERT_FALSE(built.skipped);
-  EXPECT_EQ(built.layout.recipe, "coo_panels(rows=16)");
+  EXPECT_EQ(built.layout.pipeline, "coo_panels(rows=16)");
   ExpectHolds(built.layout, pattern, {}, 16);
   ExpectHolds(build("coo_panels(rows=7)").layout, pattern, {}, 7);
 }
@@ -103,7 +103,7 @@ TEST(CooPanels, PeakIsLessThanSixTimesTheMatrix) {
     CountingMemory memory;
     BuildContext context = OnHeap();
     context.memory = &memory;
-    ASSERT_TRUE(BuildLayout(ParseRecipe("coo_panels").value(), pattern.view(), context).ok());
+    ASSERT_TRUE(BuildLayout(ParsePipeline("coo_panels").value(), pattern.view(), context).ok());
     const int64_t csr = pattern.nnz() * 8 + (pattern.rows + 1) * 8;
     EXPECT_LT(csr + memory.peak(), 6 * csr) << pattern.rows << " rows";
   }

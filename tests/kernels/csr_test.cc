@@ -9,8 +9,8 @@
 
 #include "kernels/formats/csr_build.h"
 #include "kernels/kernel_table.h"
+#include "kernels/pipeline.h"
 #include "kernels/problem.h"
-#include "kernels/recipe.h"
 #include "tests/generate.h"
 
 namespace sparsed::test {
@@ -90,7 +90,7 @@ TEST(Layout, FindsArraysAndParametersByName) {
   Layout layout = PlainLayout(pattern);
   layout.parameters = {{"panel", 64}};
   EXPECT_EQ(layout.kind, "csr");
-  EXPECT_EQ(layout.recipe, "csr");
+  EXPECT_EQ(layout.pipeline, "csr");
   EXPECT_EQ(layout.nnz, 28);
   EXPECT_EQ(layout.value_slots, 28);
   EXPECT_EQ(layout.bytes(), 11 * 8 + 28 * 4);
@@ -127,9 +127,9 @@ TEST(Layout, OfCsrKnowsItsLongestRow) {
   context.memory = &HeapMemory();
   EXPECT_EQ(CopyCsr(pattern.view(), context)->longest_row, 3);
   EXPECT_EQ(TransposeCsr(pattern.view(), context)->longest_row, 2);
-  for (const std::string_view recipe : {"csr", "plain_sort", "transpose"}) {
-    const auto built = BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context);
-    EXPECT_EQ(built->layout.longest_row, recipe == "transpose" ? 2 : 3) << recipe;
+  for (const std::string_view pipeline : {"csr", "plain_sort", "transpose"}) {
+    const auto built = BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), context);
+    EXPECT_EQ(built->layout.longest_row, pipeline == "transpose" ? 2 : 3) << pipeline;
   }
   EXPECT_EQ(PlainLayout(FromRows(5, {})).longest_row, 0);
   // Wherever the arrays are: nothing is read of them.
@@ -157,23 +157,24 @@ TEST(PlaceValues, CopiesWithoutASource) {
   EXPECT_EQ(slots, values);
 }
 
-TEST(ProblemClass, RoundsTheWidthUp) {
+TEST(ProblemSignature, RoundsTheWidthUp) {
   const std::pair<int64_t, int32_t> expected[] = {
       {0, 1},   {1, 1},    {2, 8},      {8, 8},       {9, 16},       {33, 64},
       {64, 64}, {65, 128}, {513, 1024}, {1024, 1024}, {100000, 1024}};
   for (const auto& [k, bucket] : expected) {
-    EXPECT_EQ(ClassOf({.k = k}).k_bucket, bucket) << k;
+    EXPECT_EQ(SignatureOf({.k = k}).k_bucket, bucket) << k;
   }
-  EXPECT_EQ(ClassOf({.operation = Operation::kSpgemm}).k_bucket, 0);
+  EXPECT_EQ(SignatureOf({.operation = Operation::kSpgemm}).k_bucket, 0);
 }
 
-TEST(ProblemClass, HasAText) {
-  EXPECT_EQ(ToString(ClassOf({.k = 100})), "spmm f32 k<=128 cpu");
-  EXPECT_EQ(ToString(ClassOf({.transposed = true, .type = ElementType::kF64, .k = 3})),
+TEST(ProblemSignature, HasAText) {
+  EXPECT_EQ(ToString(SignatureOf({.k = 100})), "spmm f32 k<=128 cpu");
+  EXPECT_EQ(ToString(SignatureOf({.transposed = true, .type = ElementType::kF64, .k = 3})),
             "spmm^T f64 k<=8 cpu");
-  EXPECT_EQ(ToString(ClassOf({.k = 1})), "spmm f32 k<=1 cpu");
-  EXPECT_EQ(ToString(ClassOf({.operation = Operation::kSddmm, .k = 512})), "sddmm f32 k<=512 cpu");
-  EXPECT_EQ(ToString(ClassOf({.operation = Operation::kSpgemm})), "spgemm f32 cpu");
+  EXPECT_EQ(ToString(SignatureOf({.k = 1})), "spmm f32 k<=1 cpu");
+  EXPECT_EQ(ToString(SignatureOf({.operation = Operation::kSddmm, .k = 512})),
+            "sddmm f32 k<=512 cpu");
+  EXPECT_EQ(ToString(SignatureOf({.operation = Operation::kSpgemm})), "spgemm f32 cpu");
 }
 
 }  // namespace

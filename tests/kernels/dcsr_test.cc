@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/sddmm/sddmm.h"
 #include "kernels/cpu/spmm/spmm.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/generate.h"
 #include "tests/kernels/dense_harness.h"
 #include "tests/kernels/layout_testing.h"
@@ -27,8 +27,8 @@ std::vector<NamedPattern> Patterns() {
   return patterns;
 }
 
-Layout Build(const char* recipe, const Pattern& pattern) {
-  return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value().layout;
+Layout Build(const char* pipeline, const Pattern& pattern) {
+  return BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), OnHeap()).value().layout;
 }
 
 TEST(Dcsr, HoldsExactlyItsPattern) {
@@ -79,8 +79,8 @@ TEST(DcsrKernels, ComputeOddPatternsAtManyWidths) {
     SCOPED_TRACE(name);
     const std::vector<double> values = RandomValues(pattern.nnz(), 7);
     int turn = 0;
-    for (const char* recipe : {"dcsr", "plain_sort > dcsr", "transpose > dcsr"}) {
-      const Layout layout = Build(recipe, pattern);
+    for (const char* pipeline : {"dcsr", "plain_sort > dcsr", "transpose > dcsr"}) {
+      const Layout layout = Build(pipeline, pattern);
       for (const int64_t k : {1, 8, 33, 100, 128}) {
         for (const ElementType type :
              {ElementType::kF32, ElementType::kF64, ElementType::kF16, ElementType::kBF16}) {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/layout.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::test {
 

@@ -15,7 +15,7 @@
 #include "kernels/formats/incsr.h"
 #include "kernels/formats/product_format.h"
 #include "kernels/formats/row_words.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
@@ -127,7 +127,7 @@ std::vector<Entry> EntriesOfSections(const Layout& layout) {
 }
 
 struct Format {
-  std::string recipe;
+  std::string pipeline;
   std::vector<Entry> (*entries)(const Layout&);
 };
 
@@ -152,9 +152,11 @@ const Format kFormats[] = {
     {"incsr(columns=32)", EntriesOfSections},
 };
 
-BuiltLayout Build(const std::string& recipe, const Pattern& pattern, const BuildContext& context) {
-  absl::StatusOr<BuiltLayout> built = BuildLayout(*ParseRecipe(recipe), pattern.view(), context);
-  EXPECT_TRUE(built.ok()) << recipe << ": " << built.status();
+BuiltLayout Build(const std::string& pipeline, const Pattern& pattern,
+                  const BuildContext& context) {
+  absl::StatusOr<BuiltLayout> built =
+      BuildLayout(*ParsePipeline(pipeline), pattern.view(), context);
+  EXPECT_TRUE(built.ok()) << pipeline << ": " << built.status();
   return built.ok() ? *std::move(built) : BuiltLayout();
 }
 
@@ -200,9 +202,9 @@ TEST(ProductFormats, HoldExactlyTheirPattern) {
   for (const Format& format : kFormats) {
     int suited = 0;
     for (const auto& [name, pattern] : Patterns()) {
-      SCOPED_TRACE(format.recipe + " of " + name);
+      SCOPED_TRACE(format.pipeline + " of " + name);
       for (const int threads : {1, 3}) {
-        const BuiltLayout built = Build(format.recipe, pattern, OnHeap(threads));
+        const BuiltLayout built = Build(format.pipeline, pattern, OnHeap(threads));
         if (built.skipped) {
           EXPECT_FALSE(built.notes.empty());
           continue;
@@ -214,7 +216,7 @@ TEST(ProductFormats, HoldExactlyTheirPattern) {
         ExpectHolds(built.layout, format, pattern, {});
       }
     }
-    EXPECT_GT(suited, 3) << format.recipe;
+    EXPECT_GT(suited, 3) << format.pipeline;
   }
 }
 
@@ -223,8 +225,8 @@ TEST(ProductFormats, OfATransposedMatrixSpeakOfTheOriginal) {
   std::vector<int64_t> source;
   const Pattern transposed = Transpose(pattern, &source);
   for (const Format& format : kFormats) {
-    SCOPED_TRACE(format.recipe);
-    const BuiltLayout built = Build("transpose > " + format.recipe, pattern, OnHeap());
+    SCOPED_TRACE(format.pipeline);
+    const BuiltLayout built = Build("transpose > " + format.pipeline, pattern, OnHeap());
     if (built.skipped) continue;
     EXPECT_TRUE(built.layout.transposed);
     ExpectHolds(built.layout, format, transposed, source);
@@ -283,7 +285,7 @@ TEST(ProductFormats, RefuseWhatTheyDoNotSuit) {
   EXPECT_FALSE(Build("column_parts(parts=8)", random, OnHeap()).skipped);
   // They keep the order of rows.
   for (const Format& format : kFormats) {
-    EXPECT_TRUE(Build("plain_sort > " + format.recipe, Band(300, 4), OnHeap()).skipped);
+    EXPECT_TRUE(Build("plain_sort > " + format.pipeline, Band(300, 4), OnHeap()).skipped);
   }
 }
 
@@ -306,16 +308,17 @@ TEST(ProductFormats, TheWidthOfBlocksIsTheirs) {
 
 TEST(ProductFormats, WithoutMemoryOrWhenStoppedThereIsNone) {
   const Pattern pattern = Band(400, 20);
-  std::vector<std::string> recipes = {"row_words"};
-  for (const Format& format : kFormats) recipes.push_back(format.recipe);
-  for (const std::string& recipe : recipes) {
-    SCOPED_TRACE(recipe);
+  std::vector<std::string> pipelines = {"row_words"};
+  for (const Format& format : kFormats) pipelines.push_back(format.pipeline);
+  for (const std::string& pipeline : pipelines) {
+    SCOPED_TRACE(pipeline);
     CountingMemory unlimited;
-    ASSERT_FALSE(Build(recipe, pattern, ContextWith(unlimited)).skipped);
+    ASSERT_FALSE(Build(pipeline, pattern, ContextWith(unlimited)).skipped);
     EXPECT_EQ(unlimited.held(), 0);
     for (int64_t limit = 1; limit < unlimited.peak(); limit = limit * 5 / 4 + 64) {
       CountingMemory limited(limit);
-      const auto built = BuildLayout(*ParseRecipe(recipe), pattern.view(), ContextWith(limited));
+      const auto built =
+          BuildLayout(*ParsePipeline(pipeline), pattern.view(), ContextWith(limited));
       EXPECT_EQ(built.status().code(), absl::StatusCode::kResourceExhausted) << limit;
       EXPECT_EQ(limited.held(), 0);
     }
@@ -323,7 +326,7 @@ TEST(ProductFormats, WithoutMemoryOrWhenStoppedThereIsNone) {
     BuildContext context = OnHeap();
     context.stop = &stop;
     EXPECT_TRUE(
-        absl::IsCancelled(BuildLayout(*ParseRecipe(recipe), pattern.view(), context).status()));
+        absl::IsCancelled(BuildLayout(*ParsePipeline(pipeline), pattern.view(), context).status()));
   }
 }
 

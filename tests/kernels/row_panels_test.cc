@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
@@ -94,7 +94,7 @@ TEST(RowPanels, HoldTheTranspose) {
   const Pattern transposed = Transpose(pattern, &source);
   const Layout expected = Build(transposed, {}, 8);
   const Layout layout =
-      BuildLayout(ParseRecipe("transpose > row_panels(force)").value(), pattern.view(), OnHeap())
+      BuildLayout(ParsePipeline("transpose > row_panels(force)").value(), pattern.view(), OnHeap())
           .value()
           .layout;
   EXPECT_TRUE(layout.transposed);
@@ -114,12 +114,12 @@ TEST(RowPanels, AreTheSameForAnyTeam) {
 
 TEST(RowPanels, AreSkippedWhereRowsShareNothing) {
   const Pattern shared = Band(500, 8), scattered = Uniform(5000, 50'000, 8, 1);
-  const auto build = [](const char* recipe, const Pattern& pattern) {
-    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value();
+  const auto build = [](const char* pipeline, const Pattern& pattern) {
+    return BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), OnHeap()).value();
   };
   const BuiltLayout of_shared = build("row_panels", shared);
   EXPECT_FALSE(of_shared.skipped) << of_shared.notes;
-  EXPECT_EQ(of_shared.layout.recipe, "row_panels(rows=8)");
+  EXPECT_EQ(of_shared.layout.pipeline, "row_panels(rows=8)");
   EXPECT_TRUE(build("row_panels", scattered).skipped);
   const BuiltLayout forced = build("row_panels(force)", scattered);
   EXPECT_FALSE(forced.skipped);
@@ -129,7 +129,7 @@ TEST(RowPanels, AreSkippedWhereRowsShareNothing) {
 TEST(RowPanels, RecoverShuffledClusters) {
   const Pattern pattern = ShuffledClusters(1000, 16, 20'000, 36, 32, 3, 1);
   const auto built =
-      BuildLayout(ParseRecipe("lsh_cluster > row_panels").value(), pattern.view(), OnHeap());
+      BuildLayout(ParsePipeline("lsh_cluster > row_panels").value(), pattern.view(), OnHeap());
   ASSERT_TRUE(built.ok()) << built.status();
   ASSERT_FALSE(built->skipped) << built->notes;
   ExpectHolds(built->layout, pattern, 8);
@@ -143,13 +143,13 @@ TEST(RowPanels, RecoverShuffledClusters) {
 TEST(RowPanels, PeakIsLessThanSixTimesTheMatrix) {
   for (const Pattern& pattern : {PowerLaw(100'000, 1'000'000, 2.5, 1), Stencil(300, 300),
                                  Band(50'000, 8), Uniform(60'000, 60'000, 10, 4)}) {
-    for (const char* recipe : {"row_panels", "group_rows > row_panels"}) {
+    for (const char* pipeline : {"row_panels", "group_rows > row_panels"}) {
       CountingMemory memory;
       BuildContext context = OnHeap();
       context.memory = &memory;
-      ASSERT_TRUE(BuildLayout(ParseRecipe(recipe).value(), pattern.view(), context).ok());
+      ASSERT_TRUE(BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), context).ok());
       const int64_t csr = pattern.nnz() * 8 + (pattern.rows + 1) * 8;
-      EXPECT_LT(csr + memory.peak(), 6 * csr) << pattern.rows << " rows, " << recipe;
+      EXPECT_LT(csr + memory.peak(), 6 * csr) << pattern.rows << " rows, " << pipeline;
     }
   }
 }

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "kernels/cpu/spmm/spmm.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/generate.h"
 #include "tests/kernels/dense_harness.h"
 #include "tests/kernels/layout_testing.h"
@@ -130,14 +130,14 @@ TEST(RowSegments, TakeTheThresholdFromTheDistances) {
   EXPECT_EQ(Build(runs, {}, {.min_heavy = 5}).Parameter("min_heavy"), 5);
 }
 
-TEST(RowSegments, FollowTheRecipe) {
-  const auto build = [](const char* recipe, const Pattern& pattern) {
-    return BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value();
+TEST(RowSegments, FollowThePipeline) {
+  const auto build = [](const char* pipeline, const Pattern& pattern) {
+    return BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), OnHeap()).value();
   };
   const Pattern runs = Runs(3000, 2500, 45, 4);
   const BuiltLayout built = build("row_segments", runs);
   ASSERT_FALSE(built.skipped) << built.notes;
-  EXPECT_EQ(built.layout.recipe, "row_segments(panel=64,min_heavy=0,coarsen=0)");
+  EXPECT_EQ(built.layout.pipeline, "row_segments(panel=64,min_heavy=0,coarsen=0)");
   ExpectHolds(built.layout, runs, {.min_heavy = 16});
   ExpectHolds(build("row_segments(panel=64,min_heavy=4,coarsen=2)", runs).layout, runs, {64, 4, 2});
   const Pattern scattered = Uniform(5000, 50'000, 8, 1);
@@ -145,7 +145,7 @@ TEST(RowSegments, FollowTheRecipe) {
   EXPECT_FALSE(build("row_segments(force)", scattered).skipped);
   for (const char* wrong : {"row_segments(panel=31)", "row_segments(min_heavy=-1)",
                             "row_segments(coarsen=5)", "row_segments(remainder)"}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(ParseRecipe(wrong).status())) << wrong;
+    EXPECT_TRUE(absl::IsInvalidArgument(ParsePipeline(wrong).status())) << wrong;
   }
 }
 
@@ -154,12 +154,12 @@ TEST(RowSegmentsKernels, ComputeOddPatternsAtManyWidths) {
     SCOPED_TRACE(name);
     const std::vector<double> values = RandomValues(pattern.nnz(), 7);
     int turn = 0;
-    for (const char* recipe : {"row_segments(force)", "row_segments(force,panel=32,min_heavy=2)",
-                               "plain_sort > row_segments(force,panel=50,min_heavy=1)",
-                               "transpose > row_segments(force,min_heavy=3)"}) {
+    for (const char* pipeline : {"row_segments(force)", "row_segments(force,panel=32,min_heavy=2)",
+                                 "plain_sort > row_segments(force,panel=50,min_heavy=1)",
+                                 "transpose > row_segments(force,min_heavy=3)"}) {
       const Layout layout =
-          BuildLayout(ParseRecipe(recipe).value(), pattern.view(), OnHeap()).value().layout;
-      SCOPED_TRACE(recipe);
+          BuildLayout(ParsePipeline(pipeline).value(), pattern.view(), OnHeap()).value().layout;
+      SCOPED_TRACE(pipeline);
       for (const int64_t k : {1, 8, 33, 100, 128, 257}) {
         for (const ElementType type : {ElementType::kF32, ElementType::kF64}) {
           for (const bool transposed : {false, true}) {

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/dense_harness.h"
@@ -274,7 +274,7 @@ TEST(SortRows, StopsAndFreesItsMemory) {
   }
 }
 
-TEST(SortRows, AreStepsOfRecipes) {
+TEST(SortRows, AreStepsOfPipelines) {
   const Pattern pattern = Rmat(9, 8, 2);
   const RowPolicy policy{.warps = 8, .lanes = 4, .mask_columns = 2};
   const std::pair<std::string, RowSort> steps[] = {
@@ -289,7 +289,7 @@ TEST(SortRows, AreStepsOfRecipes) {
       {"hybrid23_sort(warps=8,lanes=4,mask_columns=2)", RowSort::kHybrid23}};
   for (const auto& [text, sort] : steps) {
     const BuiltLayout built =
-        BuildLayout(ParseRecipe(text).value(), pattern.view(), OnHeap()).value();
+        BuildLayout(ParsePipeline(text).value(), pattern.view(), OnHeap()).value();
     const auto order = ViewCsr(built.layout).row_order;
     EXPECT_EQ(Order(order.begin(), order.end()), Sorted(pattern, sort, policy)) << text;
   }

@@ -574,8 +574,8 @@ SpgemmKernel SectionsIn() {
   static const std::string name = fmt::format("cpu.incsr.sections_{}_{}", kColumns, kBlock);
   SpgemmKernel kernel = cpu::SectionsSpgemm();
   kernel.name = name;
-  kernel.recipe = [](const Problem&, const CsrView&,
-                     const CsrView&) -> absl::StatusOr<std::string> {
+  kernel.pipeline = [](const Problem&, const CsrView&,
+                       const CsrView&) -> absl::StatusOr<std::string> {
     return fmt::format("incsr(columns={},block={})", kColumns, kBlock);
   };
   return kernel;

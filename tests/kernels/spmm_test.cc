@@ -216,7 +216,7 @@ TEST_P(SpmmTest, ComputesPermutedAndTransposedLayouts) {
                               PermutedLayout(pattern, {}, true),
                               PermutedLayout(pattern, RandomOrder(pattern.cols, 6), true)};
     for (const Layout& layout : layouts) {
-      SCOPED_TRACE(layout.recipe);
+      SCOPED_TRACE(layout.pipeline);
       for (const int64_t k : {1, 5, 16, 33, 128}) {
         for (const ElementType type : TypesOf(GetParam().plain)) {
           Expect(layout, pattern,

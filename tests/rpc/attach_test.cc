@@ -15,7 +15,7 @@
 #include "kernels/bound_run.h"
 #include "kernels/formats/csr.h"
 #include "kernels/kernels_id.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/rpc/local_peer.h"
 #include "tests/rpc/test_server.h"
 
@@ -213,19 +213,19 @@ TEST(Attach, ChangesAreTold) {
   run = peer.Export(4).exported();
   EXPECT_EQ(run.version(), 2u);
   EXPECT_EQ(run.sequence(), sequence.now());
-  // A plan of any class.
+  // A plan of any signature.
   const auto matrix = server.engine().catalog().Find("default", "s");
   ASSERT_TRUE(matrix.ok());
   const auto csr = (*matrix)->pattern()->Csr();
   BuildContext build;
   build.memory = &HeapMemory();
-  auto built = BuildLayout(*ParseRecipe("transpose"), ViewCsr(**csr), build);
+  auto built = BuildLayout(*ParsePipeline("transpose"), ViewCsr(**csr), build);
   ASSERT_TRUE(built.ok()) << built.status();
   const auto layout = std::make_shared<const Layout>(std::move(built->layout));
   const Problem problem = {.type = ElementType::kF32, .k = 4};
   engine::Plan plan;
-  plan.problem_class = ClassOf(problem);
-  plan.recipe = layout->recipe;
+  plan.signature = SignatureOf(problem);
+  plan.pipeline = layout->pipeline;
   for (const LayoutKernel& kernel : LayoutKernels(Operation::kSpmm)) {
     if (kernel.Serves(problem, *layout)) plan.kernel = kernel.name();
   }

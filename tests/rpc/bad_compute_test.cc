@@ -30,7 +30,7 @@ class BadCompute : public testing::Test {
     MakeGood(server_);
     MustUpload(server_, "s", Uniform(kRows, kCols, 5, 1));
     MustUpload(server_, "long", Rmat(15, 16, 7));  // its square takes a while
-    // Lanes keep their workspace: let it grow before the memory is looked at.
+    // Worker slots keep their workspace: let it grow before the memory is looked at.
     ExpectGood(server_);
     StopLong([](auto& stream, grpc::ClientContext&) {
       v1::SpgemmRequest cancel;

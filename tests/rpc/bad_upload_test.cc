@@ -13,7 +13,7 @@ class BadUpload : public testing::Test {
  protected:
   void SetUp() override {
     MakeGood(server_);
-    ExpectGood(server_);  // lanes keep their workspace
+    ExpectGood(server_);  // worker slots keep their workspace
     before_ = server_.engine().budget().used();
   }
   void TearDown() override {

@@ -57,7 +57,7 @@ class Asker {
   const std::unique_ptr<SpmmStream> stream_;
 };
 
-/// Longer than the test: the lane waits for who is coming, not for the time to pass.
+/// Longer than the test: the worker slot waits for who is coming, not for the time to pass.
 void WithBatches(server::Config& config) {
   WithPages(config);
   config.batch_wait_microseconds = int64_t{3600} * 1'000'000;

@@ -261,7 +261,7 @@ TEST(Carriers, OfOneStreamAreBounded) {
 TEST(Carriers, WrongChunksEndTheirRequestAlone) {
   TestServer server;
   MakeGood(server);
-  ExpectGood(server);  // the lane keeps its workspace
+  ExpectGood(server);  // the worker slot keeps its workspace
   const int64_t before = server.engine().budget().used();
   const std::string b(BytesOf(FloatValues(50 * 3, 2)));
   OpenStream open(server);
@@ -298,7 +298,7 @@ TEST(Carriers, WrongChunksEndTheirRequestAlone) {
 TEST(Carriers, ThatBreakFailTheRequestsThatUseThem) {
   TestServer server;
   MakeGood(server);
-  ExpectGood(server);  // the lane keeps its workspace
+  ExpectGood(server);  // the worker slot keeps its workspace
   const int64_t before = server.engine().budget().used();
   const std::string b(BytesOf(FloatValues(50 * 3, 2)));
   OpenStream open(server);
@@ -390,7 +390,7 @@ void Impatient(server::Config& config) {
 TEST(Carriers, OfWhichNothingComesAnyMoreAreGivenUp) {
   TestServer server(Impatient);
   MakeGood(server);
-  ExpectGood(server);  // the lane keeps its workspace
+  ExpectGood(server);  // the worker slot keeps its workspace
   const int64_t before = server.engine().budget().used();
   const std::string b(BytesOf(FloatValues(50 * 3, 2)));
   OpenStream open(server);
@@ -417,7 +417,7 @@ TEST(Carriers, OfWhichNothingComesAnyMoreAreGivenUp) {
 TEST(Carriers, ThatAreNotReadAreGivenUp) {
   TestServer server(Impatient);
   MakeGood(server);
-  ExpectGood(server);  // the lane keeps its workspace
+  ExpectGood(server);  // the worker slot keeps its workspace
   const int64_t before = server.engine().budget().used();
   constexpr int64_t kWide = 1 << 17;
   const std::vector<float> b = FloatValues(50 * kWide, 2);

@@ -392,7 +392,7 @@ TEST(Catalog, ManyMeasurementsComeInSeveralMessages) {
   EXPECT_EQ(messages[2].measurements_size(), 500);
 }
 
-TEST(Catalog, DecisionsSayWhatBecameOfEveryRecipe) {
+TEST(Catalog, DecisionsSayWhatBecameOfEveryPipeline) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   MustUpload(server, "tiny", Uniform(40, 30, 4, 1));
   ASSERT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
@@ -436,7 +436,7 @@ grpc::Status Prepare(TestServer& server, const v1::PrepareRequest& request) {
   return server.catalog().Prepare(&context, request, &reply);
 }
 
-TEST(Catalog, PrepareAddsClassesAndTimesAgain) {
+TEST(Catalog, PrepareAddsSignaturesAndTimesAgain) {
   TestServer server([](server::Config& config) {
     WithPages(config);
     config.preparation_workers = 1;
@@ -462,7 +462,7 @@ TEST(Catalog, PrepareAddsClassesAndTimesAgain) {
   }
   ASSERT_TRUE(Prepare(server, request).ok());
   const v1::MatrixInfo more = prepared();
-  EXPECT_EQ(more.plans_size(), 2) << "a class is a class, named twice or not";
+  EXPECT_EQ(more.plans_size(), 2) << "a signature is a signature, named twice or not";
   ASSERT_EQ(more.measurements_size(), 2);
   EXPECT_EQ(more.measurements(0).median_ms(), before.measurements(0).median_ms());
 
@@ -470,7 +470,7 @@ TEST(Catalog, PrepareAddsClassesAndTimesAgain) {
   engine::Measurement stale;
   const auto matrix = server.engine().catalog().Find("default", "a");
   ASSERT_TRUE(matrix.ok()) << matrix.status();
-  stale.problem_class = (*matrix)->pattern()->trials().measurements()[0].problem_class;
+  stale.signature = (*matrix)->pattern()->trials().measurements()[0].signature;
   stale.kernel = "cpu.imaginary";
   (*matrix)->pattern()->trials().Add(stale);
   EXPECT_EQ(prepared().measurements_size(), 3);
@@ -520,7 +520,7 @@ TEST(Catalog, PrepareRefusesWhatItCannotDo) {
   EXPECT_NE(status.error_message().find("--preparation-workers=0"), std::string::npos);
 }
 
-TEST(Catalog, PrepareTriesARecipeAndAKernelThatAreAskedFor) {
+TEST(Catalog, PrepareTriesAPipelineAndAKernelThatAreAskedFor) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   MustUpload(server, "a", Uniform(200, 200, 4, 1));
   v1::PrepareRequest request;
@@ -536,8 +536,8 @@ TEST(Catalog, PrepareTriesARecipeAndAKernelThatAreAskedFor) {
   EXPECT_TRUE(std::any_of(info.decisions().begin(), info.decisions().end(), [](const auto& d) {
     return d.recipe() == "aspt(panel=64,min_dense=2)" && d.tried();
   }));
-  const auto refused = [&](const char* recipe, const char* kernel, const std::string& sentence) {
-    request.set_recipe(recipe);
+  const auto refused = [&](const char* pipeline, const char* kernel, const std::string& sentence) {
+    request.set_recipe(pipeline);
     request.set_kernel(kernel);
     const grpc::Status status = Prepare(server, request);
     EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
@@ -568,7 +568,7 @@ TEST(Catalog, PrepareExploresWhatTheRulesLeaveOut) {
   EXPECT_THAT(refused.error_message(), testing::HasSubstr("explore: "));
 }
 
-TEST(Catalog, SaysWhichRecipesAProductWasTriedWith) {
+TEST(Catalog, SaysWhichPipelinesAProductWasTriedWith) {
   TestServer server([](server::Config& config) { config.preparation_workers = 1; });
   MustUpload(server, "a", Uniform(200, 200, 4, 1));
   v1::PrepareRequest request;
@@ -576,8 +576,8 @@ TEST(Catalog, SaysWhichRecipesAProductWasTriedWith) {
   v1::ProblemClass& c = *request.add_expected();
   c.set_operation(v1::ProblemClass::SPGEMM);
   request.set_kernel("cpu.coo.column_parts");
-  for (const char* recipe : {"column_parts(parts=2)", "column_parts(parts=3)"}) {
-    request.set_recipe(recipe);
+  for (const char* pipeline : {"column_parts(parts=2)", "column_parts(parts=3)"}) {
+    request.set_recipe(pipeline);
     ASSERT_TRUE(Prepare(server, request).ok());
   }
   EXPECT_TRUE(Eventually([&] { return server.engine().preparation().pending() == 0; }));
@@ -590,9 +590,10 @@ TEST(Catalog, SaysWhichRecipesAProductWasTriedWith) {
   for (const v1::Decision& d : info.decisions()) {
     if (d.tried()) decided.insert(d.recipe());
   }
-  for (const std::string recipe : {"csr * column_parts(parts=2)", "csr * column_parts(parts=3)"}) {
-    EXPECT_TRUE(measured.contains(recipe)) << recipe;
-    EXPECT_TRUE(decided.contains(recipe + " / cpu.coo.column_parts")) << recipe;
+  for (const std::string pipeline :
+       {"csr * column_parts(parts=2)", "csr * column_parts(parts=3)"}) {
+    EXPECT_TRUE(measured.contains(pipeline)) << pipeline;
+    EXPECT_TRUE(decided.contains(pipeline + " / cpu.coo.column_parts")) << pipeline;
   }
 }
 

@@ -145,10 +145,10 @@ void ExpectProductsOf16Bits(v1::ElementType type) {
   const std::vector<T> values = SmallIntegers<T>(pattern.nnz(), 3);
   v1::UploadHeader header = HeaderOf("s", pattern);
   header.set_type(type);
-  v1::ProblemClass& expected_class = *header.add_expected();
-  expected_class.set_operation(v1::ProblemClass::SPMM);
-  expected_class.set_k(9);
-  expected_class.set_allow_tf32(true);
+  v1::ProblemClass& expected_signature = *header.add_expected();
+  expected_signature.set_operation(v1::ProblemClass::SPMM);
+  expected_signature.set_k(9);
+  expected_signature.set_allow_tf32(true);
   v1::MatrixInfo info;
   const grpc::Status uploaded =
       UploadBytes(server.catalog(), header, pattern, BytesOf(values), 13, &info);
@@ -329,7 +329,7 @@ TEST(Compute, OneStreamCarriesManyRequests) {
   const Pattern pattern = Uniform(100, 100, 5, 15);
   MustUpload(server, "s", pattern);
   const std::vector<float> b = FloatValues(100 * 16, 5);
-  Spmm(server.compute(), "s", 100, 16, b);  // lanes keep their workspace
+  Spmm(server.compute(), "s", 100, 16, b);  // worker slots keep their workspace
   const int64_t before = server.engine().budget().used();
   grpc::ClientContext context;
   auto stream = server.compute().Spmm(&context);

@@ -122,7 +122,7 @@ TEST(CommandLine, FlagsAreRead) {
   EXPECT_EQ(config.host_memory_bytes, int64_t{4} << 30);
   EXPECT_EQ(config.preparation_memory_bytes, 512 << 20);
   EXPECT_EQ(config.threads, 6);
-  EXPECT_EQ(config.lanes, 2);
+  EXPECT_EQ(config.worker_slots, 2);
   EXPECT_EQ(config.preparation_seconds, 90);
   EXPECT_EQ(config.connection_memory_bytes, 1 << 30);
   EXPECT_EQ(config.receive_idle_seconds, 5);
@@ -258,12 +258,12 @@ TEST(CommandLine, LimitsThatAreNoneAreRefused) {
 }
 
 TEST(CommandLine, LanesAreTheFormerNameOfWorkerSlots) {
-  EXPECT_EQ(Parse({"--in-memory", "--threads=8", "--lanes=3"}).config().lanes, 3);
-  EXPECT_EQ(Parse({"--in-memory", "--threads=8", "--lanes", "3"}).config().lanes, 3);
+  EXPECT_EQ(Parse({"--in-memory", "--threads=8", "--lanes=3"}).config().worker_slots, 3);
+  EXPECT_EQ(Parse({"--in-memory", "--threads=8", "--lanes", "3"}).config().worker_slots, 3);
   const std::string file =
       "--config=" + WriteFile("former.yaml", "in_memory: true\nthreads: 8\nlanes: 4\n");
-  EXPECT_EQ(Parse({file.c_str()}).config().lanes, 4);
-  EXPECT_EQ(Parse({file.c_str(), "--worker-slots=5"}).config().lanes, 5);
+  EXPECT_EQ(Parse({file.c_str()}).config().worker_slots, 4);
+  EXPECT_EQ(Parse({file.c_str(), "--worker-slots=5"}).config().worker_slots, 5);
   // By whichever name it is said, what is wrong is told by the present one.
   ExpectWrong({"--in-memory", "--lanes=none"}, "--worker-slots");
   ExpectWrong({"--in-memory", "--lanes=1", "--worker-slots=1"}, "--worker-slots");

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/execution/backend.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/rpc/test_server.h"
 
 namespace sparsed::test {
@@ -212,22 +212,22 @@ TEST(Explain, JudgesTheOrderThatServes) {
   ASSERT_TRUE(csr.ok());
   BuildContext context;
   context.memory = &server.engine().budget().Source(engine::MemoryUse::kPreparation);
-  auto built = BuildLayout(*ParseRecipe("breadth_first"), ViewCsr(**csr), context);
+  auto built = BuildLayout(*ParsePipeline("breadth_first"), ViewCsr(**csr), context);
   ASSERT_TRUE(built.ok());
   ASSERT_FALSE(built->skipped);
   pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
   engine::ActivePlan active;
-  active.plan.problem_class = ClassOf({.k = 64});
-  active.plan.recipe = "breadth_first";
+  active.plan.signature = SignatureOf({.k = 64});
+  active.plan.pipeline = "breadth_first";
   active.plan.kernel = "cpu.csr.rows";
   active.plan.baseline_ms = 3;
   active.plan.plan_ms = 2;
   active.layout = pattern.FindLayout("breadth_first");
   pattern.plans().Replace(std::make_shared<const engine::ActivePlan>(active));
   engine::Measurement measurement;
-  measurement.problem_class = active.plan.problem_class;
+  measurement.signature = active.plan.signature;
   measurement.k = 64;
-  measurement.recipe = active.plan.recipe;
+  measurement.pipeline = active.plan.pipeline;
   measurement.kernel = active.plan.kernel;
   measurement.baseline_ms = 3;
   measurement.median_ms = 2;

@@ -115,14 +115,14 @@ class Caller {
   wire::RingConsumer replies_;
 };
 
-/// Keeps the server's only lane from taking requests until it goes.
-class BusyLane {
+/// Keeps the server's only worker slot from taking requests until it goes.
+class BusyWorkerSlot {
  public:
-  explicit BusyLane(TestServer& server) {
+  explicit BusyWorkerSlot(TestServer& server) {
     thread_ = std::thread([this, &executor = server.engine().executor()] {
       const absl::Status ran = executor.RunIdle(
           {},
-          [this](engine::Lane&) {
+          [this](engine::WorkerSlot&) {
             begun_.set_value();
             go_on_.get_future().wait();
           },
@@ -131,7 +131,7 @@ class BusyLane {
     });
     begun_.get_future().wait();
   }
-  ~BusyLane() {
+  ~BusyWorkerSlot() {
     go_on_.set_value();
     thread_.join();
   }
@@ -486,7 +486,7 @@ TEST_F(RingTest, CancelAndDeadline) {
   Caller caller(server_);
   ASSERT_EQ(caller.Open().status().code(), kOk);
   {
-    const BusyLane busy(server_);
+    const BusyWorkerSlot busy(server_);
     caller.Put(RingMessage::kSpmm, Good(1));
     caller.Put(RingMessage::kSpmm, Good(2));
     caller.Put(RingMessage::kSpmm, CancelOf(99));
@@ -530,14 +530,14 @@ TEST_F(RingTest, WhoTakesNoRepliesIsNotServedOn) {
 }
 
 TEST_F(RingTest, WhoseCallerGoesEndsItsRequests) {
-  auto lane = std::make_unique<BusyLane>(server_);
+  auto worker_slot = std::make_unique<BusyWorkerSlot>(server_);
   {
     Caller caller(server_);
     ASSERT_EQ(caller.Open().status().code(), kOk);
     for (uint64_t id = 1; id <= 4; ++id) caller.Put(RingMessage::kSpmm, Good(id));
     ASSERT_TRUE(Eventually([&] { return server_.engine().executor().in_flight() == 4; }));
   }
-  // They never ran: the lane is busy.
+  // They never ran: the worker slot is busy.
   EXPECT_TRUE(NothingIsInFlight());
   EXPECT_TRUE(NoRingIsLeft());
   Caller caller(server_);
@@ -547,7 +547,7 @@ TEST_F(RingTest, WhoseCallerGoesEndsItsRequests) {
   caller.ring().Leave();
   EXPECT_EQ(caller.EndCode(), 1);
   EXPECT_TRUE(NothingIsInFlight());
-  lane.reset();
+  worker_slot.reset();
   // The connection may have another one.
   Caller again(server_);
   ASSERT_EQ(again.Open().status().code(), kOk);
@@ -560,7 +560,7 @@ TEST_F(RingTest, DrainEndsIdleOnesAndLetsRequestsFinish) {
   ASSERT_EQ(busy.Open().status().code(), kOk);
   std::thread drain;
   {
-    const BusyLane lane(server_);
+    const BusyWorkerSlot worker_slot(server_);
     busy.Put(RingMessage::kSpmm, Good(1));
     ASSERT_TRUE(Eventually([&] { return server_.engine().executor().in_flight() == 1; }));
     drain = std::thread([&] { server_.server().Drain(std::chrono::seconds(60)); });
@@ -634,7 +634,7 @@ TEST_F(FewRings, LimitTheRequestsInFlightAsStreamsDo) {
   Caller caller(server_);
   ASSERT_EQ(caller.Open().status().code(), kOk);
   {
-    const BusyLane lane(server_);
+    const BusyWorkerSlot worker_slot(server_);
     for (uint64_t id = 1; id <= 4; ++id) caller.Put(RingMessage::kSpmm, Good(id));
     const auto end = caller.Next();
     ASSERT_TRUE(end.has_value());

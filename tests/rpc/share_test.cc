@@ -87,7 +87,7 @@ TEST(Announced, BytesTakeNoMemory) {
   EXPECT_TRUE(Eventually([&] { return server.engine().budget().used() >= before + 100 * kMiB; }));
   for (const auto& put : puts) put->context.TryCancel();
   context.TryCancel();
-  EXPECT_TRUE(server.ComesBackTo(before + kMiB)) << "lanes may keep some workspace";
+  EXPECT_TRUE(server.ComesBackTo(before + kMiB)) << "worker slots may keep some workspace";
 }
 
 TEST(Announced, WhatCannotFitIsRefusedAtOnce) {

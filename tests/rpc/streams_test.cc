@@ -72,7 +72,7 @@ TEST(Streams, ASlowReaderStallsItsOwnStreamAlone) {
   EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
   EXPECT_EQ(static_cast<int64_t>(answers[1].arrays.at(1).size()), 4 * answers[1].ends[0].nnz());
   EXPECT_EQ(answers[1].Values<int64_t>(0).back(), answers[1].ends[0].nnz());
-  // All but the lane's workspace, which it keeps.
+  // All but the worker slot's workspace, which it keeps.
   EXPECT_TRUE(Eventually([&] {
     return server.engine().budget().used() < before + (int64_t{16} << 20);
   })) << server.engine().budget().used() - before;
@@ -144,7 +144,7 @@ TEST(Streams, SmallRequestsPassALongOneOnTheSameStream) {
 TEST(Streams, OpenedAndClosedByTheHundred) {
   TestServer server;
   MakeGood(server);
-  ExpectGood(server);  // the lane keeps its workspace
+  ExpectGood(server);  // the worker slot keeps its workspace
   const int64_t before = server.engine().budget().used();
   // On one connection, which has room for fewer: what is not over on the server is in the way.
   for (int i = 0; i < 300; ++i) {

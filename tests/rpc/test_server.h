@@ -24,7 +24,8 @@ namespace sparsed::test {
 
 class TestServer {
  public:
-  /// In memory, on the CPU, one lane, no preparation, no HTTP port; `adjust` may change that.
+  /// In memory, on the CPU, one worker slot, no preparation, no HTTP port; `adjust` may change
+  /// that.
   explicit TestServer(const std::function<void(server::Config&)>& adjust = {});
   ~TestServer();
 

@@ -35,7 +35,7 @@ TEST_F(DerivedPatternsTest, TransposesOnceWhileThereIsRoom) {
   const std::shared_ptr<Pattern> pattern = PatternOf(small);
   const auto first = derived_.Transposed(pattern, {});
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ((*first)->recipe, "transpose");
+  EXPECT_EQ((*first)->pipeline, "transpose");
   const test::Pattern expected = test::Transpose(small);
   const CsrView got = ViewCsr(**first);
   EXPECT_TRUE(std::ranges::equal(got.row_offsets, expected.row_offsets));
@@ -54,7 +54,7 @@ TEST_F(DerivedPatternsTest, TakesThePreparationsTranspose) {
   const test::Pattern small = test::Uniform(50, 70, 5, 3);
   const std::shared_ptr<Pattern> pattern = PatternOf(small);
   auto layout = std::make_shared<Layout>(test::PlainLayout(test::Transpose(small)));
-  layout->recipe = "transpose";
+  layout->pipeline = "transpose";
   pattern->AddLayout(layout, 0);
   EXPECT_EQ(*derived_.Transposed(pattern, {}), layout);
   EXPECT_EQ(derived_.bytes(), 0);

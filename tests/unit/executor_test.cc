@@ -22,7 +22,7 @@
 #include "engine/execution/derived_patterns.h"
 #include "engine/planning/candidates.h"
 #include "engine/store/store.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/reference/reference.h"
 #include "tests/generate.h"
 
@@ -161,7 +161,7 @@ class ExecutorTest : public ::testing::Test {
   void SetUp() override {
     catalog_.on_published = [](auto&&...) {};
     catalog_.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
-    executor_ = std::make_unique<Executor>(ExecutorOptions{.lanes = 1, .threads_per_lane = 2},
+    executor_ = std::make_unique<Executor>(ExecutorOptions{.slots = 1, .threads_per_slot = 2},
                                            catalog_, dense_, budget_, observer_);
   }
 
@@ -382,7 +382,7 @@ TEST_F(ExecutorTest, WhatATenantsRequestsAndMatricesTakeIsCharged) {
     ASSERT_TRUE(call.ok()) << call.status();
     Feed(**call, 0, Random(500 * 30));
     EXPECT_GE(owned(), kept + 500 * 30 * 4);
-    EXPECT_LE(budget_.used() - owned(), 1000) << "but for the lane's workspace";
+    EXPECT_LE(budget_.used() - owned(), 1000) << "but for the worker slot's workspace";
     (*call)->Submit();
     call->reset();
     ASSERT_TRUE(sink->Wait());
@@ -405,17 +405,17 @@ TEST_F(ExecutorTest, ACallRunsByThePlanThatItBeganWith) {
   const GeneratedMatrix s = UniformMatrix(50, 50, 4, 2);
   Upload("S", s);
   Pattern& pattern = *catalog_.Find("t", "S").value()->pattern();
-  const auto serve_by = [&](const std::string& recipe, const std::string& kernel) {
+  const auto serve_by = [&](const std::string& pipeline, const std::string& kernel) {
     ActivePlan active;
-    active.plan.problem_class = ClassOf({Operation::kSpmm, false, ElementType::kF32, 3});
-    active.plan.recipe = recipe;
+    active.plan.signature = SignatureOf({Operation::kSpmm, false, ElementType::kF32, 3});
+    active.plan.pipeline = pipeline;
     active.plan.kernel = kernel;
-    if (recipe != kCsr) {
+    if (pipeline != kCsr) {
       BuildContext context;
       context.memory = &HeapMemory();
-      BuiltLayout built = BuildLayout(ParseRecipe(recipe).value(), s.view(), context).value();
+      BuiltLayout built = BuildLayout(ParsePipeline(pipeline).value(), s.view(), context).value();
       pattern.AddLayout(std::make_shared<const Layout>(std::move(built.layout)), 0);
-      active.layout = pattern.FindLayout(recipe);
+      active.layout = pattern.FindLayout(pipeline);
     }
     pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   };
@@ -471,16 +471,16 @@ TEST_F(ExecutorTest, ValuesMayComeWithTheRequest) {
   BuildContext context;
   context.memory = &HeapMemory();
   BuiltLayout built =
-      BuildLayout(ParseRecipe("lsh_cluster(force)").value(), s.view(), context).value();
+      BuildLayout(ParsePipeline("lsh_cluster(force)").value(), s.view(), context).value();
   ASSERT_NE(built.layout.Find(kValueSource), nullptr);
   ActivePlan active;
-  active.plan.problem_class = ClassOf(problem);
-  active.plan.recipe = built.layout.recipe;
+  active.plan.signature = SignatureOf(problem);
+  active.plan.pipeline = built.layout.pipeline;
   active.plan.kernel = KernelsFor(problem, built.layout).front();
   Pattern& pattern = *catalog_.Find("t", "canonical").value()->pattern();
   ASSERT_EQ(&pattern, catalog_.Find("t", "descending").value()->pattern().get());
   pattern.AddLayout(std::make_shared<const Layout>(std::move(built.layout)), 0);
-  active.layout = pattern.FindLayout(active.plan.recipe);
+  active.layout = pattern.FindLayout(active.plan.pipeline);
   pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
 
   const std::vector<float> values = Random(s.nnz()), a = Random(kSize * kK), b = Random(kSize * kK);
@@ -811,16 +811,16 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
   Pattern& pattern = *catalog_.Find("t", "band").value()->pattern();
   const auto plan_for = [&](const std::string& right, bool transposed = false) {
     ActivePlan active;
-    active.plan.problem_class = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
-    active.plan.recipe = "dia";
+    active.plan.signature = SignatureOf({Operation::kSpgemm, false, ElementType::kF32, 0});
+    active.plan.pipeline = "dia";
     active.plan.kernel = "cpu.dia.diagonals";
     active.plan.pair = {catalog_.Find("t", right).value()->pattern()->hash(), false, transposed};
     pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   };
-  const auto give_layout = [&](const std::string& recipe) {
+  const auto give_layout = [&](const std::string& pipeline) {
     BuildContext context;
     context.memory = &HeapMemory();
-    auto built = BuildLayout(*ParseRecipe(recipe), band.view(), context);
+    auto built = BuildLayout(*ParsePipeline(pipeline), band.view(), context);
     ASSERT_TRUE(built.ok() && !built->skipped);
     pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
   };
@@ -855,8 +855,8 @@ class PlannedProductTest : public ExecutorTest {
     Upload("band", band_);
     executor_->on_unknown_pair = [this](const PatternProduct&, const Problem&) { ++unknown_; };
     ActivePlan active;
-    active.plan.problem_class = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
-    active.plan.recipe = "dia";
+    active.plan.signature = SignatureOf({Operation::kSpgemm, false, ElementType::kF32, 0});
+    active.plan.pipeline = "dia";
     active.plan.kernel = "cpu.dia.diagonals";
     active.plan.pair = {pattern().hash()};
     pattern().plans().Replace(std::make_shared<const ActivePlan>(active));
@@ -865,16 +865,16 @@ class PlannedProductTest : public ExecutorTest {
   Layout Diagonals() {
     BuildContext context;
     context.memory = &budget_.Source(MemoryUse::kLayouts);
-    auto built = BuildLayout(*ParseRecipe("dia"), band_.view(), context);
+    auto built = BuildLayout(*ParsePipeline("dia"), band_.view(), context);
     EXPECT_TRUE(built.ok() && !built->skipped);
     return std::move(built->layout);
   }
   /// Gives the band a layout that `read` brings from the disk.
   std::shared_ptr<LazyLayout> Give(const Layout& description, LazyLayout::Loader read) {
-    const std::string recipe = description.recipe;
+    const std::string pipeline = description.pipeline;
     pattern().AddLayout(description, {std::move(read), [] { return true; }, budget_.evictions()},
                         0);
-    return pattern().FindLayout(recipe);
+    return pattern().FindLayout(pipeline);
   }
   std::string PlanOfSquare() {
     auto sink = std::make_shared<Collector>();
@@ -926,7 +926,7 @@ TEST_F(PlannedProductTest, ALayoutThatIsUsedIsEvictedLast) {
   };
   const auto used = Give(Diagonals(), read);
   Layout other = Diagonals();
-  other.recipe = "transpose > dia";
+  other.pipeline = "transpose > dia";
   const auto unused = Give(other, read);
   ASSERT_TRUE(used->Get().ok() && unused->Get().ok());
   EXPECT_EQ(PlanOfSquare(), "csr * dia / cpu.dia.diagonals");
@@ -936,7 +936,7 @@ TEST_F(PlannedProductTest, ALayoutThatIsUsedIsEvictedLast) {
 
 TEST_F(ExecutorTest, AStreamedSpgemmWaitsForItsReaderAndLetsOthersPass) {
   executor_ = std::make_unique<Executor>(
-      ExecutorOptions{.lanes = 1, .threads_per_lane = 2, .block_credit_bytes = 1 << 20}, catalog_,
+      ExecutorOptions{.slots = 1, .threads_per_slot = 2, .block_credit_bytes = 1 << 20}, catalog_,
       dense_, budget_, observer_);
   const GeneratedMatrix s = UniformMatrix(20000, 20000, 16, 6);
   Upload("S", s);
@@ -990,12 +990,12 @@ TEST_F(ExecutorTest, CancelInTheMiddleOfALongProduct) {
   call->reset();
   sink.reset();
   EXPECT_EQ(executor_->in_flight(), 0);
-  EXPECT_LE(budget_.used(), before + (64 << 20)) << "only the lane's workspace may stay";
+  EXPECT_LE(budget_.used(), before + (64 << 20)) << "only the worker slot's workspace may stay";
 }
 
 TEST_F(ExecutorTest, PhasesAddUp) {
   executor_ = std::make_unique<Executor>(
-      ExecutorOptions{.lanes = 1, .threads_per_lane = 2, .block_credit_bytes = 1 << 20}, catalog_,
+      ExecutorOptions{.slots = 1, .threads_per_slot = 2, .block_credit_bytes = 1 << 20}, catalog_,
       dense_, budget_, observer_);
   const GeneratedMatrix s = UniformMatrix(20000, 20000, 16, 6);
   Upload("S", s);

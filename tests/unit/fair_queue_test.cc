@@ -20,7 +20,7 @@ struct Request : FairEntry {
   int steady = 0;           ///< it comes again when it has ended
 };
 
-/// A device of one lane, that always has a turn under way while somebody waits.
+/// A device of one worker slot, that always has a turn under way while somebody waits.
 class FairQueueTest : public testing::Test {
  protected:
   std::shared_ptr<Request> Add(const std::string& tenant, double seconds, double predicted = 0) {

@@ -60,7 +60,7 @@ Array HostArray(int64_t length, float value) {
 
 std::shared_ptr<Layout> HostLayout(int64_t length) {
   auto layout = std::make_shared<Layout>();
-  layout->kind = layout->recipe = "csr";
+  layout->kind = layout->pipeline = "csr";
   layout->arrays = {HostArray(length, 1), HostArray(length, 2)};
   return layout;
 }
@@ -178,7 +178,7 @@ TEST_F(ResidencyTest, WhoPaysIsCountedUntilTheLastCopyIsGone) {
 
 TEST_F(ResidencyTest, ALayoutLiesInOneAllocation) {
   auto layout = std::make_shared<Layout>();
-  layout->kind = layout->recipe = "odd";
+  layout->kind = layout->pipeline = "odd";
   for (const int64_t length : {3, 0, 64, 65}) {
     layout->arrays.push_back(HostArray(length, static_cast<float>(length)));
   }
@@ -208,7 +208,7 @@ TEST_F(ResidencyTest, ALayoutLiesInOneAllocation) {
 /// Slots hold CSR's values 2, 0, padding.
 std::shared_ptr<Layout> HostLayoutWithSource() {
   auto layout = std::make_shared<Layout>();
-  layout->kind = layout->recipe = "tiles";
+  layout->kind = layout->pipeline = "tiles";
   layout->value_slots = 3;
   Array source = AllocateArray(HeapMemory(), kValueSource, ElementType::kI32, 3).value();
   std::ranges::copy(std::array<int32_t, 3>{2, 0, -1}, source.MutableAs<int32_t>().begin());
@@ -247,7 +247,7 @@ TEST_F(ResidencyTest, ValuesArePlacedInALayoutOnceForEachVersion) {
 /// 400 values and as many slots do not fit beside the layout's 400 indices.
 TEST_F(ResidencyTest, ValuesArePlacedOnTheHostWhereTheDeviceIsTooSmall) {
   auto layout = std::make_shared<Layout>();
-  layout->kind = layout->recipe = "tiles";
+  layout->kind = layout->pipeline = "tiles";
   layout->value_slots = 400;
   Array source = AllocateArray(HeapMemory(), kValueSource, ElementType::kI32, 400).value();
   std::iota(source.MutableAs<int32_t>().rbegin(), source.MutableAs<int32_t>().rend(), 0);

@@ -1,4 +1,4 @@
-// Sizes of the rows of a product, found in pieces while somebody waits for the lane.
+// Sizes of the rows of a product, found in pieces while somebody waits for the worker slot.
 #include "engine/execution/row_blocks.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/execution/cpu_backend.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -18,8 +18,8 @@ struct Found {
   int pieces = 0;
 };
 
-Found FindSizes(Rooms& rooms, CpuBackend& cpu, bool count_first, bool is_wanted) {
-  const auto matrix = rooms.catalog.Find("t", "s");
+Found FindSizes(Modules& modules, CpuBackend& cpu, bool count_first, bool is_wanted) {
+  const auto matrix = modules.catalog.Find("t", "s");
   EXPECT_TRUE(matrix.ok()) << matrix.status();
   const auto csr = (*matrix)->pattern()->Csr();
   EXPECT_TRUE(csr.ok()) << csr.status();
@@ -30,17 +30,17 @@ Found FindSizes(Rooms& rooms, CpuBackend& cpu, bool count_first, bool is_wanted)
       RowBlocks::Of(BoundSpgemm(cpu, SpgemmKernels().front(), {.operation = Operation::kSpgemm},
                                 PlaceFactors(cpu, factor, factor, nullptr, HeapMemory()).value()),
                     std::nullopt,
-                    {.host = rooms.budget,
-                     .owner = rooms.budget.OwnerOf("t"),
+                    {.host = modules.budget,
+                     .owner = modules.budget.OwnerOf("t"),
                      .token = token,
                      .wanted = &wanted,
                      .count_first = count_first,
                      .most_entries = int64_t{1} << 20});
-  Lane lane = std::move(cpu.NewLanes().front());
-  EXPECT_TRUE(blocks->Begin(lane).ok());
+  WorkerSlot slot = std::move(cpu.NewWorkerSlots().front());
+  EXPECT_TRUE(blocks->Begin(slot).ok());
   Found found;
   absl::StatusOr<bool> all = false;
-  for (; all.ok() && !*all && found.pieces < 1000; ++found.pieces) all = blocks->FindSizes(lane);
+  for (; all.ok() && !*all && found.pieces < 1000; ++found.pieces) all = blocks->FindSizes(slot);
   EXPECT_TRUE(all.ok() && *all) << all.status();
   EXPECT_EQ(blocks->sizes().exact, count_first);
   const auto sizes = blocks->sizes().rows.As<int64_t>();
@@ -49,17 +49,17 @@ Found FindSizes(Rooms& rooms, CpuBackend& cpu, bool count_first, bool is_wanted)
   return found;
 }
 
-TEST(RowBlocks, SizesAreTheSameHoweverOftenTheLaneWasWanted) {
-  Rooms rooms;
-  CpuBackend cpu(rooms.budget, 1, 1);
+TEST(RowBlocks, SizesAreTheSameHoweverOftenTheSlotWasWanted) {
+  Modules modules;
+  CpuBackend cpu(modules.budget, 1, 1);
   const test::Pattern pattern = test::Uniform(20'000, 20'000, 16, 4);
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "s", pattern).ok());
+  ASSERT_TRUE(SendMatrix(modules.catalog, "s", pattern).ok());
   for (const bool count_first : {false, true}) {
     SCOPED_TRACE(count_first);
-    const Found alone = FindSizes(rooms, cpu, count_first, /*is_wanted=*/false);
+    const Found alone = FindSizes(modules, cpu, count_first, /*is_wanted=*/false);
     EXPECT_EQ(alone.pieces, 1);
     EXPECT_EQ(alone.products, 20'000 * 16 * 16);
-    const Found wanted = FindSizes(rooms, cpu, count_first, /*is_wanted=*/true);
+    const Found wanted = FindSizes(modules, cpu, count_first, /*is_wanted=*/true);
     EXPECT_EQ(wanted.sizes, alone.sizes);
     EXPECT_EQ(wanted.products, alone.products);
     // The analysis has two at the least, and what is counted blocks of 2^18 by their bounds.

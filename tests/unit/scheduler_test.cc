@@ -1,4 +1,4 @@
-// Lanes, queues, deadlines and the one end of every job, with jobs made for the purpose.
+// Worker slots, queues, deadlines and the one end of every job, with jobs made for the purpose.
 #include "engine/execution/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -74,12 +74,12 @@ class TestJob final : public Job {
 
  private:
   Joint JoinsAs() const override { return joint; }
-  void RunTogether(Lane&, std::span<Job* const> batch, const std::atomic<bool>* stop,
+  void RunTogether(WorkerSlot&, std::span<Job* const> batch, const std::atomic<bool>* stop,
                    const Ended& ended) override {
     together(batch, stop, ended);
   }
   Loader ToLoad() const override { return loader; }
-  Next Run(Lane&, absl::Status* end) override { return step_(*this, end); }
+  Next Run(WorkerSlot&, absl::Status* end) override { return step_(*this, end); }
   void Drop() override {}
   const Step step_;
 };
@@ -87,7 +87,7 @@ class TestJob final : public Job {
 class SchedulerTest : public ::testing::Test {
  protected:
   void Open(ExecutorOptions options) {
-    cpu_.emplace(budget_, options.lanes, options.threads_per_lane);
+    cpu_.emplace(budget_, options.slots, options.threads_per_slot);
     scheduler_ = std::make_shared<Scheduler>(options, std::vector<Backend*>{&*cpu_});
     scheduler_->Open();
   }
@@ -108,7 +108,7 @@ class SchedulerTest : public ::testing::Test {
   std::shared_ptr<Scheduler> scheduler_;
 };
 
-/// Lets a lane be occupied until it is opened.
+/// Lets a worker slot be occupied until it is opened.
 class Gate {
  public:
   void Open() {
@@ -134,7 +134,7 @@ class Gate {
 };
 
 TEST_F(SchedulerTest, RunsJobsAndEndsEachOnce) {
-  Open({.lanes = 2});
+  Open({.slots = 2});
   std::vector<std::shared_ptr<Recorder>> recorders;
   for (int i = 0; i < 100; ++i) {
     recorders.push_back(std::make_shared<Recorder>());
@@ -150,7 +150,7 @@ TEST_F(SchedulerTest, RunsJobsAndEndsEachOnce) {
 }
 
 TEST_F(SchedulerTest, WhatWasReadIsHeldUntilTheJobEnds) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   const auto recorder = std::make_shared<Recorder>();
   std::weak_ptr<const int> read;
   auto job = Make(recorder, [&, steps = 3](TestJob&, absl::Status*) mutable {
@@ -168,7 +168,7 @@ TEST_F(SchedulerTest, WhatWasReadIsHeldUntilTheJobEnds) {
 }
 
 TEST_F(SchedulerTest, AJobThatIsCancelledWhileItIsReadForEndsAtOnce) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   const auto recorder = std::make_shared<Recorder>();
   const auto held = std::make_shared<const int>(1);
   Gate reading;
@@ -191,7 +191,7 @@ TEST_F(SchedulerTest, AJobThatIsCancelledWhileItIsReadForEndsAtOnce) {
 }
 
 TEST_F(SchedulerTest, ReceivingQueuedAndPausedJobsEndOnCancelAndDeadline) {
-  Open({.lanes = 1, .block_credit_bytes = 10});
+  Open({.slots = 1, .block_credit_bytes = 10});
   Gate gate;
   auto paused_recorder = std::make_shared<Recorder>();
   Gate paused;
@@ -237,7 +237,7 @@ TEST_F(SchedulerTest, ReceivingQueuedAndPausedJobsEndOnCancelAndDeadline) {
 }
 
 TEST_F(SchedulerTest, ARunningJobSeesTheTokenAndTheReasonStays) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   auto recorder = std::make_shared<Recorder>();
   auto job = Make(
       recorder,
@@ -252,7 +252,7 @@ TEST_F(SchedulerTest, ARunningJobSeesTheTokenAndTheReasonStays) {
 }
 
 TEST_F(SchedulerTest, DeadlinesAreForgottenWithTheirJobs) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   constexpr uint64_t kHour = 3600ull * 1'000'000'000;
   for (int i = 0; i < 100; ++i) {
     auto recorder = std::make_shared<Recorder>();
@@ -272,7 +272,7 @@ TEST_F(SchedulerTest, DeadlinesAreForgottenWithTheirJobs) {
 }
 
 TEST_F(SchedulerTest, APausedJobGoesOnWhenItsBytesAreReleased) {
-  Open({.lanes = 1, .block_credit_bytes = 100});
+  Open({.slots = 1, .block_credit_bytes = 100});
   auto recorder = std::make_shared<Recorder>();
   std::atomic<int> steps{0};
   auto job = Make(recorder, [&](TestJob& self, absl::Status*) {
@@ -294,7 +294,7 @@ TEST_F(SchedulerTest, APausedJobGoesOnWhenItsBytesAreReleased) {
 }
 
 TEST_F(SchedulerTest, AFullQueueIsRefusedAtOnce) {
-  Open({.lanes = 1, .max_queued = 2});
+  Open({.slots = 1, .max_queued = 2});
   Gate gate;
   auto busy = std::make_shared<Recorder>();
   Make(busy, [&](TestJob&, absl::Status*) {
@@ -316,7 +316,7 @@ TEST_F(SchedulerTest, AFullQueueIsRefusedAtOnce) {
 }
 
 TEST_F(SchedulerTest, TenantsTakeTurns) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   Gate gate;
   auto busy = std::make_shared<Recorder>();
   Make(busy, [&](TestJob&, absl::Status*) {
@@ -349,12 +349,13 @@ TEST_F(SchedulerTest, TenantsTakeTurns) {
 }
 
 TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
-  Open({.lanes = 1, .threads_per_lane = 2});
+  Open({.slots = 1, .threads_per_slot = 2});
   int threads = 0;
-  EXPECT_TRUE(scheduler_
-                  ->RunIdle(
-                      DeviceId{}, [&](Lane& lane) { return (threads = lane.threads) > 0; }, nullptr)
-                  .ok());
+  EXPECT_TRUE(
+      scheduler_
+          ->RunIdle(
+              DeviceId{}, [&](WorkerSlot& slot) { return (threads = slot.threads) > 0; }, nullptr)
+          .ok());
   EXPECT_EQ(threads, 2);
   Gate gate;
   auto busy = std::make_shared<Recorder>();
@@ -367,7 +368,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
   bool ran = false;
   EXPECT_EQ(scheduler_
                 ->RunIdle(
-                    DeviceId{}, [&](Lane&) { return ran = true; }, &stop)
+                    DeviceId{}, [&](WorkerSlot&) { return ran = true; }, &stop)
                 .code(),
             absl::StatusCode::kCancelled);
   EXPECT_FALSE(ran);
@@ -376,7 +377,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsForCallsAndStops) {
 }
 
 TEST_F(SchedulerTest, IdleWorkGetsATurnBesideACallThatDoesNotEnd) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   std::atomic<bool> ran = false;
   const auto give_up = std::chrono::steady_clock::now() + 30s;
   auto busy = std::make_shared<Recorder>();
@@ -388,18 +389,18 @@ TEST_F(SchedulerTest, IdleWorkGetsATurnBesideACallThatDoesNotEnd) {
   })->Submit();
   EXPECT_TRUE(scheduler_
                   ->RunIdle(
-                      DeviceId{}, [&](Lane&) { return ran = true; }, nullptr)
+                      DeviceId{}, [&](WorkerSlot&) { return ran = true; }, nullptr)
                   .ok());
   EXPECT_TRUE(busy->Wait().ok());
 }
 
 TEST_F(SchedulerTest, CallsGoBetweenThePiecesOfIdleWork) {
-  Open({.lanes = 1});
-  std::string order;  // one lane's
+  Open({.slots = 1});
+  std::string order;  // one worker slot's
   std::vector<std::shared_ptr<Recorder>> recorders;
   const absl::Status ran = scheduler_->RunIdle(
       DeviceId{},
-      [&](Lane&) {
+      [&](WorkerSlot&) {
         order += "p";
         if (recorders.size() == 3) return true;
         recorders.push_back(std::make_shared<Recorder>());
@@ -417,16 +418,16 @@ TEST_F(SchedulerTest, CallsGoBetweenThePiecesOfIdleWork) {
 }
 
 TEST_F(SchedulerTest, IdleWorkStopsBetweenItsPieces) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   std::atomic<bool> stop = false;
   int pieces = 0;
   Gate gate;
   auto busy = std::make_shared<Recorder>();
   const absl::Status ran = scheduler_->RunIdle(
       DeviceId{},
-      [&](Lane&) {
+      [&](WorkerSlot&) {
         ++pieces;
-        // What waits has the lane next, so that this has not.
+        // What waits has the worker slot next, so that this has not.
         Make(busy, [&](TestJob&, absl::Status*) {
           gate.Pass();
           return Job::Next::kEnded;
@@ -442,7 +443,7 @@ TEST_F(SchedulerTest, IdleWorkStopsBetweenItsPieces) {
 }
 
 TEST_F(SchedulerTest, IdleWorkWaitsUntilItsTimeIsUp) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   Gate gate;
   auto busy = std::make_shared<Recorder>();
   Make(busy, [&](TestJob&, absl::Status*) {
@@ -455,7 +456,7 @@ TEST_F(SchedulerTest, IdleWorkWaitsUntilItsTimeIsUp) {
   for (const auto until : {now, now + 300ms}) {  // before and after its turn was due
     EXPECT_EQ(scheduler_
                   ->RunIdle(
-                      DeviceId{}, [&](Lane&) { return idle_ran = true; }, nullptr, until)
+                      DeviceId{}, [&](WorkerSlot&) { return idle_ran = true; }, nullptr, until)
                   .code(),
               absl::StatusCode::kDeadlineExceeded);
   }
@@ -501,8 +502,8 @@ class BatchTest : public SchedulerTest {
     begun.job->Submit();
     return begun;
   }
-  /// Takes the only lane until the gate opens.
-  void TakeLane() {
+  /// Takes the only worker slot until the gate opens.
+  void TakeSlot() {
     auto step = [this](TestJob&, absl::Status*) {
       gate_.Pass();
       return Job::Next::kEnded;
@@ -528,8 +529,8 @@ class BatchTest : public SchedulerTest {
 };
 
 TEST_F(BatchTest, JobsThatWaitRunAsOneInOneTurn) {
-  Open({.lanes = 1, .batch_wait = 1us});
-  TakeLane();
+  Open({.slots = 1, .batch_wait = 1us});
+  TakeSlot();
   std::vector<Begun> all = {Submit("a"), Submit("b"),         Submit("a"), Submit("a", 1, "u"),
                             Submit(""),  Submit("a", 2, "t"), Submit("a"), Submit("b")};
   gate_.Open();
@@ -542,16 +543,16 @@ TEST_F(BatchTest, JobsThatWaitRunAsOneInOneTurn) {
 }
 
 TEST_F(BatchTest, NothingIsJoinedUnlessAskedFor) {
-  Open({.lanes = 1});
-  TakeLane();
+  Open({.slots = 1});
+  TakeSlot();
   const std::vector<Begun> all = {Submit("a"), Submit("a")};
   gate_.Open();
   for (const Begun& begun : all) EXPECT_TRUE(begun.recorder->Wait().ok());
   EXPECT_EQ(ran(), "1a 1a");
 }
 
-TEST_F(BatchTest, ALaneWaitsForOneThatComes) {
-  Open({.lanes = 1, .batch_wait = 1h});
+TEST_F(BatchTest, ASlotWaitsForOneThatComes) {
+  Open({.slots = 1, .batch_wait = 1h});
   const Begun coming = Begin("a");
   const Begun first = Submit("a"), second = Submit("a");
   coming.job->Submit();
@@ -559,8 +560,8 @@ TEST_F(BatchTest, ALaneWaitsForOneThatComes) {
   EXPECT_EQ(ran(), "3a");
 }
 
-TEST_F(BatchTest, ALaneWaitsForNothingInVain) {
-  Open({.lanes = 1, .batch_wait = 1h});
+TEST_F(BatchTest, ASlotWaitsForNothingInVain) {
+  Open({.slots = 1, .batch_wait = 1h});
   // Alone.
   EXPECT_TRUE(Submit("a").recorder->Wait().ok());
   // Others that come cannot join it.
@@ -572,7 +573,7 @@ TEST_F(BatchTest, ALaneWaitsForNothingInVain) {
   coming.job->Cancel();
   EXPECT_TRUE(absl::IsCancelled(coming.recorder->Wait()));
   EXPECT_TRUE(left.recorder->Wait().ok());
-  // Something else waits for the lane.
+  // Something else waits for the worker slot.
   const Begun late = Begin("a");
   const Begun stands_back = Submit("a");
   other.job->Submit();
@@ -585,7 +586,7 @@ TEST_F(BatchTest, ALaneWaitsForNothingInVain) {
 }
 
 TEST_F(BatchTest, TheWaitEnds) {
-  Open({.lanes = 1, .batch_wait = 1us});
+  Open({.slots = 1, .batch_wait = 1us});
   const Begun never = Begin("a");
   EXPECT_TRUE(Submit("a").recorder->Wait().ok());
   EXPECT_EQ(never.recorder->ends(), 0);
@@ -593,7 +594,7 @@ TEST_F(BatchTest, TheWaitEnds) {
 }
 
 TEST_F(BatchTest, ClosingEndsTheWait) {
-  Open({.lanes = 1, .batch_wait = 1h});
+  Open({.slots = 1, .batch_wait = 1h});
   const Begun never = Begin("a"), waits = Submit("a");
   scheduler_->Close();
   EXPECT_TRUE(absl::IsUnavailable(waits.recorder->Wait()));
@@ -601,7 +602,7 @@ TEST_F(BatchTest, ClosingEndsTheWait) {
 }
 
 TEST_F(BatchTest, ABatchGoesOnUntilNobodyWantsIt) {
-  Open({.lanes = 1, .batch_wait = 1us});
+  Open({.slots = 1, .batch_wait = 1us});
   Gate running;
   together_ = [&](std::span<Job* const>, const std::atomic<bool>* stop, const TestJob::Ended&) {
     running.Pass();
@@ -609,7 +610,7 @@ TEST_F(BatchTest, ABatchGoesOnUntilNobodyWantsIt) {
     Write("on");
     while (!*stop) std::this_thread::sleep_for(1ms);
   };
-  TakeLane();
+  TakeSlot();
   const std::vector<Begun> all = {Submit("a"), Submit("a"), Submit("a")};
   gate_.Open();
   running.AwaitWaiting();
@@ -627,23 +628,23 @@ TEST_F(BatchTest, ABatchGoesOnUntilNobodyWantsIt) {
 }
 
 TEST_F(BatchTest, WhatABatchLeavesRunsByItself) {
-  Open({.lanes = 1, .batch_wait = 1us});
+  Open({.slots = 1, .batch_wait = 1us});
   together_ = [](std::span<Job* const>, const std::atomic<bool>*, const TestJob::Ended& ended) {
     ended(1, absl::DataLossError("of this one alone"));
   };
-  TakeLane();
+  TakeSlot();
   const std::vector<Begun> all = {Submit("a"), Submit("a"), Submit("a"), Submit("b", 1, "u"),
                                   Submit("", 1, "u")};
   gate_.Open();
   EXPECT_TRUE(absl::IsDataLoss(all[1].recorder->Wait()));
   for (const size_t i : {0, 2, 3, 4}) EXPECT_TRUE(all[i].recorder->Wait().ok());
-  // "t" has had the lane for long.
+  // "t" has had the worker slot for long.
   EXPECT_EQ(ran(), "1b 1 3a 1a 1a");
 }
 
 TEST_F(BatchTest, WhatIsReadForOrWasCancelledIsNotInABatch) {
-  Open({.lanes = 1, .batch_wait = 1us});
-  TakeLane();
+  Open({.slots = 1, .batch_wait = 1us});
+  TakeSlot();
   const Begun first = Submit("a"), cancelled = Submit("a"),
               read = Submit("a", 1, "t", [](const std::atomic<bool>*) { return Job::Held(); }),
               last = Submit("a");
@@ -660,7 +661,7 @@ TEST(Turns, TakeATwentiethOfTheTime) {
   EXPECT_EQ(turns.DueAt(start), start + Turns::kPatience);
   turns.Took(start, start + 10ms);
   EXPECT_EQ(turns.DueAt(start), start + 200ms);
-  // One that was asked for later waits for an idle lane first.
+  // One that was asked for later waits for an idle worker slot first.
   EXPECT_EQ(turns.DueAt(start + 1s), start + 1s + Turns::kPatience);
   // Whoever is always waiting gets one part of twenty.
   Turns::Time now = start;
@@ -675,7 +676,7 @@ TEST(Turns, TakeATwentiethOfTheTime) {
 }
 
 TEST_F(SchedulerTest, ClosingEndsEverythingWithUnavailable) {
-  Open({.lanes = 1});
+  Open({.slots = 1});
   std::vector<std::shared_ptr<Recorder>> recorders;
   std::vector<std::shared_ptr<TestJob>> jobs;
   for (int i = 0; i < 10; ++i) {

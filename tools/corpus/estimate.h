@@ -12,13 +12,13 @@
 
 namespace sparsed::corpus {
 
-/// Of a class on a pattern, for SpGEMM on its square: `rules`, the recipes, or the kernels of
-/// SpGEMM, that rules let through; and for each of the models that know the class, by name,
-/// `candidates`, [recipe, kernel, log2(time / default's time)], the most promising first, and
+/// Of a signature on a pattern, for SpGEMM on its square: `rules`, the pipelines, or the kernels of
+/// SpGEMM, that rules let through; and for each of the models that know the signature, by name,
+/// `candidates`, [pipeline, kernel, log2(time / default's time)], the most promising first, and
 /// `microseconds`, what estimating them takes: the median of `repeat` times. Errors: as of
 /// Model::EstimateTimes.
 absl::StatusOr<nlohmann::ordered_json> EstimatesOf(
-    const ProblemClass& problem_class, const Features& features,
+    const ProblemSignature& signature, const Features& features,
     const std::vector<std::shared_ptr<const engine::Model>>& models, int repeat);
 
 }  // namespace sparsed::corpus

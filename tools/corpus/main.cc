@@ -207,32 +207,32 @@ absl::Status WriteFiles(const WriteOptions& options) {
 struct Estimating {
   std::vector<std::string> directories;
   std::string device = "cuda";
-  std::vector<std::string> classes, types = {"f32"};
+  std::vector<std::string> signatures, types = {"f32"};
   int repeat = 9;
 };
 
-absl::StatusOr<std::vector<ProblemClass>> ClassesOf(const std::vector<std::string>& texts,
-                                                    const std::vector<std::string>& types) {
-  std::vector<ProblemClass> classes;
+absl::StatusOr<std::vector<ProblemSignature>> SignaturesOf(const std::vector<std::string>& texts,
+                                                           const std::vector<std::string>& types) {
+  std::vector<ProblemSignature> signatures;
   for (const std::string& type : types) {
     for (const std::string& text : texts) {
-      const absl::StatusOr<ProblemClass> c = ParseClass(text, type);
-      if (!c.ok()) return absl::InvalidArgumentError("--classes: " + Sentence(c.status()));
-      classes.push_back(*c);
+      const absl::StatusOr<ProblemSignature> c = ParseSignature(text, type);
+      if (!c.ok()) return absl::InvalidArgumentError("--signatures: " + Sentence(c.status()));
+      signatures.push_back(*c);
     }
   }
-  return classes;
+  return signatures;
 }
 
 /// Adds to a pattern's line what rules and models say of it.
 using Says = std::function<absl::Status(const Features& features, Json& line)>;
 
 absl::StatusOr<Says> SaysOf(const Estimating& estimating) {
-  absl::StatusOr<std::vector<ProblemClass>> classes =
-      ClassesOf(estimating.classes, estimating.types);
-  if (!classes.ok()) return classes.status();
+  absl::StatusOr<std::vector<ProblemSignature>> signatures =
+      SignaturesOf(estimating.signatures, estimating.types);
+  if (!signatures.ok()) return signatures.status();
   const bool cuda = estimating.device == "cuda";
-  for (ProblemClass& c : *classes) c.device = cuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+  for (ProblemSignature& c : *signatures) c.device = cuda ? DeviceKind::kCuda : DeviceKind::kCpu;
   std::vector<std::shared_ptr<const engine::Model>> models;
   for (const std::string& directory : estimating.directories) {
     absl::StatusOr<std::shared_ptr<const engine::Model>> model = engine::Model::Load(directory);
@@ -242,9 +242,9 @@ absl::StatusOr<Says> SaysOf(const Estimating& estimating) {
     }
     models.push_back(*std::move(model));
   }
-  return [=, classes = *std::move(classes), models = std::move(models), repeat = estimating.repeat](
-             const Features& features, Json& line) {
-    for (const ProblemClass& c : classes) {
+  return [=, signatures = *std::move(signatures), models = std::move(models),
+          repeat = estimating.repeat](const Features& features, Json& line) {
+    for (const ProblemSignature& c : signatures) {
       // A pattern that is not square has no square.
       if (c.operation == Operation::kSpgemm && features.rows != features.cols) continue;
       const absl::StatusOr<Json> said = EstimatesOf(c, features, models, repeat);
@@ -298,10 +298,10 @@ absl::Status WriteFeatures(const Selection& selection, const std::string& path, 
 struct MeasureArguments {
   Selection selection;
   std::string out, device = "cpu";
-  std::vector<std::string> classes = {"spmm:32",  "spmm:128",  "spmm:512", "spmm^T:128",
-                                      "sddmm:32", "sddmm:128", "spgemm"};
+  std::vector<std::string> signatures = {"spmm:32",  "spmm:128",  "spmm:512", "spmm^T:128",
+                                         "sddmm:32", "sddmm:128", "spgemm"};
   std::vector<std::string> types = {"f32"};
-  std::vector<std::string> recipes;
+  std::vector<std::string> pipelines;
   MeasureOptions options;
   double stop_after = 0;
   bool maps = false;
@@ -309,18 +309,18 @@ struct MeasureArguments {
 
 /// What measurements of one file have in common.
 Json RunOf(const MeasureArguments& arguments, const Measurer& measurer) {
-  std::vector<std::string> classes;
-  for (const ProblemClass& c : arguments.options.classes) classes.push_back(ToString(c));
+  std::vector<std::string> signatures;
+  for (const ProblemSignature& c : arguments.options.signatures) signatures.push_back(ToString(c));
   Json run = {{"format", 1},
               {"device", arguments.device},
               {"device_model", measurer.device_model()},
-              {"classes", classes},
+              {"classes", signatures},
               {"explore", arguments.options.explore},
               {"threads", arguments.options.threads},
               {"trial_budget_ms", arguments.options.trial_budget_ms},
               {"seconds_per_pattern", arguments.options.seconds},
               {"maps", arguments.maps}};
-  if (!arguments.recipes.empty()) run["recipes"] = arguments.recipes;
+  if (!arguments.pipelines.empty()) run["recipes"] = arguments.pipelines;
   if (!arguments.options.model.empty()) {
     run["selector"] = arguments.options.model;
     run["expected_requests"] = arguments.options.expected_requests;
@@ -370,11 +370,12 @@ absl::Status Measure(MeasureArguments& arguments) {
         fmt::format("--device: \"{}\" is no device; expected cpu or cuda:N", arguments.device));
   }
   arguments.options.device = *device;
-  absl::StatusOr<std::vector<ProblemClass>> classes = ClassesOf(arguments.classes, arguments.types);
-  if (!classes.ok()) return classes.status();
-  arguments.options.classes = *std::move(classes);
-  for (const std::string& recipe : arguments.recipes) {
-    absl::StatusOr<engine::Asked> asked = engine::ParseAsked(recipe, "");
+  absl::StatusOr<std::vector<ProblemSignature>> signatures =
+      SignaturesOf(arguments.signatures, arguments.types);
+  if (!signatures.ok()) return signatures.status();
+  arguments.options.signatures = *std::move(signatures);
+  for (const std::string& pipeline : arguments.pipelines) {
+    absl::StatusOr<engine::Asked> asked = engine::ParseAsked(pipeline, "");
     if (!asked.ok()) return absl::InvalidArgumentError("--pipeline: " + Sentence(asked.status()));
     arguments.options.asked.push_back(*std::move(asked));
   }
@@ -429,7 +430,7 @@ void AddMeasure(CLI::App& command, MeasureArguments& arguments) {
   command.add_option("--part", arguments.selection.part, "I/N: the I-th of N equal parts")
       ->capture_default_str();
   command
-      .add_option("--classes", arguments.classes,
+      .add_option("--signatures,--classes", arguments.signatures,
                   "Problem signatures, as spmm:128, spmm^T:64, spmm:128:tf32, sddmm:32, spgemm")
       ->delimiter(',')
       ->capture_default_str();
@@ -450,7 +451,7 @@ void AddMeasure(CLI::App& command, MeasureArguments& arguments) {
       ->capture_default_str();
   command
       .add_option(
-          "--pipeline,--recipe", arguments.recipes,
+          "--pipeline,--recipe", arguments.pipelines,
           "Only this transform pipeline, and plain CSR; may be repeated. Signatures that it does "
           "not serve are an error")
       ->excludes(explore)
@@ -516,17 +517,18 @@ int Main(int argc, char** argv) {
   features->add_option("--out", features_path, "The file of JSON lines, written anew")->required();
   features->add_flag("--maps", maps, "Write the density maps of 128 x 128 tiles, too");
   Estimating estimating;
-  features->add_option("--model", estimating.directories,
-                       "Also what the trained model of this directory estimates of --classes, and "
-                       "how long that takes it; may be repeated");
+  features->add_option(
+      "--model", estimating.directories,
+      "Also what the trained model of this directory estimates of --signatures, and "
+      "how long that takes it; may be repeated");
   features
-      ->add_option("--classes", estimating.classes,
+      ->add_option("--signatures,--classes", estimating.signatures,
                    "Also what the rules let through of these, as `measure` has them")
       ->delimiter(',');
-  features->add_option("--types", estimating.types, "Of --classes: f32, f64, f16, bf16")
+  features->add_option("--types", estimating.types, "Of --signatures: f32, f64, f16, bf16")
       ->delimiter(',')
       ->capture_default_str();
-  features->add_option("--device", estimating.device, "Of --classes: cpu or cuda; none is used")
+  features->add_option("--device", estimating.device, "Of --signatures: cpu or cuda; none is used")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   features->add_option("--repeat", estimating.repeat, "Estimates, of which the median is taken")

@@ -30,7 +30,7 @@ absl::Status Send(engine::Upload& upload, uint32_t array, const std::vector<T>& 
 
 }  // namespace
 
-absl::StatusOr<ProblemClass> ParseClass(std::string_view text, std::string_view type) {
+absl::StatusOr<ProblemSignature> ParseSignature(std::string_view text, std::string_view type) {
   constexpr std::string_view kTf32 = ":tf32";
   std::string_view rest = text;
   if (rest.ends_with(kTf32) && type == Name(ElementType::kF32)) {
@@ -44,14 +44,14 @@ absl::StatusOr<ProblemClass> ParseClass(std::string_view text, std::string_view 
           : fmt::format("{} {} k<={} cpu", rest.substr(0, colon), type, rest.substr(colon + 1));
   // TF32 is a GPU's.
   const std::string on_gpu = name.substr(0, name.size() - 3) + "cuda";
-  std::optional<ProblemClass> c = engine::ParseProblemClass(name);
-  if (!c) c = engine::ParseProblemClass(on_gpu);
+  std::optional<ProblemSignature> c = engine::ParseProblemSignature(name);
+  if (!c) c = engine::ParseProblemSignature(on_gpu);
   if (c && (!c->transposed || c->operation == Operation::kSpmm)) return *c;
   return absl::InvalidArgumentError(fmt::format(
       "\"{}\" of {} values is no problem signature; expected spmm:K, spmm^T:K, either with "
       ":tf32 behind "
       "if values are f32, sddmm:K or spgemm, K one of {}",
-      text, type, fmt::join(kClassWidths, ", ")));
+      text, type, fmt::join(kSignatureWidths, ", ")));
 }
 
 absl::StatusOr<std::unique_ptr<Measurer>> Measurer::Open(const MeasureOptions& options) {
@@ -59,14 +59,14 @@ absl::StatusOr<std::unique_ptr<Measurer>> Measurer::Open(const MeasureOptions& o
   engine::EngineOptions engine;
   engine.host_memory_bytes = options.memory_bytes;
   engine.preparation_memory_bytes = options.memory_bytes / 2;
-  engine.execution.threads_per_lane = options.threads;
+  engine.execution.threads_per_slot = options.threads;
   engine.preparation.threads_per_worker = options.threads;
   engine.preparation.light_nonzeros = 0;  // all with the same threads
   engine.preparation.trial_budget_ms = options.trial_budget_ms;
   engine.preparation.expected_requests = options.expected_requests;
   engine.preparation.only_asked = options.explore || !options.asked.empty();
   std::set<ElementType> types;
-  for (const ProblemClass& c : options.classes) types.insert(c.type);
+  for (const ProblemSignature& c : options.signatures) types.insert(c.type);
   engine.preparation.seconds =
       options.seconds / static_cast<double>(std::max<size_t>(types.size(), 1));
   if (options.device.kind == DeviceKind::kCuda) {
@@ -95,11 +95,11 @@ absl::Status Measurer::device_status() const {
                                                                   : gpus.front().status();
 }
 
-std::vector<ProblemClass> Measurer::ClassesOf(ElementType type) const {
-  std::vector<ProblemClass> classes;
-  std::ranges::copy_if(options_.classes, std::back_inserter(classes),
-                       [&](const ProblemClass& c) { return c.type == type; });
-  return classes;
+std::vector<ProblemSignature> Measurer::SignaturesOf(ElementType type) const {
+  std::vector<ProblemSignature> signatures;
+  std::ranges::copy_if(options_.signatures, std::back_inserter(signatures),
+                       [&](const ProblemSignature& c) { return c.type == type; });
+  return signatures;
 }
 
 absl::StatusOr<engine::MatrixLease> Measurer::Upload(const Pattern& pattern, ElementType type) {
@@ -113,8 +113,8 @@ absl::StatusOr<engine::MatrixLease> Measurer::Upload(const Pattern& pattern, Ele
   header.replace = true;
   header.values_are_ones = true;
   header.expected = options_.explore || !options_.asked.empty()
-                        ? std::vector{ClassOf({Operation::kSpgemm, false, type})}
-                        : ClassesOf(type);
+                        ? std::vector{SignatureOf({Operation::kSpgemm, false, type})}
+                        : SignaturesOf(type);
   absl::StatusOr<std::unique_ptr<engine::Upload>> upload =
       engine_->catalog().BeginUpload(std::move(header));
   if (!upload.ok()) return upload.status();
@@ -137,7 +137,7 @@ absl::Status Measurer::Finish(const engine::Matrix& matrix) {
 
 absl::StatusOr<Measured> Measurer::Measure(const Pattern& pattern) {
   std::set<ElementType> types;
-  for (const ProblemClass& c : options_.classes) types.insert(c.type);
+  for (const ProblemSignature& c : options_.signatures) types.insert(c.type);
   const auto begin = std::chrono::steady_clock::now();
   absl::Status status;
   std::vector<engine::MatrixLease> matrices;  // of one pattern, which lives as long as they
@@ -146,12 +146,12 @@ absl::StatusOr<Measured> Measurer::Measure(const Pattern& pattern) {
     status = matrix.ok() ? Finish(**matrix) : matrix.status();
     if (!status.ok()) break;
     matrices.push_back(*matrix);
-    // All classes in one preparation, which builds each layout once.
+    // All signatures in one preparation, which builds each layout once.
     std::vector<engine::Asked> asked = options_.asked;
     if (options_.explore) asked.emplace_back();
     for (const engine::Asked& one : asked) {
       if (!status.ok()) break;
-      status = engine_->preparation().Request(*matrix, ClassesOf(type), /*again=*/false, one);
+      status = engine_->preparation().Request(*matrix, SignaturesOf(type), /*again=*/false, one);
       if (absl::IsFailedPrecondition(status)) status = absl::OkStatus();  // there is no square
     }
     if (status.ok()) status = Finish(**matrix);

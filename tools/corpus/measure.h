@@ -1,5 +1,5 @@
-// Measures every candidate for given problem classes on a pattern, as the server's preparation does
-// it, in this process.
+// Measures every candidate for given problem signatures on a pattern, as the server's preparation
+// does it, in this process.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ namespace sparsed::corpus {
 
 /// "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm", as `sparsectl prepare --expect` has them, of
 /// values of a type ("f32", "f64", "f16", "bf16"). INVALID_ARGUMENT for anything else; widths are
-/// those of classes.
-absl::StatusOr<ProblemClass> ParseClass(std::string_view text, std::string_view type);
+/// those of signatures.
+absl::StatusOr<ProblemSignature> ParseSignature(std::string_view text, std::string_view type);
 
 struct MeasureOptions {
   DeviceId device;
-  std::vector<ProblemClass> classes;  ///< of any types
-  bool explore = false;               ///< also what rules and earlier trials of a pattern rule out
-  std::vector<engine::Asked> asked;   ///< these besides plain CSR, and no others; empty: candidates
-  std::string model;                  ///< directory of one that chooses what is tried; empty: rules
+  std::vector<ProblemSignature> signatures;  ///< of any types
+  bool explore = false;              ///< also what rules and earlier trials of a pattern rule out
+  std::vector<engine::Asked> asked;  ///< these besides plain CSR, and no others; empty: candidates
+  std::string model;                 ///< directory of one that chooses what is tried; empty: rules
   double expected_requests = engine::PreparationOptions().expected_requests;  ///< by a model
   int threads = 1;
   int64_t memory_bytes = int64_t{16} << 30;  ///< of the host
-  double trial_budget_ms = 2000;             ///< for all trials of a class
+  double trial_budget_ms = 2000;             ///< for all trials of a signature
   double seconds = 0;  ///< of a pattern, after which no further layout is built; 0: no limit
 };
 
@@ -63,7 +63,7 @@ class Measurer {
  private:
   explicit Measurer(MeasureOptions options) : options_(std::move(options)) {}
 
-  std::vector<ProblemClass> ClassesOf(ElementType type) const;
+  std::vector<ProblemSignature> SignaturesOf(ElementType type) const;
   absl::StatusOr<engine::MatrixLease> Upload(const Pattern& pattern, ElementType type);
   /// Waits until nothing is to be prepared any more.
   absl::Status Finish(const engine::Matrix& matrix);

@@ -8,19 +8,19 @@ namespace sparsed::corpus {
 using Json = nlohmann::ordered_json;
 
 Json ToJson(const engine::Measurement& m) {
-  const ProblemClass& c = m.problem_class;
+  const ProblemSignature& c = m.signature;
   return {{"operation", Name(c.operation)},
           {"transposed", c.transposed},
           {"type", Name(c.type)},
           {"allow_tf32", c.allow_tf32},
           {"class", c.k_bucket},
           {"k", m.k},
-          {"recipe", m.recipe},
+          {"recipe", m.pipeline},
           {"kernel", m.kernel},
           {"device", m.device},
           {"median_ms", m.median_ms},
           {"preparation_ms", m.preparation_ms},
-          {"floor_ms", m.floor_ms},
+          {"floor_ms", m.roofline_ms},
           {"csr_ms", m.baseline_ms},
           {"runs", m.runs},
           {"model", m.model},

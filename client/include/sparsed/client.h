@@ -132,7 +132,7 @@ struct UploadOptions {
   /// again.
   std::string pattern_hash{};
   /// Problem signatures to prepare for at once; the server's default without any.
-  std::vector<ProblemClass> expected{};
+  std::vector<ProblemSignature> expected{};
   /// For which nothing needs to use the matrix before the server deletes it, at most 366 days; 0:
   /// it stays.
   std::chrono::nanoseconds time_to_live{0};
@@ -153,15 +153,15 @@ struct UploadOptions {
 struct PrepareOptions {
   /// Problem signatures to prepare for; without any, those that the matrix is or is being prepared
   /// for, or else the server's default.
-  std::vector<ProblemClass> expected{};
+  std::vector<ProblemSignature> expected{};
   /// Tune again: discard what was measured for these signatures and time every candidate anew.
   /// Otherwise signatures that have a plan are left alone.
   bool again = false;
   /// Run this transform pipeline and time its layout beside plain CSR for these signatures,
   /// whatever model or rules say; without any signature, for those it serves. The fastest is the
   /// plan, as usual.
-  std::string recipe{};
-  /// Time this kernel alone on what `recipe` makes; without one on plain CSR. Also one of SpGEMM,
+  std::string pipeline{};
+  /// Time this kernel alone on what `pipeline` makes; without one on plain CSR. Also one of SpGEMM,
   /// without a pipeline.
   std::string kernel{};
   /// Build and time every candidate that there is, also what model or rules leave out. Slow: for

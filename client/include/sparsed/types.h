@@ -157,7 +157,7 @@ enum class Semiring : uint8_t {
 const char* Name(Semiring semiring);
 
 /// A problem signature: what to prepare (tune) a matrix for.
-struct ProblemClass {
+struct ProblemSignature {
   Operation operation = Operation::kSpmm;
   bool transposed = false;  ///< SpMM with S^T
   int64_t k = 0;            ///< K, columns of the dense operand; 0 for SpGEMM
@@ -171,8 +171,8 @@ const char* Name(MatrixState state);
 
 struct LayoutInfo {
   std::string kind;
-  std::string recipe;  ///< the transform pipeline that made it
-  int64_t bytes = 0;   ///< values included
+  std::string pipeline;  ///< the transform pipeline that made it
+  int64_t bytes = 0;     ///< values included
   double build_seconds = 0;
 };
 
@@ -183,8 +183,8 @@ struct BusyTrials {
 };
 
 struct PlanInfo {
-  ProblemClass problem_class;
-  std::string recipe;  ///< the transform pipeline of its layout
+  ProblemSignature signature;
+  std::string pipeline;  ///< the transform pipeline of its layout
   std::string kernel;
   std::string device;
   double baseline_ms = 0;  ///< the baseline, plain CSR; 0 if not tried
@@ -197,18 +197,18 @@ struct PlanInfo {
 };
 
 struct Measurement {
-  ProblemClass problem_class;
-  std::string recipe;
+  ProblemSignature signature;
+  std::string pipeline;
   std::string kernel;
   std::string device;
   double median_ms = 0;
   double gflops = 0;
   int32_t runs = 0;
   int64_t k = 0;  ///< K that was timed: the signature's, or less for want of memory
-  /// Share of the memory roofline: `floor_ms` over the median, 0 if it is not known; which `roof`
-  /// may say is not the one.
-  double floor_share = 0;
-  double floor_ms = 0;        ///< of the bytes that must be moved, at the rate of the memory
+  /// Share of the memory roofline: `roofline_ms` over the median, 0 if it is not known; which
+  /// `roof` may say is not the one.
+  double roofline_share = 0;
+  double roofline_ms = 0;     ///< of the bytes that must be moved, at the rate of the memory
   double baseline_ms = 0;     ///< the baseline: plain CSR, turn by turn with this; 0 if not known
   double preparation_ms = 0;  ///< what building the layout took
   ValueType type = ValueType::kF32;
@@ -222,10 +222,10 @@ struct Measurement {
 
 /// What became of a transform pipeline for a problem signature.
 struct Decision {
-  ProblemClass problem_class;
+  ProblemSignature signature;
   /// Empty: it is about the signature. Of a sparse product, what its factors are read from and the
   /// kernel: "csr * csr / cpu.csr.hash", "csr * dia / cpu.dia.diagonals".
-  std::string recipe;
+  std::string pipeline;
   bool tried = false;
   std::string reason;  ///< why, or why not
 };
@@ -362,7 +362,7 @@ struct ExplainedOperation {
   double imbalance = 1;      ///< the longest row over a worker's fair share, at least 1
   double measured_ms = 0;    ///< of the plan that serves just this problem, in its trials; 0: none
   std::string measured;      ///< kernel and transform pipeline of the plan that serves it
-  /// Of measured_ms, as Measurement::floor_share and roof; 0 and empty under an assumed cache.
+  /// Of measured_ms, as Measurement::roofline_share and roof; 0 and empty under an assumed cache.
   double roofline_share = 0;
   std::string roof;
   /// K of the signature that the plan is of, which may be a neighbouring one; 0: SpGEMM, or none.

@@ -182,8 +182,8 @@ void RunColumnParts(const RowJob<double>& job, const ColumnParts<double>& parts,
 SpgemmKernel ColumnPartsSpgemm() {
   SpgemmKernel kernel = MakeSpgemmKernel<ColumnPartsPhases>("cpu.coo.column_parts");
   kernel.layout_kind = kColumnParts;
-  kernel.recipe = [](const Problem&, const CsrView&,
-                     const CsrView& right) -> absl::StatusOr<std::string> {
+  kernel.pipeline = [](const Problem&, const CsrView&,
+                       const CsrView& right) -> absl::StatusOr<std::string> {
     return fmt::format("{}(parts={})", kColumnParts, PartsOf(right));
   };
   return kernel;

@@ -217,8 +217,8 @@ void RunSections(const RowJob<double>& job, const Sections<double>& sections, st
 SpgemmKernel SectionsSpgemm() {
   SpgemmKernel kernel = MakeSpgemmKernel<SectionsPhases>("cpu.incsr.sections");
   kernel.layout_kind = kIncsr;
-  kernel.recipe = [](const Problem& problem, const CsrView&,
-                     const CsrView&) -> absl::StatusOr<std::string> {
+  kernel.pipeline = [](const Problem& problem, const CsrView&,
+                       const CsrView&) -> absl::StatusOr<std::string> {
     return fmt::format("{}(columns={})", kIncsr, LineSections(problem.type).columns);
   };
   return kernel;

@@ -17,7 +17,7 @@
 #include "kernels/formats/csr.h"
 #include "kernels/formats/row_segments.h"
 #include "kernels/layout.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::cuda {
 

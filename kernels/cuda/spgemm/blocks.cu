@@ -456,8 +456,8 @@ absl::Status PairBlocks(const Context& context, const Problem& problem,
   return ToStatus(error, "marking entries of blocks");
 }
 
-absl::StatusOr<std::string> Recipe(const Problem& problem, const CsrView& left,
-                                   const CsrView& right) {
+absl::StatusOr<std::string> Pipeline(const Problem& problem, const CsrView& left,
+                                     const CsrView& right) {
   const CsrView both[] = {left, right};
   const absl::StatusOr<int64_t> width = ChooseBlockWidth(both, SizeOf(problem.type));
   if (!width.ok()) return width.status();
@@ -544,7 +544,7 @@ SpgemmKernel BlocksSpgemm() {
           .prepare = Prepare,
           .layout_kind = kBcsr,
           .left_too = true,
-          .recipe = Recipe};
+          .pipeline = Pipeline};
 }
 
 }  // namespace sparsed::cuda

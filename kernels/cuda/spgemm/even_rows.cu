@@ -138,8 +138,8 @@ absl::Status CheckLengths(int64_t s, int64_t t) {
                                                     kMostEntries, " products"));
 }
 
-absl::StatusOr<std::string> Recipe(const Problem& /*problem*/, const CsrView& left,
-                                   const CsrView& right) {
+absl::StatusOr<std::string> Pipeline(const Problem& /*problem*/, const CsrView& left,
+                                     const CsrView& right) {
   if (absl::Status s = CheckLengths(LongestRow(left), LongestRow(right)); !s.ok()) return s;
   return std::string(kEllpackR);
 }
@@ -219,7 +219,7 @@ SpgemmKernel EvenRowsSpgemm() {
           .prepare = Prepare,
           .layout_kind = kEllpackR,
           .left_too = true,
-          .recipe = Recipe};
+          .pipeline = Pipeline};
 }
 
 }  // namespace sparsed::cuda

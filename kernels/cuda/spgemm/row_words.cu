@@ -32,8 +32,8 @@ absl::StatusOr<std::shared_ptr<void>> Prepare(const Context& /*context*/,
   return nullptr;
 }
 
-absl::StatusOr<std::string> Recipe(const Problem& /*problem*/, const CsrView& /*left*/,
-                                   const CsrView& right) {
+absl::StatusOr<std::string> Pipeline(const Problem& /*problem*/, const CsrView& /*left*/,
+                                     const CsrView& right) {
   if (absl::Status s = CheckBitmapRows(right); !s.ok()) return s;
   return std::string(kRowWords);
 }
@@ -70,7 +70,7 @@ SpgemmKernel RowWordsSpgemm() {
           .numeric = NumericByType<Compute<float>, Compute<double>>,
           .prepare = Prepare,
           .layout_kind = kRowWords,
-          .recipe = Recipe};
+          .pipeline = Pipeline};
 }
 
 }  // namespace sparsed::cuda

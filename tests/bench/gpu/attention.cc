@@ -21,7 +21,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "kernels/row_products.h"
 #include "tests/bench/gpu/device.h"
 #include "tests/matrix_market.h"
@@ -55,8 +55,8 @@ class MatrixRun {
     BuildContext context;
     context.threads = omp_get_max_threads();
     context.memory = &HeapMemory();
-    for (auto [recipe, to] : {std::pair("csr", &csr_), std::pair("transpose", &transposed_)}) {
-      auto built = BuildLayout(ParseRecipe(recipe).value(), pattern_.view(), context);
+    for (auto [pipeline, to] : {std::pair("csr", &csr_), std::pair("transpose", &transposed_)}) {
+      auto built = BuildLayout(ParsePipeline(pipeline).value(), pattern_.view(), context);
       if (!built.ok()) return built.status();
       auto uploaded = device_.Upload(built->layout);
       if (!uploaded.ok()) return uploaded.status();

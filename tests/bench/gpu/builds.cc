@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "kernels/cuda/build/build.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed::test {
 namespace {
@@ -47,11 +47,11 @@ class Builds {
 
   /// Whether both layouts are the same.
   absl::StatusOr<bool> Run(const std::string& text) {
-    const absl::StatusOr<Recipe> recipe = ParseRecipe(text);
-    if (!recipe.ok()) return recipe.status();
-    const auto cpu = Fastest([&] { return Once(*recipe, nullptr); });
+    const absl::StatusOr<Pipeline> pipeline = ParsePipeline(text);
+    if (!pipeline.ok()) return pipeline.status();
+    const auto cpu = Fastest([&] { return Once(*pipeline, nullptr); });
     if (!cpu.ok()) return cpu.status();
-    const auto gpu = Fastest([&] { return Once(*recipe, &accelerator_); });
+    const auto gpu = Fastest([&] { return Once(*pipeline, &accelerator_); });
     if (!gpu.ok()) return gpu.status();
     const bool same = cpu->skipped == gpu->skipped && SameArrays(cpu->layout, gpu->layout);
     Json line = {{"matrix", matrix_.name},
@@ -59,7 +59,7 @@ class Builds {
                  {"cols", matrix_.pattern.cols},
                  {"nnz", matrix_.pattern.nnz()},
                  {"op", "build"},
-                 {"layout", ToString(*recipe)},
+                 {"layout", ToString(*pipeline)},
                  {"threads", omp_get_max_threads()},
                  {"cpu_ms", cpu->ms},
                  {"cpu_stages", cpu->stages},
@@ -67,7 +67,7 @@ class Builds {
                  {"gpu_stages", gpu->stages},
                  {"skipped", gpu->skipped},
                  {"notes", gpu->notes}};
-    if (recipe->steps.size() == 1 && recipe->steps[0].name == kRowSegments && !gpu->skipped) {
+    if (pipeline->steps.size() == 1 && pipeline->steps[0].name == kRowSegments && !gpu->skipped) {
       const absl::StatusOr<double> there =
           RowSegmentsOnDevice(matrix_, gpu->layout, settings_.rounds);
       if (!there.ok()) return there.status();
@@ -82,7 +82,7 @@ class Builds {
   }
 
  private:
-  absl::StatusOr<Build> Once(const Recipe& recipe, BuildAccelerator* accelerator) {
+  absl::StatusOr<Build> Once(const Pipeline& pipeline, BuildAccelerator* accelerator) {
     Build build;
     std::string stage = "before";
     auto begin = Clock::now();
@@ -97,7 +97,7 @@ class Builds {
     context.memory = &HeapMemory();
     context.accelerator = accelerator;
     context.progress = [&](std::string_view next, int64_t, int64_t) { enter(next); };
-    absl::StatusOr<BuiltLayout> built = BuildLayout(recipe, matrix_.pattern.view(), context);
+    absl::StatusOr<BuiltLayout> built = BuildLayout(pipeline, matrix_.pattern.view(), context);
     if (!built.ok()) return built.status();
     build.ms = MillisecondsSince(begin);
     enter("");
@@ -156,12 +156,12 @@ absl::StatusOr<int> MeasureBuilds(Device& /*device*/, const Settings& settings, 
   cuda::GpuBuildAccelerator accelerator(*stream, *memory);
   Builds builds(settings, schedule, matrix, accelerator);
   int different = 0;
-  for (const std::string& recipe : settings.recipes) {
+  for (const std::string& pipeline : settings.pipelines) {
     if (schedule.over()) {
-      schedule.LeaveOut(fmt::format("{} {}: no time", matrix.name, recipe));
+      schedule.LeaveOut(fmt::format("{} {}: no time", matrix.name, pipeline));
       continue;
     }
-    const absl::StatusOr<bool> same = builds.Run(recipe);
+    const absl::StatusOr<bool> same = builds.Run(pipeline);
     if (!same.ok()) return same.status();
     different += *same ? 0 : 1;
   }

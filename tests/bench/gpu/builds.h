@@ -5,7 +5,7 @@
 
 namespace sparsed::test {
 
-/// A line of JSON on standard output for each of the settings' recipes: milliseconds from CSR on
+/// A line of JSON on standard output for each of the settings' pipelines: milliseconds from CSR on
 /// the host to the layout there, by the CPU alone and with the GPU, stage by stage; for
 /// "row_segments" alone also from CSR on the device to the layout there. Layouts that differ are
 /// counted: the number of these is returned.

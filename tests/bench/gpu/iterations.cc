@@ -13,7 +13,7 @@
 
 #include "kernels/formats/row_segments.h"
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/bench/gpu/builds.h"
 #include "tests/bench/gpu/expected.h"
 
@@ -31,7 +31,7 @@ constexpr double kMostMilliseconds = 200;  ///< for the turns of one way, if 3 t
 struct Placed {
   Layout layout;
   Buffer values;  ///< of the type at hand
-  std::string recipe;
+  std::string pipeline;
   double build_ms = 0;
   double there_ms = 0;  ///< from CSR on the device, where the device can; else 0
   Layout host;
@@ -79,10 +79,10 @@ class Iterations {
         values_(RandomValues(matrix.pattern.nnz(), 3)) {}
 
   absl::StatusOr<int> Run() {
-    std::vector<std::string> recipes = {"csr", "transpose", "row_segments(force)"};
-    recipes.insert(recipes.end(), settings_.recipes.begin(), settings_.recipes.end());
-    for (const std::string& recipe : recipes) {
-      if (absl::Status status = Place(recipe); !status.ok()) return status;
+    std::vector<std::string> pipelines = {"csr", "transpose", "row_segments(force)"};
+    pipelines.insert(pipelines.end(), settings_.pipelines.begin(), settings_.pipelines.end());
+    for (const std::string& pipeline : pipelines) {
+      if (absl::Status status = Place(pipeline); !status.ok()) return status;
     }
     for (const std::string& type : settings_.types) {
       const absl::Status status =
@@ -103,8 +103,8 @@ class Iterations {
   }
 
   absl::Status Place(const std::string& text) {
-    const absl::StatusOr<Recipe> recipe = ParseRecipe(text);
-    if (!recipe.ok()) return recipe.status();
+    const absl::StatusOr<Pipeline> pipeline = ParsePipeline(text);
+    if (!pipeline.ok()) return pipeline.status();
     BuildContext context;
     context.threads = omp_get_max_threads();
     context.memory = &HeapMemory();
@@ -112,7 +112,7 @@ class Iterations {
     // The second time, the heap has the memory.
     for (int round = 0; round < 2; ++round) {
       const auto begin = Clock::now();
-      absl::StatusOr<BuiltLayout> built = BuildLayout(*recipe, matrix_.pattern.view(), context);
+      absl::StatusOr<BuiltLayout> built = BuildLayout(*pipeline, matrix_.pattern.view(), context);
       if (!built.ok()) return built.status();
       if (built->skipped) {
         LeaveOut(text, absl::FailedPreconditionError(built->notes));
@@ -129,7 +129,7 @@ class Iterations {
       placed.host = std::move(built->layout);
       if (placed.build_ms > kMostMilliseconds) break;
     }
-    placed.recipe = placed.host.recipe;
+    placed.pipeline = placed.host.pipeline;
     if (placed.host.kind == kRowSegments && device_.kind() == DeviceKind::kCuda) {
       const absl::StatusOr<double> there = RowSegmentsOnDevice(matrix_, placed.host, kTrialRounds);
       if (!there.ok()) return there.status();
@@ -218,7 +218,7 @@ class Iterations {
     Product best;
     for (const Placed& placed : layouts_) {
       const bool segments = placed.host.kind == kRowSegments;
-      if (way == "csr" ? placed.recipe != "csr" : way == "row_segments" ? !segments : segments) {
+      if (way == "csr" ? placed.pipeline != "csr" : way == "row_segments" ? !segments : segments) {
         continue;
       }
       if (way == "two_layouts" && placed.host.transposed != transposed) continue;
@@ -244,7 +244,7 @@ class Iterations {
         }
         if (absl::IsUnavailable(status)) return status;
         if (!status.ok()) {
-          LeaveOut(fmt::format("{} on {}", kernel.name, placed.recipe), status);
+          LeaveOut(fmt::format("{} on {}", kernel.name, placed.pipeline), status);
           continue;
         }
         if (best.kernel == nullptr || product.ms < best.ms) best = std::move(product);
@@ -330,10 +330,10 @@ class Iterations {
                  {"way", way.name},
                  {"ms", way.ms()},
                  {"rounds", way.times.size()},
-                 {"plain_layout", plain.recipe},
+                 {"plain_layout", plain.pipeline},
                  {"plain_kernel", way.plain.kernel->name},
                  {"plain_ms", way.plain.ms},
-                 {"transposed_layout", transposed.recipe},
+                 {"transposed_layout", transposed.pipeline},
                  {"transposed_kernel", way.transposed.kernel->name},
                  {"transposed_ms", way.transposed.ms},
                  {"build_ms", plain.build_ms + (two ? transposed.build_ms : 0)},

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/bench/gpu/builds.h"
 #include "tests/bench/gpu/expected.h"
 #include "tests/bench/gpu/generated.h"
@@ -39,7 +39,7 @@ struct Options {
   std::string device = "cuda";
   std::optional<double> deadline;
   Settings settings = {
-      .operations = {}, .recipes = {}, .kernels = {}, .widths = {32, 128, 512}, .types = {"f32"}};
+      .operations = {}, .pipelines = {}, .kernels = {}, .widths = {32, 128, 512}, .types = {"f32"}};
   std::string pack_out;
 };
 
@@ -136,8 +136,8 @@ Pattern Corner(const Pattern& pattern, int64_t size) {
 
 int MeasureAll(Options options) {
   Schedule schedule(options.deadline);
-  for (const std::string& recipe : options.settings.recipes) {
-    const auto parsed = ParseRecipe(recipe);
+  for (const std::string& pipeline : options.settings.pipelines) {
+    const auto parsed = ParsePipeline(pipeline);
     if (!parsed.ok()) return Fail(std::string(parsed.status().message()));
   }
   const auto sources = Sources(options);
@@ -154,7 +154,7 @@ int MeasureAll(Options options) {
   if ((spgemm || build || iteration) && operations.size() > 1) {
     return Fail("spgemm, build and iteration are measured alone");
   }
-  if (build && (options.device == "cpu" || options.settings.recipes.empty())) {
+  if (build && (options.device == "cpu" || options.settings.pipelines.empty())) {
     return Fail("build needs a GPU and --pipeline");
   }
   if (options.corner > 0 && operations != std::vector<std::string>{"spgemm"}) {
@@ -237,7 +237,7 @@ void AddOptions(CLI::App& app, Options& options) {
       ->delimiter(',')
       ->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "tf32"}))
       ->capture_default_str();
-  app.add_option("--pipeline,--recipe", settings.recipes,
+  app.add_option("--pipeline,--recipe", settings.pipelines,
                  "layouts to measure besides \"csr\" (and \"transpose\" for spmm^T), such as "
                  "\"lsh_cluster > aspt\"; may be repeated")
       ->allow_extra_args(false);
@@ -251,7 +251,7 @@ void AddOptions(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
   app.add_option("--copy-rate", settings.copy_rate,
-                 "GB/s that the floor is counted with; without it, measured at the start");
+                 "GB/s that the roofline is counted with; without it, measured at the start");
   app.add_option("--deadline", options.deadline,
                  "seconds after which nothing new begins; what is left out is said at the end");
 }

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/bench/gpu/expected.h"
 
 namespace sparsed::test {
@@ -37,8 +37,8 @@ struct Placed {
   std::string notes;
 };
 
-/// A class of problems.
-struct Class {
+/// A problem signature.
+struct Signature {
   std::string operation;  ///< as in Settings
   int64_t k = 0;
   ElementType type = ElementType::kF32;
@@ -51,7 +51,7 @@ struct Class {
 };
 
 /// Bytes that have to be moved: S's indices and values, the operands and the result, once each.
-double FloorBytes(const Pattern& pattern, const Class& c) {
+double RooflineBytes(const Pattern& pattern, const Signature& c) {
   const auto size = static_cast<double>(SizeOf(c.type));
   const auto nnz = static_cast<double>(pattern.nnz());
   const auto lines = static_cast<double>(pattern.rows + pattern.cols);
@@ -86,25 +86,25 @@ class MatrixBench {
     return absl::OkStatus();
   }
 
-  absl::Status Prepare(const std::string& recipe);
+  absl::Status Prepare(const std::string& pipeline);
   template <typename T>
   absl::Status RunType(bool allow_tf32);
   template <typename T>
-  absl::Status RunSpmm(const Class& c);
+  absl::Status RunSpmm(const Signature& c);
   template <typename T>
-  absl::Status RunSddmm(const Class& c);
+  absl::Status RunSddmm(const Signature& c);
   /// `error` tells how far a result is off; it is poisoned before each kernel's first call.
   template <typename Kernel, typename MakeArguments>
-  absl::Status RunKernels(std::span<const Kernel> kernels, const Class& c, Buffer& result,
+  absl::Status RunKernels(std::span<const Kernel> kernels, const Signature& c, Buffer& result,
                           size_t result_bytes, double tolerance, const MakeArguments& arguments,
                           const std::function<absl::StatusOr<double>()>& error);
   /// Milliseconds of single calls, ascending.
   template <typename Kernel, typename Arguments>
   absl::StatusOr<std::vector<double>> TimeKernel(const Kernel& kernel, const Problem& problem,
                                                  const Arguments& arguments);
-  Json Line(const Class& c, const Placed& placed, std::string_view kernel, bool deterministic,
+  Json Line(const Signature& c, const Placed& placed, std::string_view kernel, bool deterministic,
             const std::vector<double>& times, double error) const;
-  void Print(const Class& c, std::vector<Json>& lines);
+  void Print(const Signature& c, std::vector<Json>& lines);
 
   Device& device_;
   const Settings& settings_;
@@ -125,15 +125,15 @@ absl::StatusOr<int> MatrixBench::Run() {
     transposed_ = Transpose(matrix_.pattern, &source);
     for (const int64_t p : source) transposed_values_.push_back(values_[p]);
   }
-  std::vector<std::string> recipes = {"csr"};
-  if (Asks("spmm^T")) recipes.emplace_back("transpose");
-  for (const std::string& recipe : settings_.recipes) {
-    if (std::find(recipes.begin(), recipes.end(), recipe) == recipes.end()) {
-      recipes.push_back(recipe);
+  std::vector<std::string> pipelines = {"csr"};
+  if (Asks("spmm^T")) pipelines.emplace_back("transpose");
+  for (const std::string& pipeline : settings_.pipelines) {
+    if (std::find(pipelines.begin(), pipelines.end(), pipeline) == pipelines.end()) {
+      pipelines.push_back(pipeline);
     }
   }
-  for (const std::string& recipe : recipes) {
-    const absl::Status status = Prepare(recipe);
+  for (const std::string& pipeline : pipelines) {
+    const absl::Status status = Prepare(pipeline);
     if (!status.ok()) return status;
   }
   for (const std::string& type : settings_.types) {
@@ -148,8 +148,8 @@ absl::StatusOr<int> MatrixBench::Run() {
 
 absl::Status MatrixBench::Prepare(const std::string& text) {
   const std::string what = fmt::format("in layout {}", text);
-  const auto recipe = ParseRecipe(text);
-  if (!recipe.ok()) return recipe.status();
+  const auto pipeline = ParsePipeline(text);
+  if (!pipeline.ok()) return pipeline.status();
   std::atomic<bool> stop = schedule_.over();
   BuildContext context;
   context.threads = omp_get_max_threads();
@@ -157,7 +157,7 @@ absl::Status MatrixBench::Prepare(const std::string& text) {
   context.stop = &stop;
   context.progress = [&](std::string_view, int64_t, int64_t) { stop = schedule_.over(); };
   const auto begin = Clock::now();
-  auto built = BuildLayout(*recipe, matrix_.pattern.view(), context);
+  auto built = BuildLayout(*pipeline, matrix_.pattern.view(), context);
   const double milliseconds = MillisecondsSince(begin);
   if (absl::IsCancelled(built.status())) {
     LeaveOut(what, "no time");
@@ -190,7 +190,7 @@ absl::Status MatrixBench::RunType(bool allow_tf32) {
   }
   for (const std::string& operation : settings_.operations) {
     for (const int64_t k : settings_.widths) {
-      const Class c{operation, k, ElementTypeOf<T>(), allow_tf32};
+      const Signature c{operation, k, ElementTypeOf<T>(), allow_tf32};
       if (c.sddmm() && allow_tf32) continue;  // the same as f32
       if (schedule_.over()) {
         LeaveOut(c.ToString(), "no time");
@@ -206,7 +206,7 @@ absl::Status MatrixBench::RunType(bool allow_tf32) {
 /// Relative to the sum of the terms' magnitudes. The operands are random, and with them the
 /// rounding: the bound need not grow with the number of terms. 16 bits: cuSPARSE rounds parts of
 /// sums, too.
-double ToleranceOf(const Class& c) {
+double ToleranceOf(const Signature& c) {
   switch (c.type) {
     case ElementType::kF64:
       return 1e-13;
@@ -220,7 +220,7 @@ double ToleranceOf(const Class& c) {
 }
 
 template <typename T>
-absl::Status MatrixBench::RunSpmm(const Class& c) {
+absl::Status MatrixBench::RunSpmm(const Signature& c) {
   const Pattern& shape = c.transposed() ? transposed_ : matrix_.pattern;
   const size_t bytes = shape.rows * c.k * sizeof(T);
   const auto b = Operand<T>::Make(device_, shape.cols, c.k, 0);
@@ -251,7 +251,7 @@ absl::Status MatrixBench::RunSpmm(const Class& c) {
 }
 
 template <typename T>
-absl::Status MatrixBench::RunSddmm(const Class& c) {
+absl::Status MatrixBench::RunSddmm(const Signature& c) {
   const Pattern& shape = matrix_.pattern;
   const size_t bytes = shape.nnz() * sizeof(T);
   const auto a = Operand<T>::Make(device_, shape.rows, c.k, 1000);
@@ -286,7 +286,7 @@ absl::Status MatrixBench::RunSddmm(const Class& c) {
 }
 
 template <typename Kernel, typename MakeArguments>
-absl::Status MatrixBench::RunKernels(std::span<const Kernel> kernels, const Class& c,
+absl::Status MatrixBench::RunKernels(std::span<const Kernel> kernels, const Signature& c,
                                      Buffer& result, size_t result_bytes, double tolerance,
                                      const MakeArguments& arguments,
                                      const std::function<absl::StatusOr<double>()>& error) {
@@ -312,7 +312,7 @@ absl::Status MatrixBench::RunKernels(std::span<const Kernel> kernels, const Clas
         continue;
       }
       const std::string what =
-          fmt::format("{} by {} on {}", c.ToString(), kernel.name, placed.host.recipe);
+          fmt::format("{} by {} on {}", c.ToString(), kernel.name, placed.host.pipeline);
       if (schedule_.over()) {
         LeaveOut(what, "no time");
         continue;
@@ -375,12 +375,12 @@ absl::StatusOr<std::vector<double>> MatrixBench::TimeKernel(const Kernel& kernel
   return times;
 }
 
-Json MatrixBench::Line(const Class& c, const Placed& placed, std::string_view kernel,
+Json MatrixBench::Line(const Signature& c, const Placed& placed, std::string_view kernel,
                        bool deterministic, const std::vector<double>& times, double error) const {
   const Pattern& pattern = matrix_.pattern;
   const double ms = times[times.size() / 2];
   const double flops = 2.0 * static_cast<double>(pattern.nnz()) * static_cast<double>(c.k);
-  const double floor_ms = FloorBytes(pattern, c) / settings_.copy_rate / 1e6;
+  const double roofline_ms = RooflineBytes(pattern, c) / settings_.copy_rate / 1e6;
   return {{"matrix", matrix_.name},
           {"rows", pattern.rows},
           {"cols", pattern.cols},
@@ -389,15 +389,15 @@ Json MatrixBench::Line(const Class& c, const Placed& placed, std::string_view ke
           {"transposed", c.transposed()},
           {"type", c.TypeName()},
           {"k", c.k},
-          {"layout", placed.host.recipe},
+          {"layout", placed.host.pipeline},
           {"kernel", kernel},
           {"deterministic", deterministic},
           {"ms", ms},
           {"least_ms", times.front()},
           {"rounds", times.size()},
           {"gflops", flops / ms / 1e6},
-          {"floor_ms", floor_ms},
-          {"floor_share", floor_ms / ms},
+          {"floor_ms", roofline_ms},
+          {"floor_share", roofline_ms / ms},
           {"error", error},
           {"preparation_ms", placed.preparation_ms},
           {"notes", placed.notes},
@@ -408,7 +408,7 @@ Json MatrixBench::Line(const Class& c, const Placed& placed, std::string_view ke
 
 /// Ratios are to the vendor's best kernel on plain CSR, of the transpose for transposed products,
 /// whatever the layout.
-void MatrixBench::Print(const Class& c, std::vector<Json>& lines) {
+void MatrixBench::Print(const Signature& c, std::vector<Json>& lines) {
   double vendor = 0;
   const Json* best = nullptr;
   for (const Json& line : lines) {
@@ -427,7 +427,7 @@ void MatrixBench::Print(const Class& c, std::vector<Json>& lines) {
   std::fflush(stdout);
   if (best == nullptr) return;
   const double ms = best->at("ms"), share = best->at("floor_share");
-  std::fprintf(stderr, "%s %s: %.4g ms by %s on %s, %.0f %% of the floor's speed",
+  std::fprintf(stderr, "%s %s: %.4g ms by %s on %s, %.0f %% of the roofline's speed",
                matrix_.name.c_str(), c.ToString().c_str(), ms,
                best->at("kernel").get<std::string>().c_str(),
                best->at("layout").get<std::string>().c_str(), 100 * share);

@@ -15,13 +15,13 @@ namespace sparsed::test {
 
 struct Settings {
   std::vector<std::string> operations;  ///< of "spmm", "spmm^T", "sddmm"
-  std::vector<std::string> recipes;     ///< of layouts besides "csr" and, for spmm^T, "transpose"
+  std::vector<std::string> pipelines;   ///< of layouts besides "csr" and, for spmm^T, "transpose"
   std::vector<std::string> kernels;     ///< parts of the names of those to measure; none: all
   std::vector<int64_t> widths;
   std::vector<std::string>
       types;  ///< of "f32", "f64", "f16", "bf16", "tf32": f32 that may be rounded
   int rounds = 15;
-  double copy_rate = 0;  ///< GB/s, read and written: what the floor is counted with
+  double copy_rate = 0;  ///< GB/s, read and written: what the roofline is counted with
 };
 
 /// A moment after which nothing new begins, and what was left out because of it or for other
@@ -40,7 +40,7 @@ class Schedule {
 };
 
 /// A line of JSON on standard output for each measurement, a line for people on standard error for
-/// each class of problems. Returns how many results were wrong; an error if the device failed in a
+/// each problem signature. Returns how many results were wrong; an error if the device failed in a
 /// way that leaves nothing to go on with.
 absl::StatusOr<int> Measure(Device& device, const Settings& settings, Schedule& schedule,
                             const NamedPattern& matrix);

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/kernel_table.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/bench/gpu/device.h"
 #include "tests/bench/gpu/output_stationary.h"
 #include "tests/matrix_market.h"
@@ -32,15 +32,15 @@ constexpr double kTolerance = 1e-5;
 constexpr const char* kByLoad = "lanes=32";
 constexpr const char* kByMask = "lanes=32,mask_columns=32";
 
-std::vector<std::string> Recipes() {
-  std::vector<std::string> recipes = {"csr", "dcsr"};
+std::vector<std::string> Pipelines() {
+  std::vector<std::string> pipelines = {"csr", "dcsr"};
   for (const char* sort : {"plain", "flipped", "lpt"}) {
-    recipes.push_back(fmt::format("{}_sort({})", sort, kByLoad));
+    pipelines.push_back(fmt::format("{}_sort({})", sort, kByLoad));
   }
   for (const char* sort : {"warp", "cta", "hybrid1", "hybrid21", "hybrid22", "hybrid23"}) {
-    recipes.push_back(fmt::format("{}_sort({})", sort, kByMask));
+    pipelines.push_back(fmt::format("{}_sort({})", sort, kByMask));
   }
-  return recipes;
+  return pipelines;
 }
 
 /// The element of B at `at`, column by column.
@@ -65,20 +65,20 @@ class MatrixRun {
     for (const double value : RandomValues(pattern_.nnz(), 3)) {
       values_.push_back(static_cast<float>(value));
     }
-    for (const std::string& recipe : Recipes()) {
-      const absl::Status status = RunLayout(recipe);
+    for (const std::string& pipeline : Pipelines()) {
+      const absl::Status status = RunLayout(pipeline);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status RunLayout(const std::string& recipe) {
+  absl::Status RunLayout(const std::string& pipeline) {
     BuildContext context;
     context.threads = omp_get_max_threads();
     context.memory = &HeapMemory();
     const auto begin = std::chrono::steady_clock::now();
-    auto built = BuildLayout(ParseRecipe(recipe).value(), pattern_.view(), context);
+    auto built = BuildLayout(ParsePipeline(pipeline).value(), pattern_.view(), context);
     const std::chrono::duration<double, std::milli> preparation =
         std::chrono::steady_clock::now() - begin;
     if (!built.ok()) return built.status();
@@ -100,14 +100,14 @@ class MatrixRun {
       if (!median.ok()) return median.status();
       status = Check();
       if (!status.ok())
-        return absl::InternalError(fmt::format("{}: {}", recipe, std::string(status.message())));
-      Print(fmt::format("output_stationary.{}", static_cast<int>(strip)), recipe, *median,
+        return absl::InternalError(fmt::format("{}: {}", pipeline, std::string(status.message())));
+      Print(fmt::format("output_stationary.{}", static_cast<int>(strip)), pipeline, *median,
             preparation.count());
     }
-    if (recipe != "csr") return absl::OkStatus();
+    if (pipeline != "csr") return absl::OkStatus();
     const auto columns = CusparseColumnMajor(device_, product, kRounds);
     if (!columns.ok()) return columns.status();
-    Print("cusparse.column_major", recipe, *columns, 0);
+    Print("cusparse.column_major", pipeline, *columns, 0);
     return RunCusparseRowMajor(*layout, values->data());
   }
 
@@ -165,14 +165,14 @@ class MatrixRun {
     return absl::OkStatus();
   }
 
-  void Print(const std::string& kernel, const std::string& recipe, double ms,
+  void Print(const std::string& kernel, const std::string& pipeline, double ms,
              double preparation_ms) const {
     const nlohmann::ordered_json line = {{"matrix", matrix_.name},
                                          {"rows", pattern_.rows},
                                          {"nnz", pattern_.nnz()},
                                          {"k", k_},
                                          {"kernel", kernel},
-                                         {"layout", recipe},
+                                         {"layout", pipeline},
                                          {"ms", ms},
                                          {"preparation_ms", preparation_ms},
                                          {"device", device_.name()}};

@@ -382,7 +382,7 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
         static_cast<double>(operands.s.nnz() + operands.t.nnz() + result->nnz) *
             (sizeof(int32_t) + sizeof(T)) +
         static_cast<double>(2 * operands.s.rows + operands.t.rows + 3) * sizeof(int64_t);
-    const double floor_ms = bytes / settings.copy_rate / 1e6;
+    const double roofline_ms = bytes / settings.copy_rate / 1e6;
     Json line = {{"operation", transposed ? "spgemm^T" : "spgemm"},
                  {"matrix", matrix.name},
                  {"rows", operands.s.rows},
@@ -396,8 +396,8 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
                  {"ms_min", *std::min_element(times.begin(), times.end())},
                  {"phases_ms", phases},
                  {"gflops", 2e-6 * static_cast<double>(result->products) / ms},
-                 {"floor_ms", floor_ms},
-                 {"floor_share", floor_ms / ms},
+                 {"floor_ms", roofline_ms},
+                 {"floor_share", roofline_ms / ms},
                  {"operand_bytes", operand_bytes},
                  {"layout_bytes", LayoutBytes(*formats, square)},
                  {"peak_bytes", result->peak_bytes},
@@ -411,10 +411,10 @@ absl::StatusOr<int> MeasureType(Device& device, const Settings& settings, Schedu
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
     std::fprintf(
-        stderr, "%s %s %s: %.3f ms, %.0f Mproducts to %.0f M, %.0f %% of the floor%s\n",
+        stderr, "%s %s %s: %.3f ms, %.0f Mproducts to %.0f M, %.0f %% of the roofline%s\n",
         matrix.name.c_str(), std::string(kernel.name).c_str(),
         std::string(Name(problem.type)).c_str(), ms, static_cast<double>(result->products) / 1e6,
-        static_cast<double>(result->nnz) / 1e6, 100 * floor_ms / ms, *right ? "" : ", WRONG");
+        static_cast<double>(result->nnz) / 1e6, 100 * roofline_ms / ms, *right ? "" : ", WRONG");
   }
   return wrong;
 }

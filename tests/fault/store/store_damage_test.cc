@@ -175,12 +175,12 @@ TEST_F(Damage, DamagedLayoutCanBeDroppedAndBuiltAgain) {
   const LayoutRecord layout = store_->Load()->layouts[0];
   FileOf(layout.arrays[0])->back() ^= 1;
   ASSERT_FALSE(store_->ReadLayout(layout, HeapMemory()).ok());
-  ASSERT_TRUE(store_->DropLayout("P", layout.layout.recipe).ok());
+  ASSERT_TRUE(store_->DropLayout("P", layout.layout.pipeline).ok());
   EXPECT_TRUE(Dump(*store_).ok());
   const StoreContents contents = *store_->Load();
   EXPECT_FALSE(contents.plans.empty());
-  for (const PlanRecord& plan : contents.plans) EXPECT_NE(plan.recipe, layout.layout.recipe);
-  ASSERT_TRUE(store_->PutLayout("P", RandomLayout(layout.layout.recipe, 3), 1).ok());
+  for (const PlanRecord& plan : contents.plans) EXPECT_NE(plan.pipeline, layout.layout.pipeline);
+  ASSERT_TRUE(store_->PutLayout("P", RandomLayout(layout.layout.pipeline, 3), 1).ok());
   EXPECT_TRUE(Dump(*store_).ok());
 }
 

@@ -125,7 +125,7 @@ TEST(FullDisk, HasRoomForDeletionsOnARealOne) {
   store.reset();
   store = *OpenStore(PosixFileSystem(), disk.path() + "/data");
   disk.FillUp();
-  ASSERT_EQ(store->PutWanted(std::vector<WantedRecord>(200, {"pattern1", "a class"})).code(),
+  ASSERT_EQ(store->PutWanted(std::vector<WantedRecord>(200, {"pattern1", "a signature"})).code(),
             absl::StatusCode::kResourceExhausted);
   DeleteMany(*store, 20, [&] { disk.FillUp(); });
   store.reset();

@@ -51,9 +51,9 @@ class Dumper {
 
 std::string TextOf(const MeasurementRecord& m) {
   return fmt::format("measurement {} '{}' {} {} {} K={} {} {} {} {} {} {} '{}' {} {}",
-                     m.pattern_hash, m.problem_class, m.recipe, m.kernel, m.device, m.k,
-                     m.median_ms, m.runs, m.measured_unix_ns, m.baseline_ms, m.floor_ms,
-                     m.preparation_ms, m.model, m.compulsory_bytes, m.censored);
+                     m.pattern_hash, m.signature, m.pipeline, m.kernel, m.device, m.k, m.median_ms,
+                     m.runs, m.measured_unix_ns, m.baseline_ms, m.roofline_ms, m.preparation_ms,
+                     m.model, m.compulsory_bytes, m.censored);
 }
 
 }  // namespace
@@ -84,10 +84,10 @@ NewMatrix RandomMatrix(const std::string& name, const std::string& pattern_hash,
   return m;
 }
 
-Layout RandomLayout(const std::string& recipe, uint32_t seed) {
+Layout RandomLayout(const std::string& pipeline, uint32_t seed) {
   Layout layout;
   layout.kind = "aspt";
-  layout.recipe = recipe;
+  layout.pipeline = pipeline;
   layout.parameters = {{"panel", 64}, {"min_dense", -2}};
   layout.rows = 50;
   layout.cols = 70;
@@ -154,7 +154,7 @@ absl::StatusOr<std::string> Dump(Store& store) {
   }
   for (const LayoutRecord& l : contents->layouts) {
     dumper.Line(fmt::format("layout {} {} {} {}x{} nnz {} {} slots {} in {} s", l.pattern_hash,
-                            l.layout.kind, l.layout.recipe, l.layout.rows, l.layout.cols,
+                            l.layout.kind, l.layout.pipeline, l.layout.rows, l.layout.cols,
                             l.layout.nnz, l.layout.transposed, l.layout.value_slots,
                             l.build_seconds));
     for (const auto& [name, value] : l.layout.parameters) {
@@ -164,18 +164,18 @@ absl::StatusOr<std::string> Dump(Store& store) {
   }
   for (const PlanRecord& p : contents->plans) {
     dumper.Line(fmt::format("plan {} '{}' {} {} {} {} '{}' '{}' over {}, {} {}", p.pattern_hash,
-                            p.problem_class, p.recipe, p.kernel, p.baseline_ms, p.plan_ms, p.reason,
+                            p.signature, p.pipeline, p.kernel, p.baseline_ms, p.plan_ms, p.reason,
                             p.distribution, p.gpus, p.whole_ms, p.best_ms));
   }
   for (const MeasurementRecord& m : contents->measurements) {
     dumper.Line(TextOf(m));
   }
   for (const DecisionRecord& d : contents->decisions) {
-    dumper.Line(fmt::format("decision {} '{}' '{}' {} '{}'", d.pattern_hash, d.problem_class,
-                            d.recipe, d.tried, d.reason));
+    dumper.Line(fmt::format("decision {} '{}' '{}' {} '{}'", d.pattern_hash, d.signature,
+                            d.pipeline, d.tried, d.reason));
   }
   for (const WantedRecord& w : contents->wanted) {
-    dumper.Line(fmt::format("wanted {} '{}'", w.pattern_hash, w.problem_class));
+    dumper.Line(fmt::format("wanted {} '{}'", w.pattern_hash, w.signature));
   }
   for (const BufferRecord& b : contents->buffers) {
     dumper.Line(fmt::format("buffer {}/{} {}x{} leading {} version {} of '{}' lives {} '{}' {}",
@@ -204,9 +204,9 @@ std::vector<Step> AllSteps() {
                   return store.PutMatrix(m).status();
                 }};
   };
-  const auto put_layout = [](std::string hash, std::string recipe, uint32_t seed) {
-    return Step{fmt::format("put layout {} of {}", recipe, hash), [=](Store& store) {
-                  return store.PutLayout(hash, RandomLayout(recipe, seed), 1.5).status();
+  const auto put_layout = [](std::string hash, std::string pipeline, uint32_t seed) {
+    return Step{fmt::format("put layout {} of {}", pipeline, hash), [=](Store& store) {
+                  return store.PutLayout(hash, RandomLayout(pipeline, seed), 1.5).status();
                 }};
   };
   return {

@@ -19,7 +19,7 @@ Array RandomArray(const std::string& name, ElementType type, int64_t length, uin
 NewMatrix RandomMatrix(const std::string& name, const std::string& pattern_hash, uint32_t seed);
 
 /// A layout with two parameters and three arrays.
-Layout RandomLayout(const std::string& recipe, uint32_t seed);
+Layout RandomLayout(const std::string& pipeline, uint32_t seed);
 
 NewBuffer RandomBuffer(const std::string& name, uint32_t seed);
 

@@ -741,7 +741,7 @@ void CheckEarlyEnds(const Client& client) {
   // A fast card may have been faster.
   EXPECT_TRUE(cancelled.ok() || absl::IsCancelled(cancelled)) << cancelled;
   const auto requests = [&] { return client.GetStats()->memory_bytes.at("requests"); };
-  // Lanes keep small workspaces.
+  // Worker slots keep small workspaces.
   EXPECT_TRUE(Eventually([&] { return requests() < int64_t{2} << 20; })) << requests();
 }
 

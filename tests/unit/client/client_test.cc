@@ -755,7 +755,7 @@ TEST(Client, WatchesAPreparation) {
   EXPECT_EQ(follow.Wait().code(), absl::StatusCode::kCancelled);
 }
 
-TEST(Client, PreparesFurtherClassesAndOnceMore) {
+TEST(Client, PreparesFurtherSignaturesAndOnceMore) {
   ServerProcess server;
   const auto client = Connect(server);
   const Matrix matrix = Upload(client, "m", RandomMatrix(300, 300, 30),
@@ -775,12 +775,13 @@ TEST(Client, PreparesFurtherClassesAndOnceMore) {
   EXPECT_GT(again->preparation_seconds, before->preparation_seconds);
   EXPECT_EQ(matrix.Prepare({.expected = {{Operation::kSpmm, false, 0}}}).code(),
             absl::StatusCode::kInvalidArgument);
-  ASSERT_TRUE(matrix.Prepare({.expected = {{Operation::kSpmm, false, 16}}, .recipe = "dcsr"}).ok());
+  ASSERT_TRUE(
+      matrix.Prepare({.expected = {{Operation::kSpmm, false, 16}}, .pipeline = "dcsr"}).ok());
   ASSERT_TRUE(matrix.WaitReady().ok());
   const auto asked = matrix.Info();
   ASSERT_TRUE(asked.ok()) << asked.status();
   EXPECT_TRUE(std::any_of(asked->measurements.begin(), asked->measurements.end(),
-                          [](const Measurement& m) { return m.recipe == "dcsr"; }));
+                          [](const Measurement& m) { return m.pipeline == "dcsr"; }));
   EXPECT_EQ(matrix.Prepare({.kernel = "cpu.fast"}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(client.MatrixNamed("x").Prepare().code(), absl::StatusCode::kNotFound);
 }
@@ -825,7 +826,7 @@ TEST(Client, MeasurementsAndDecisionsOfAPreparedMatrix) {
   ASSERT_EQ(measured->front().measurements.size(), info->measurements.size());
   const Measurement& m = measured->front().measurements.front();
   EXPECT_EQ(m.type, ValueType::kF32);
-  EXPECT_GT(m.floor_ms, 0);
+  EXPECT_GT(m.roofline_ms, 0);
   EXPECT_GT(m.baseline_ms, 0);
   EXPECT_EQ(client.ListMeasurements("x").status().code(), absl::StatusCode::kNotFound);
 }

@@ -185,7 +185,7 @@ TEST_F(Sparsectl, SparseProductsOfEveryKind) {
   ExpectSays("spgemm edges edges --mask=nobody --discard", 4, "nobody");
 }
 
-TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
+TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryPipeline) {
   ASSERT_EQ(Run("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx --name=other --type=f64 --wait").exit_code, 0);
@@ -215,7 +215,7 @@ TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryRecipe) {
   ExpectSays("explain s --cache=50XB", 2, "'50XB' is not a size: a number of bytes, or one with");
 }
 
-TEST_F(Sparsectl, PreparesFurtherClassesAndOnceMore) {
+TEST_F(Sparsectl, PreparesFurtherSignaturesAndOnceMore) {
   ASSERT_EQ(Run("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
   const Said added = Run("prepare s --tune-for=sddmm:60 --tune-for=spmm:8:tf32 --wait");
@@ -805,7 +805,7 @@ TEST_F(Sparsectl, WhatIsInterruptedLeavesNoPartsBehind) {
   }
 }
 
-TEST_F(Sparsectl, HelpSaysWhatClassesAndExitCodesAre) {
+TEST_F(Sparsectl, HelpSaysWhatSignaturesAndExitCodesAre) {
   ExpectSays("upload --help", 0, "rounded up to 1, 8, 16, 32, 64, 128, 256, 512 or 1024");
   ExpectSays("upload --help", 0, "default: spmm:128");
   ExpectSays("--help", 0, "   7  no room");

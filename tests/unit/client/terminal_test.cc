@@ -156,22 +156,22 @@ TEST(FeaturesReport, TablesBySourceAndJsonByName) {
 
 TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
   Measurement m;
-  m.problem_class = {Operation::kSpmm, true, 64};
-  m.recipe = "aspt(panel=64,min_dense=2)";
+  m.signature = {Operation::kSpmm, true, 64};
+  m.pipeline = "aspt(panel=64,min_dense=2)";
   m.kernel = "cpu.aspt";
   m.device = "cpu";
   m.median_ms = 1.5;
   m.runs = 9;
   m.k = 32;
-  m.floor_ms = 0.25;
+  m.roofline_ms = 0.25;
   m.baseline_ms = 3;
   m.preparation_ms = 1200;
-  m.floor_share = 0.25 / 1.5;
+  m.roofline_share = 0.25 / 1.5;
   m.model = "A Processor, \"fast\"";
   Measurement old = m;
   old.model = "";
-  old.floor_share = 1.3;
-  old.floor_ms = old.baseline_ms = 0;
+  old.roofline_share = 1.3;
+  old.roofline_ms = old.baseline_ms = 0;
   old.type = ValueType::kF16;
   old.censored = true;
   Measurement product = m;
@@ -282,10 +282,10 @@ size_t WidestLine(const std::string& text) {
   return widest;
 }
 
-Measurement Tried(const std::string& recipe) {
+Measurement Tried(const std::string& pipeline) {
   Measurement m;
-  m.problem_class = {Operation::kSddmm, false, 128};
-  m.recipe = recipe;
+  m.signature = {Operation::kSddmm, false, 128};
+  m.pipeline = pipeline;
   m.kernel = "cpu.aspt.panel_dot";
   m.device = "cuda:0";
   m.median_ms = 1851.967;
@@ -294,7 +294,7 @@ Measurement Tried(const std::string& recipe) {
   m.gflops = 1012.5;
   m.runs = 21;
   m.k = 128;
-  m.floor_share = 0.5;
+  m.roofline_share = 0.5;
   m.roof = "memory";
   return m;
 }
@@ -591,7 +591,7 @@ TEST(UnsureText, SaysWhichPlansWereTimedOnABusyMachine) {
   MatrixInfo info;
   info.name = "m";
   PlanInfo& plan = info.plans.emplace_back();
-  plan.problem_class = {Operation::kSpmm, false, 128};
+  plan.signature = {Operation::kSpmm, false, 128};
   EXPECT_EQ(UnsureText(info), "");
   plan.busy_trials = {3.2, 48};
   const Width wide(1000);
@@ -731,7 +731,7 @@ TEST(Text, NumbersForPeople) {
   EXPECT_EQ(Bytes(1023), "1023 B");
   EXPECT_EQ(Bytes(1536), "1.5 KiB");
   EXPECT_EQ(Bytes(int64_t{5} << 40), "5.0 TiB");
-  EXPECT_EQ(Text(ProblemClass{Operation::kSpmm, true, 64}), "spmm^T K=64");
+  EXPECT_EQ(Text(ProblemSignature{Operation::kSpmm, true, 64}), "spmm^T K=64");
   EXPECT_EQ(BarText("sending", 1, 4, 37), "sending [#####...............]  25%");
   EXPECT_EQ(BarText("lsh", 9, 0, 80), "lsh");
   EXPECT_EQ(BarText("x", 9, 4, 12), "x [#] 100%");

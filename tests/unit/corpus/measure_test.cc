@@ -14,30 +14,30 @@
 namespace sparsed::corpus {
 namespace {
 
-MeasureOptions Quick(const std::vector<std::string>& classes) {
+MeasureOptions Quick(const std::vector<std::string>& signatures) {
   MeasureOptions options;
   options.trial_budget_ms = 5;
-  for (const std::string& text : classes) {
-    options.classes.push_back(ParseClass(text, "f32").value());
+  for (const std::string& text : signatures) {
+    options.signatures.push_back(ParseSignature(text, "f32").value());
   }
   return options;
 }
 
-TEST(ParseClass, TakesWhatClientsWrite) {
-  EXPECT_EQ(ToString(ParseClass("spmm:128", "f32").value()), "spmm f32 k<=128 cpu");
-  EXPECT_EQ(ToString(ParseClass("spmm^T:64", "f64").value()), "spmm^T f64 k<=64 cpu");
-  EXPECT_EQ(ToString(ParseClass("spmm:64:tf32", "f32").value()), "spmm tf32 k<=64 cuda");
-  EXPECT_EQ(ToString(ParseClass("sddmm:32", "bf16").value()), "sddmm bf16 k<=32 cpu");
-  EXPECT_EQ(ToString(ParseClass("spgemm", "f32").value()), "spgemm f32 cpu");
+TEST(ParseSignature, TakesWhatClientsWrite) {
+  EXPECT_EQ(ToString(ParseSignature("spmm:128", "f32").value()), "spmm f32 k<=128 cpu");
+  EXPECT_EQ(ToString(ParseSignature("spmm^T:64", "f64").value()), "spmm^T f64 k<=64 cpu");
+  EXPECT_EQ(ToString(ParseSignature("spmm:64:tf32", "f32").value()), "spmm tf32 k<=64 cuda");
+  EXPECT_EQ(ToString(ParseSignature("sddmm:32", "bf16").value()), "sddmm bf16 k<=32 cpu");
+  EXPECT_EQ(ToString(ParseSignature("spgemm", "f32").value()), "spgemm f32 cpu");
   for (const char* const text : {"", "spmm", "spmm:", "spmm:100", "spmm:128:", "spmm:64:tf16",
                                  "spgemm:8", "sddmm^T:8", "dense:8", "spmm:8:tf32:tf32"}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(ParseClass(text, "f32").status())) << text;
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseSignature(text, "f32").status())) << text;
   }
-  EXPECT_FALSE(ParseClass("spmm:64:tf32", "f64").ok());
-  EXPECT_FALSE(ParseClass("spmm:64", "i64").ok());
+  EXPECT_FALSE(ParseSignature("spmm:64:tf32", "f64").ok());
+  EXPECT_FALSE(ParseSignature("spmm:64", "i64").ok());
 }
 
-TEST(Measurer, MeasuresEveryClass) {
+TEST(Measurer, MeasuresEverySignature) {
   const MeasureOptions options = Quick({"spmm:32", "sddmm:32", "spgemm"});
   const auto measurer = Measurer::Open(options).value();
   EXPECT_NE(measurer->device_model(), "");
@@ -48,13 +48,13 @@ TEST(Measurer, MeasuresEveryClass) {
     const Measured measured = measurer->Measure(pattern).value();
     ASSERT_NE(measured.features, nullptr);
     EXPECT_EQ(measured.features->nnz, pattern.nnz());
-    std::set<std::string> classes;
+    std::set<std::string> signatures;
     for (const engine::Measurement& m : measured.measurements) {
-      classes.insert(ToString(m.problem_class));
+      signatures.insert(ToString(m.signature));
       EXPECT_GT(m.median_ms, 0);
       EXPECT_GT(m.runs, 0);
     }
-    EXPECT_EQ(classes.size(), 3U);
+    EXPECT_EQ(signatures.size(), 3U);
   }
 }
 
@@ -62,20 +62,20 @@ TEST(Measurer, ExploresWhatRulesLeaveOut) {
   MeasureOptions options = Quick({"spmm:32", "spgemm"});
   // So few nonzeros that rules let nothing through.
   const Pattern pattern = Stencil({30, 30}, Neighbours::kStar);
-  const auto recipes_of = [&](const Measured& measured) {
-    std::set<std::string> recipes;
+  const auto pipelines_of = [&](const Measured& measured) {
+    std::set<std::string> pipelines;
     for (const engine::Measurement& m : measured.measurements) {
-      recipes.insert(m.problem_class.operation == Operation::kSpmm ? m.recipe : m.kernel);
+      pipelines.insert(m.signature.operation == Operation::kSpmm ? m.pipeline : m.kernel);
     }
-    return recipes;
+    return pipelines;
   };
-  const auto by_rules = recipes_of((*Measurer::Open(options))->Measure(pattern).value());
+  const auto by_rules = pipelines_of((*Measurer::Open(options))->Measure(pattern).value());
   options.explore = true;
-  const auto all = recipes_of((*Measurer::Open(options))->Measure(pattern).value());
+  const auto all = pipelines_of((*Measurer::Open(options))->Measure(pattern).value());
   EXPECT_FALSE(by_rules.contains("transpose"));
   EXPECT_TRUE(all.contains("transpose"));
   EXPECT_TRUE(std::ranges::any_of(
-      all, [](const std::string& recipe) { return recipe.starts_with("lsh_cluster(force,"); }));
+      all, [](const std::string& pipeline) { return pipeline.starts_with("lsh_cluster(force,"); }));
   EXPECT_GT(all.size(), by_rules.size() + 4);
 }
 
@@ -96,9 +96,9 @@ TEST(Measurer, NeedsItsDevice) {
 
 TEST(Records, NameWhatTheyHold) {
   engine::Measurement measurement;
-  measurement.problem_class = ParseClass("spmm:32", "f32").value();
+  measurement.signature = ParseSignature("spmm:32", "f32").value();
   measurement.k = 24;
-  measurement.recipe = "aspt";
+  measurement.pipeline = "aspt";
   measurement.median_ms = 0.5;
   measurement.baseline_ms = 1.5;
   const nlohmann::ordered_json json = ToJson(measurement);

@@ -21,7 +21,7 @@
 #include "kernels/half.h"
 #include "kernels/reference/reference.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -63,20 +63,20 @@ class Batches final : public Observer {
   double flops_ = 0;
 };
 
-/// Has the executor's only lane, so that calls wait, until it is let go.
-class LaneHolder {
+/// Has the executor's only worker slot, so that calls wait, until it is let go.
+class SlotHolder {
  public:
-  explicit LaneHolder(Executor& executor)
+  explicit SlotHolder(Executor& executor)
       : thread_([&executor, this] {
           EXPECT_TRUE(executor
                           .RunIdle(
-                              DeviceId{}, [this](Lane&) { Hold(); }, nullptr)
+                              DeviceId{}, [this](WorkerSlot&) { Hold(); }, nullptr)
                           .ok());
         }) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return held_; });
   }
-  ~LaneHolder() { LetGo(); }
+  ~SlotHolder() { LetGo(); }
   void LetGo() {
     {
       std::lock_guard lock(mutex_);
@@ -105,14 +105,14 @@ struct Begun {
   std::shared_ptr<Result> result;
 };
 
-/// One lane, which joins what waits for it.
+/// One worker slot, which joins what waits for it.
 struct Service {
   explicit Service(std::chrono::microseconds wait = 1us) {
-    rooms.catalog.on_published = [](auto&&...) {};
-    rooms.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
+    modules.catalog.on_published = [](auto&&...) {};
+    modules.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
     executor = std::make_unique<Executor>(
-        ExecutorOptions{.lanes = 1, .threads_per_lane = 2, .batch_wait = wait}, rooms.catalog,
-        rooms.dense, rooms.budget, batches);
+        ExecutorOptions{.slots = 1, .threads_per_slot = 2, .batch_wait = wait}, modules.catalog,
+        modules.dense, modules.budget, batches);
   }
 
   /// A K-column product with an operand of ones times `scale`, begun and fed.
@@ -140,7 +140,7 @@ struct Service {
     return begun;
   }
 
-  Rooms rooms;
+  Modules modules;
   Batches batches;
   std::unique_ptr<Executor> executor;
 };
@@ -152,7 +152,7 @@ absl::StatusOr<MatrixLease> SendOnes(Service& service, const std::string& name, 
   const test::Pattern s = Diagonal(n);
   UploadHeader header = HeaderOf(name, s);
   header.tenant = tenant;
-  return Send(service.rooms.catalog, header, s.row_offsets, s.column_indices,
+  return Send(service.modules.catalog, header, s.row_offsets, s.column_indices,
               std::vector<float>(n, 1));
 }
 std::vector<float> All(int64_t n, int64_t k, float value) {
@@ -169,13 +169,13 @@ class Products {
     UploadHeader header = HeaderOf("s", s);
     header.type = ElementTypeOf<T>();
     EXPECT_TRUE(
-        Send(service_.rooms.catalog, header, s.row_offsets, s.column_indices, values_).ok());
+        Send(service_.modules.catalog, header, s.row_offsets, s.column_indices, values_).ok());
   }
 
   void Run() {
     std::vector<Asked> all;
     {
-      const LaneHolder holder(*service_.executor);
+      const SlotHolder holder(*service_.executor);
       for (int i = 0; i < 24; ++i) all.push_back(Ask("d" + std::to_string(i)));
       for (Asked& asked : all) asked.begun.call->Submit();
     }
@@ -207,7 +207,7 @@ class Products {
   int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
 
   void Hold(const std::string& name, const DenseShape& shape, const std::vector<T>& elements) {
-    auto put = service_.rooms.dense.BeginPut({"t", name, shape, elements.empty(), false});
+    auto put = service_.modules.dense.BeginPut({"t", name, shape, elements.empty(), false});
     ASSERT_TRUE(put.ok()) << put.status();
     if (!elements.empty()) {
       ASSERT_TRUE(Feed(**put, 0, elements).ok());
@@ -274,7 +274,7 @@ class Products {
       const Result& result = *asked.begun.result;
       got = result.Elements<T>();
     } else {
-      got = Elements<T>(service_.rooms.dense.Find("t", asked.held).value()->elements->Get());
+      got = Elements<T>(service_.modules.dense.Find("t", asked.held).value()->elements->Get());
     }
     ASSERT_EQ(std::ssize(got), asked.shape.elements());
     const int64_t k = asked.shape.cols, ld = asked.shape.leading_dimension;
@@ -312,7 +312,7 @@ TEST(Batch, IsOffByDefault) {
   ASSERT_TRUE(SendOnes(service, "m", 20).ok());
   std::vector<Begun> all;
   {
-    const LaneHolder holder(*service.executor);
+    const SlotHolder holder(*service.executor);
     for (int i = 0; i < 4; ++i) all.push_back(service.Submit("m", 20, 3));
   }
   for (const Begun& begun : all) {
@@ -333,7 +333,7 @@ TEST(Batch, OnlyWhatIsAlikeIsJoined) {
   std::vector<Begun> joined, apart;
   std::optional<Begun> newer;
   {
-    const LaneHolder holder(*service.executor);
+    const SlotHolder holder(*service.executor);
     joined = {service.Submit("m", 20, 4), service.Submit("m", 20, 4)};
     apart = {service.Submit("same", 20, 4), alone([](SpmmSpec& spec) { spec.tenant = "u"; }),
              alone([](SpmmSpec& spec) { spec.transpose = true; }),
@@ -351,7 +351,7 @@ TEST(Batch, OnlyWhatIsAlikeIsJoined) {
     UpdateHeader header;
     header.tenant = "t";
     header.name = "m";
-    auto update = service.rooms.catalog.BeginUpdate(header);
+    auto update = service.modules.catalog.BeginUpdate(header);
     ASSERT_TRUE(update.ok()) << update.status();
     ASSERT_TRUE(Feed(**update, 0, std::vector<float>(20, 5)).ok());
     ASSERT_TRUE((*update)->Finish(1).ok());
@@ -380,7 +380,7 @@ TEST(Batch, IsOfABoundedWidth) {
   ASSERT_TRUE(SendOnes(service, "m", 20).ok());
   std::vector<Begun> all;
   {
-    const LaneHolder holder(*service.executor);
+    const SlotHolder holder(*service.executor);
     for (int i = 0; i < 5; ++i) all.push_back(service.Submit("m", 20, 100, static_cast<float>(i)));
   }
   for (int i = 0; i < 5; ++i) {
@@ -390,7 +390,7 @@ TEST(Batch, IsOfABoundedWidth) {
   EXPECT_THAT(service.batches.sizes(), ElementsAre(2, 2));
 }
 
-TEST(Batch, ALaneWaitsForOperandsThatAreOnTheirWay) {
+TEST(Batch, ASlotWaitsForOperandsThatAreOnTheirWay) {
   Service service(std::chrono::hours(1));
   ASSERT_TRUE(SendOnes(service, "m", 20).ok());
   std::vector<Begun> all;
@@ -407,7 +407,7 @@ TEST(Batch, OneThatIsCancelledOrLateLeavesTheOthersAlone) {
   ASSERT_TRUE(SendOnes(service, "m", 20).ok());
   std::vector<Begun> all;
   {
-    const LaneHolder holder(*service.executor);
+    const SlotHolder holder(*service.executor);
     for (int i = 0; i < 6; ++i) {
       all.push_back(service.Submit("m", 20, 3, static_cast<float>(i), [&](SpmmSpec& spec) {
         if (i == 3) spec.timeout_ns = 1'000'000;
@@ -442,7 +442,7 @@ TEST(Batch, ACancellationWhileResultsGoOutIsOfThatOneAlone) {
   ASSERT_TRUE(SendOnes(service, "m", 20).ok());
   Begun second, third;
   {
-    const LaneHolder holder(*service.executor);
+    const SlotHolder holder(*service.executor);
     SpmmSpec spec;
     spec.tenant = "t";
     spec.matrix = "m";
@@ -468,10 +468,10 @@ TEST(Batch, WithoutMemoryForItEachRunsByItself) {
   ASSERT_TRUE(SendOnes(service, "m", 1000).ok());
   std::vector<Begun> all;
   {
-    const LaneHolder holder(*service.executor);
+    const SlotHolder holder(*service.executor);
     for (int i = 0; i < 4; ++i) all.push_back(service.Submit("m", 1000, 30, static_cast<float>(i)));
     // For one result, and not for all of them side by side.
-    service.rooms.budget.SetRefuse(
+    service.modules.budget.SetRefuse(
         [](size_t bytes, MemoryUse) { return bytes > 2 * 1000 * 30 * sizeof(float); });
   }
   for (int i = 0; i < 4; ++i) {
@@ -488,18 +488,18 @@ TEST(Batch, RunsByThePlanOfItsWholeWidth) {
   const auto matrix = SendOnes(service, "m", 20);
   ASSERT_TRUE(matrix.ok());
   std::atomic<int64_t> asked_for = 0;
-  service.executor->on_unknown_class = [&](const MatrixLease&, const Problem& problem) {
+  service.executor->on_unknown_signature = [&](const MatrixLease&, const Problem& problem) {
     asked_for = problem.k;
   };
   ActivePlan wide;
-  wide.plan.problem_class = ClassOf({Operation::kSpmm, false, ElementType::kF32, 64});
-  wide.plan.recipe = kCsr;
+  wide.plan.signature = SignatureOf({Operation::kSpmm, false, ElementType::kF32, 64});
+  wide.plan.pipeline = kCsr;
   wide.plan.kernel = "cpu.csr.row_balanced";
   (*matrix)->pattern()->plans().Replace(std::make_shared<const ActivePlan>(wide));
   const auto run = [&](int count) {
     std::vector<Begun> all;
     {
-      const LaneHolder holder(*service.executor);
+      const SlotHolder holder(*service.executor);
       for (int i = 0; i < count; ++i) all.push_back(service.Submit("m", 20, 16));
     }
     for (const Begun& begun : all) EXPECT_TRUE(begun.result->Wait().ok());

@@ -20,7 +20,7 @@
 #include "engine/execution/calibrate.h"
 #include "engine/execution/piece_run.h"
 #include "engine/planning/candidates.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -177,10 +177,10 @@ bool Tiles(const DeviceConstants& constants) {
   features.rows = features.cols = 256;
   features.nnz = 100'000;
   features.row_nonzeros_mean = 3.5;
-  const ProblemClass c =
-      ClassOf({.operation = Operation::kSpmm, .k = 32, .device = DeviceKind::kCuda});
+  const ProblemSignature c =
+      SignatureOf({.operation = Operation::kSpmm, .k = 32, .device = DeviceKind::kCuda});
   for (const Candidate& candidate : CandidatesFor(c, features, constants)) {
-    if (candidate.recipe.starts_with("aspt(")) return candidate.worth_trying;
+    if (candidate.pipeline.starts_with("aspt(")) return candidate.worth_trying;
   }
   ADD_FAILURE() << "there is no rule for tiles";
   return false;

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "engine/retry.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-/// Rooms whose time the test makes.
+/// Modules whose time the test makes.
 class DenseLimits : public testing::Test {
  protected:
   void Open(int64_t tenant_bytes = 0, const std::string& directory = "") {
@@ -29,10 +29,10 @@ class DenseLimits : public testing::Test {
     options.time_to_live = hours(1);
     options.tenant_bytes = tenant_bytes;
     options.now = [this] { return DenseClock::time_point(now_.load()); };
-    rooms_.reset();
-    rooms_ = std::make_unique<Rooms>(directory, kPlenty, kPlenty, options);
+    modules_.reset();
+    modules_ = std::make_unique<Modules>(directory, kPlenty, kPlenty, options);
   }
-  DenseCatalog& dense() { return rooms_->dense; }
+  DenseCatalog& dense() { return modules_->dense; }
 
   /// Zeros; of rows * 4 bytes.
   static PutHeader Header(const std::string& name, int64_t rows = 1) {
@@ -68,7 +68,7 @@ class DenseLimits : public testing::Test {
   DenseTotals Totals() { return dense().totals()["t"]; }
 
   std::atomic<DenseClock::duration> now_{hours(100)};
-  std::unique_ptr<Rooms> rooms_;
+  std::unique_ptr<Modules> modules_;
 };
 
 TEST_F(DenseLimits, WhatNothingUsesForItsTimeToLiveIsForgotten) {
@@ -76,12 +76,12 @@ TEST_F(DenseLimits, WhatNothingUsesForItsTimeToLiveIsForgotten) {
   ASSERT_TRUE(PutLiving("short", seconds(10)).ok());
   ASSERT_TRUE(PutLiving("default", nanoseconds(0)).ok());
   ASSERT_TRUE(PutLiving("long", hours(48)).ok());
-  const int64_t used = rooms_->budget.used();
+  const int64_t used = modules_->budget.used();
   Pass(seconds(10) - nanoseconds(1));
   EXPECT_THAT(Expire(), IsEmpty());
   Pass(nanoseconds(1));
   EXPECT_THAT(Expire(), ElementsAre("short"));
-  EXPECT_LT(rooms_->budget.used(), used);
+  EXPECT_LT(modules_->budget.used(), used);
   Pass(hours(1));
   EXPECT_THAT(Expire(), ElementsAre("default"));
   EXPECT_THAT(Names(), ElementsAre("long"));
@@ -90,14 +90,14 @@ TEST_F(DenseLimits, WhatNothingUsesForItsTimeToLiveIsForgotten) {
   Pass(hours(48));
   EXPECT_THAT(Expire(), ElementsAre("long"));
   EXPECT_EQ(Totals().bytes, 0);
-  EXPECT_EQ(rooms_->budget.used(), 0);
+  EXPECT_EQ(modules_->budget.used(), 0);
 }
 
 TEST_F(DenseLimits, AServerMayKeepThemForEver) {
   DenseOptions options;
   options.time_to_live = nanoseconds(0);
   options.now = [this] { return DenseClock::time_point(now_.load()); };
-  rooms_ = std::make_unique<Rooms>("", kPlenty, kPlenty, options);
+  modules_ = std::make_unique<Modules>("", kPlenty, kPlenty, options);
   ASSERT_TRUE(PutLiving("kept", nanoseconds(0)).ok());
   ASSERT_TRUE(PutLiving("asked", seconds(1)).ok());
   Pass(hours(1'000'000));
@@ -396,7 +396,7 @@ TEST_F(DenseLimits, ThreadsThatUsePutAndDeleteWhileOthersExpire) {
   EXPECT_EQ(dense().size(), 0);
   EXPECT_EQ(Totals().count, 0);
   EXPECT_EQ(Totals().bytes, 0);
-  EXPECT_EQ(rooms_->budget.used(), 0);
+  EXPECT_EQ(modules_->budget.used(), 0);
 }
 
 }  // namespace

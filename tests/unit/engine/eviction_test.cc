@@ -18,9 +18,9 @@
 
 #include "engine/engine.h"
 #include "engine/planning/candidates.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -48,7 +48,7 @@ std::unique_ptr<Engine> Open(const std::string& directory, Observer& observer,
   options.data_dir = directory;
   options.host_memory_bytes = options.preparation_memory_bytes = limit;
   options.scrub_interval_seconds = 0;
-  options.execution.lanes = 2;
+  options.execution.slots = 2;
   options.preparation.enabled = with_layouts;
   options.preparation.trial_budget_ms = 5;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(options, observer);
@@ -141,14 +141,14 @@ TEST(Eviction, EveryMatrixAnswersInItsTurn) {
 
 TEST(Eviction, TheLeastRecentlyUsedGoesFirst) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path(), kLimit);
+  Modules modules(directory.path(), kLimit);
   std::vector<MatrixLease> matrices;
   for (int64_t i = 0; i < 4; ++i) {
-    matrices.push_back(SendMatrix(rooms.catalog, NameOf(i), PatternOf(i), i).value());
+    matrices.push_back(SendMatrix(modules.catalog, NameOf(i), PatternOf(i), i).value());
   }
   ASSERT_TRUE(matrices[0]->Values().ok());
-  ASSERT_TRUE(rooms.budget.evictions()->EvictOne());
-  ASSERT_TRUE(rooms.budget.evictions()->EvictOne());
+  ASSERT_TRUE(modules.budget.evictions()->EvictOne());
+  ASSERT_TRUE(modules.budget.evictions()->EvictOne());
   EXPECT_FALSE(matrices[1]->resident());
   EXPECT_EQ(matrices[0]->resident_bytes(), kRows * kRowNnz * 4);
   EXPECT_FALSE(matrices[0]->pattern()->resident()) << "nobody asked for that again";
@@ -157,40 +157,40 @@ TEST(Eviction, TheLeastRecentlyUsedGoesFirst) {
 
 TEST(Eviction, WhatIsInUseStays) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path(), kLimit);
-  const MatrixLease used = SendMatrix(rooms.catalog, "used", PatternOf(0), 0).value();
-  const MatrixLease idle = SendMatrix(rooms.catalog, "idle", PatternOf(1), 1).value();
+  Modules modules(directory.path(), kLimit);
+  const MatrixLease used = SendMatrix(modules.catalog, "used", PatternOf(0), 0).value();
+  const MatrixLease idle = SendMatrix(modules.catalog, "idle", PatternOf(1), 1).value();
   std::optional<Array> values = used->Values().value();
   // Of a layout somebody may hold an array alone.
   std::optional<Array> columns = *(*used->pattern()->Csr())->Find("column_indices");
-  Squeeze(rooms.budget);
+  Squeeze(modules.budget);
   EXPECT_TRUE(used->resident());
   EXPECT_FALSE(idle->resident());
   EXPECT_EQ(used->Values()->buffer.data(), values->buffer.data());
   // Once it is not in use, waiting helps, and says so.
   const absl::Status refused =
-      rooms.budget.Source(MemoryUse::kRequests).Allocate(kLimit - (256 << 10)).status();
+      modules.budget.Source(MemoryUse::kRequests).Allocate(kLimit - (256 << 10)).status();
   ASSERT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("retry later"));
   values.reset();
   columns.reset();
-  EXPECT_TRUE(rooms.budget.Source(MemoryUse::kRequests).Allocate(kLimit - (256 << 10)).ok());
+  EXPECT_TRUE(modules.budget.Source(MemoryUse::kRequests).Allocate(kLimit - (256 << 10)).ok());
   EXPECT_FALSE(used->resident());
   EXPECT_EQ(Elements<float>(used->Values()), FloatsOf(PatternOf(0), 0));
 }
 
 TEST(Eviction, WhatTheDiskDoesNotHaveStays) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   const test::Pattern s = PatternOf(0);
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 1).ok());
   for (const bool durable : {false, true}) {
     const uint64_t seed = durable ? 3 : 2;
-    auto update = rooms.catalog.BeginUpdate({"t", "m", ElementType::kF32, durable, 0});
+    auto update = modules.catalog.BeginUpdate({"t", "m", ElementType::kF32, durable, 0});
     ASSERT_TRUE(update.ok() && Feed(**update, 0, FloatsOf(s, seed)).ok());
     const MatrixLease matrix = (*update)->Finish(1).value();
     update->reset();
-    Squeeze(rooms.budget);
+    Squeeze(modules.budget);
     EXPECT_FALSE(matrix->pattern()->resident());
     EXPECT_EQ(matrix->resident_bytes() > 0, !durable);
     EXPECT_EQ(Elements<float>(matrix->Values()), FloatsOf(s, seed));
@@ -198,48 +198,48 @@ TEST(Eviction, WhatTheDiskDoesNotHaveStays) {
   for (const bool durable : {false, true}) {
     const DenseShape shape = {kRows, 2, 2, ElementType::kF32};
     std::vector<float> elements(shape.elements(), durable ? 3 : 2);
-    auto put = rooms.dense.BeginPut({"t", "d", shape, /*zeros=*/false, durable});
+    auto put = modules.dense.BeginPut({"t", "d", shape, /*zeros=*/false, durable});
     ASSERT_TRUE(put.ok() && Feed(**put, 0, elements).ok());
     const HeldDenseLease held = (*put)->Finish().value();
     put->reset();
-    Squeeze(rooms.budget);
+    Squeeze(modules.budget);
     EXPECT_EQ(held->elements->resident(), !durable);
     EXPECT_EQ(Elements<float>(held->elements->Get()), elements);
   }
 }
 
 TEST(Eviction, NothingLeavesAStoreInMemory) {
-  Rooms rooms;
-  const MatrixLease matrix = SendMatrix(rooms.catalog, "m", PatternOf(0), 1).value();
-  EXPECT_FALSE(rooms.budget.evictions()->EvictOne());
+  Modules modules;
+  const MatrixLease matrix = SendMatrix(modules.catalog, "m", PatternOf(0), 1).value();
+  EXPECT_FALSE(modules.budget.evictions()->EvictOne());
   EXPECT_TRUE(matrix->resident());
 }
 
 TEST(Eviction, WhatTheDiskHasLostStays) {
   TemporaryDirectory directory;
   TemporaryDirectory elsewhere;
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   const test::Pattern s = PatternOf(0);
-  const MatrixLease matrix = SendMatrix(rooms.catalog, "m", s, 1).value();
+  const MatrixLease matrix = SendMatrix(modules.catalog, "m", s, 1).value();
   const std::string blobs = directory.path() + "/blobs";
   std::filesystem::rename(blobs, elsewhere.path() + "/blobs");
-  Squeeze(rooms.budget);
+  Squeeze(modules.budget);
   EXPECT_TRUE(matrix->resident());
   std::filesystem::rename(elsewhere.path() + "/blobs", blobs);
-  Squeeze(rooms.budget);
+  Squeeze(modules.budget);
   EXPECT_FALSE(matrix->resident());
   EXPECT_EQ(Elements<float>(matrix->Values()), FloatsOf(s, 1));
 }
 
 TEST(Eviction, KeepsTheCallersOrder) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   UploadHeader header = HeaderOf("m", test::FromCoordinates(1, 3, {{0, 0}, {0, 1}, {0, 2}}));
   header.sort = true;
-  const MatrixLease matrix = Send(rooms.catalog, header, std::vector<int64_t>{0, 3},
+  const MatrixLease matrix = Send(modules.catalog, header, std::vector<int64_t>{0, 3},
                                   std::vector<int32_t>{2, 0, 1}, std::vector<float>{20, 0, 10})
                                  .value();
-  Squeeze(rooms.budget);
+  Squeeze(modules.budget);
   EXPECT_FALSE(matrix->caller_order()->resident());
   EXPECT_THAT(Elements<int64_t>(matrix->caller_order()->Get()), testing::ElementsAre(1, 2, 0));
   EXPECT_THAT(Elements<float>(matrix->Values()), testing::ElementsAre(0, 10, 20));
@@ -302,27 +302,27 @@ TEST(Eviction, ManyWhoNeedOneArrayReadItOnce) {
 
 TEST(Eviction, AReadThatIsStoppedIsTriedAgain) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path());
-  const MatrixLease matrix = SendMatrix(rooms.catalog, "m", PatternOf(0), 1).value();
-  Squeeze(rooms.budget);
+  Modules modules(directory.path());
+  const MatrixLease matrix = SendMatrix(modules.catalog, "m", PatternOf(0), 1).value();
+  Squeeze(modules.budget);
   const std::atomic<bool> stop = true;
   EXPECT_TRUE(absl::IsCancelled(matrix->Values(&stop).status()));
   EXPECT_TRUE(absl::IsCancelled(matrix->pattern()->Csr(&stop).status()));
-  EXPECT_EQ(rooms.budget.used(), static_cast<int64_t>(kMatrixBytes));
+  EXPECT_EQ(modules.budget.used(), static_cast<int64_t>(kMatrixBytes));
   EXPECT_EQ(Elements<float>(matrix->Values()), FloatsOf(PatternOf(0), 1));
 }
 
 TEST(Eviction, WhatIsDeletedMeanwhileIsReadAgainByWhoHasIt) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path());
-  MatrixLease matrix = SendMatrix(rooms.catalog, "m", PatternOf(0), 1).value();
-  Squeeze(rooms.budget);
-  ASSERT_TRUE(rooms.catalog.Delete("t", "m").ok());
+  Modules modules(directory.path());
+  MatrixLease matrix = SendMatrix(modules.catalog, "m", PatternOf(0), 1).value();
+  Squeeze(modules.budget);
+  ASSERT_TRUE(modules.catalog.Delete("t", "m").ok());
   EXPECT_EQ(Elements<float>(matrix->Values()), FloatsOf(PatternOf(0), 1));
   EXPECT_TRUE(matrix->pattern()->Csr().ok());
   matrix.reset();
-  EXPECT_EQ(rooms.budget.used(), 0);
-  EXPECT_EQ(rooms.budget.evictions()->bytes(), 0);
+  EXPECT_EQ(modules.budget.used(), 0);
+  EXPECT_EQ(modules.budget.evictions()->bytes(), 0);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path() + "/blobs"));
 }
 
@@ -369,27 +369,27 @@ TEST(Eviction, DamageIsThatMatrixsAlone) {
 
 /// Uploads all, each with a layout and a plan that is said to be better than plain CSR.
 void StoreLayouts(const std::string& directory) {
-  Rooms rooms(directory);
+  Modules modules(directory);
   const Problem problem{Operation::kSpmm, false, ElementType::kF32, kWidth, DeviceKind::kCpu};
   for (int64_t i = 0; i < kMatrices; ++i) {
     const MatrixLease matrix =
-        SendMatrix(rooms.catalog, NameOf(i), PatternOf(i), static_cast<uint64_t>(i)).value();
+        SendMatrix(modules.catalog, NameOf(i), PatternOf(i), static_cast<uint64_t>(i)).value();
     const std::string& hash = matrix->pattern()->hash();
     BuildContext context;
     context.memory = &HeapMemory();
-    const auto built = BuildLayout(ParseRecipe("lsh_cluster").value(),
+    const auto built = BuildLayout(ParsePipeline("lsh_cluster").value(),
                                    ViewCsr(**matrix->pattern()->Csr()), context);
     ASSERT_TRUE(built.ok() && !built->skipped) << built.status();
-    ASSERT_TRUE(rooms.store->PutLayout(hash, built->layout, 0.25).ok());
+    ASSERT_TRUE(modules.store->PutLayout(hash, built->layout, 0.25).ok());
     const PlanRecord plan = {hash,
-                             ToString(ClassOf(problem)),
-                             built->layout.recipe,
+                             ToString(SignatureOf(problem)),
+                             built->layout.pipeline,
                              std::string(KernelsFor(problem, built->layout).front()),
                              2.0,
                              1.0,
                              "2.00x over plain CSR"};
-    ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
-    ASSERT_TRUE(rooms.store->PutPreparation(hash, {"READY", "prepared", 1}).ok());
+    ASSERT_TRUE(modules.store->PutPlans({&plan, 1}).ok());
+    ASSERT_TRUE(modules.store->PutPreparation(hash, {"READY", "prepared", 1}).ok());
   }
 }
 
@@ -419,9 +419,9 @@ TEST(Eviction, LayoutsAndTheirValuesAreReadAndPlacedAgain) {
   EXPECT_GT(engine->budget().evictions()->read_again_bytes(), 0);
   Squeeze(engine->budget());
   const MatrixLease matrix = engine->catalog().Find("t", NameOf(0)).value();
-  const std::string recipe = matrix->pattern()->Layouts().at(0).description->recipe;
-  EXPECT_FALSE(matrix->pattern()->FindLayout(recipe)->resident());
-  EXPECT_EQ(matrix->LayoutValueBytes(recipe), 0);
+  const std::string pipeline = matrix->pattern()->Layouts().at(0).description->pipeline;
+  EXPECT_FALSE(matrix->pattern()->FindLayout(pipeline)->resident());
+  EXPECT_EQ(matrix->LayoutValueBytes(pipeline), 0);
   EXPECT_GT(matrix->pattern()->Layouts().at(0).description->bytes(), 0) << "they are known";
   EXPECT_EQ(listener.damages, 0);
 }
@@ -440,9 +440,9 @@ TEST(Eviction, NothingGoesForWhatARestartBringsBack) {
     int placed = 0, unread = 0;
     for (int64_t i = 0; i < kMatrices; ++i) {
       const MatrixLease matrix = engine->catalog().Find("t", NameOf(i)).value();
-      const std::string recipe = matrix->pattern()->Layouts().at(0).description->recipe;
-      const bool values = matrix->LayoutValueBytes(recipe) > 0;
-      EXPECT_EQ(matrix->pattern()->FindLayout(recipe)->resident(), values) << NameOf(i);
+      const std::string pipeline = matrix->pattern()->Layouts().at(0).description->pipeline;
+      const bool values = matrix->LayoutValueBytes(pipeline) > 0;
+      EXPECT_EQ(matrix->pattern()->FindLayout(pipeline)->resident(), values) << NameOf(i);
       (values ? placed : unread) += 1;
     }
     EXPECT_GT(placed, 0);
@@ -461,7 +461,7 @@ TEST(Eviction, PlainCsrServesWhereALayoutIsDamaged) {
   const MatrixLease matrix = engine->catalog().Find("t", NameOf(0)).value();
   Pattern& pattern = *matrix->pattern();
   const std::shared_ptr<LazyLayout> damaged =
-      pattern.FindLayout(pattern.plans().List()[0]->plan.recipe);
+      pattern.FindLayout(pattern.plans().List()[0]->plan.pipeline);
   ASSERT_NE(damaged, nullptr);
   // Only the layouts are read again: all files but theirs are spared.
   std::set<std::string> others;
@@ -479,7 +479,7 @@ TEST(Eviction, PlainCsrServesWhereALayoutIsDamaged) {
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_THAT(plan, testing::StartsWith("csr / "));
   EXPECT_GT(listener.damages, 0);
-  EXPECT_NE(pattern.FindLayout(pattern.plans().List()[0]->plan.recipe), damaged);
+  EXPECT_NE(pattern.FindLayout(pattern.plans().List()[0]->plan.pipeline), damaged);
   // The next request asks for a new trial, which finds what serves best now.
   EXPECT_TRUE(TheProducts().Multiply(*engine, 0, &plan).ok());
   EXPECT_TRUE(Eventually([&] { return engine->preparation().pending() == 0; }));

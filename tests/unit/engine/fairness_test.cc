@@ -1,4 +1,5 @@
-// Two tenants on one lane of the CPU: long products give way, and their results stay what they are.
+// Two tenants on one worker slot of the CPU: long products give way, and their results stay what
+// they are.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +14,7 @@
 #include "engine/execution/executor.h"
 #include "engine/preparation/trial.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -24,19 +25,19 @@ class FairnessTest : public testing::Test {
   static constexpr int kTries = 20;
 
   FairnessTest() {
-    rooms_.catalog.on_published = [](auto&&...) {};
-    rooms_.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
+    modules_.catalog.on_published = [](auto&&...) {};
+    modules_.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
     // Nobody releases blocks here.
     executor_ = std::make_unique<Executor>(
-        ExecutorOptions{.lanes = 1, .threads_per_lane = 1, .block_credit_bytes = int64_t{1} << 30},
-        rooms_.catalog, rooms_.dense, rooms_.budget, observer_);
+        ExecutorOptions{.slots = 1, .threads_per_slot = 1, .block_credit_bytes = int64_t{1} << 30},
+        modules_.catalog, modules_.dense, modules_.budget, observer_);
     Upload("huge tenant", huge_, "m");
     Upload("tiny tenant", tiny_, "m");
   }
   void Upload(const std::string& tenant, const test::Pattern& pattern, const std::string& name) {
     UploadHeader header = HeaderOf(name, pattern);
     header.tenant = tenant;
-    auto upload = rooms_.catalog.BeginUpload(header);
+    auto upload = modules_.catalog.BeginUpload(header);
     ASSERT_TRUE(upload.ok()) << upload.status();
     std::vector<float> values(pattern.nnz());
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 13) - 6;
@@ -189,7 +190,7 @@ class FairnessTest : public testing::Test {
 
   const test::Pattern huge_ = test::Rmat(15, 24, 3);
   const test::Pattern tiny_ = test::Uniform(50, 50, 4, 1);
-  Rooms rooms_;
+  Modules modules_;
   Observer observer_;
   std::unique_ptr<Executor> executor_;
 };
@@ -247,14 +248,14 @@ TEST_F(FairnessTest, AnSpgemmGivesWayWhileItIsCounted) {
 }
 
 TEST_F(FairnessTest, ATrialGivesWayWithinItsRuns) {
-  const ProblemClass c = {.operation = Operation::kSpmm,
-                          .type = ElementType::kF32,
-                          .k_bucket = 256,
-                          .device = DeviceKind::kCpu};
+  const ProblemSignature c = {.operation = Operation::kSpmm,
+                              .type = ElementType::kF32,
+                              .k_bucket = 256,
+                              .device = DeviceKind::kCpu};
   auto trial = Trial::Begin(c, huge_.rows, huge_.cols, huge_.nnz(), executor_->backend(DeviceId{}),
                             *executor_, nullptr);
   ASSERT_TRUE(trial.ok()) << trial.status();
-  const auto matrix = rooms_.catalog.Find("huge tenant", "m");
+  const auto matrix = modules_.catalog.Find("huge tenant", "m");
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   const auto csr = (*matrix)->pattern()->Csr();
   ASSERT_TRUE(csr.ok()) << csr.status();

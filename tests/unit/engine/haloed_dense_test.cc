@@ -8,7 +8,7 @@
 #include <future>
 #include <thread>
 
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -127,10 +127,10 @@ PutHeader ZerosOf(int64_t rows, int64_t cols) {
 }
 
 TEST(HaloedDense, APutHasRoomForItsHalo) {
-  Rooms rooms;
+  Modules modules;
   PutHeader header = ZerosOf(2, 3);
   header.zeros = false;
-  auto put = rooms.dense.BeginPut(header);
+  auto put = modules.dense.BeginPut(header);
   ASSERT_TRUE(put.ok());
   ASSERT_TRUE(Feed(**put, 0, std::vector<float>{1, 2, 3, 4, 5, 6}).ok());
   const auto held = (*put)->Finish(nullptr, {1, 1});
@@ -139,38 +139,38 @@ TEST(HaloedDense, APutHasRoomForItsHalo) {
   EXPECT_THAT((*(*held)->elements->Get()).As<float>(), ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_EQ((*(*held)->elements->Get()).buffer.data(), (*held)->haloed->own().buffer.data());
   // What it counts with in the quota, too.
-  EXPECT_EQ(rooms.dense.totals()["t"].bytes, QuotaBytes((*held)->shape) + 24);
-  auto zeros = rooms.dense.BeginPut(ZerosOf(4, 3)).value()->Finish(nullptr, {2, 0});
+  EXPECT_EQ(modules.dense.totals()["t"].bytes, QuotaBytes((*held)->shape) + 24);
+  auto zeros = modules.dense.BeginPut(ZerosOf(4, 3)).value()->Finish(nullptr, {2, 0});
   ASSERT_TRUE(zeros.ok());
   ASSERT_NE((*zeros)->haloed, nullptr);
   EXPECT_THAT((*(*zeros)->elements->Get()).As<float>(), Each(0));
-  EXPECT_EQ(rooms.dense.totals()["t"].bytes, QuotaBytes((*zeros)->shape) + 24);
-  ASSERT_TRUE(rooms.dense.Delete("t", "x").ok());
-  EXPECT_EQ(rooms.dense.totals()["t"].bytes, 0);
+  EXPECT_EQ(modules.dense.totals()["t"].bytes, QuotaBytes((*zeros)->shape) + 24);
+  ASSERT_TRUE(modules.dense.Delete("t", "x").ok());
+  EXPECT_EQ(modules.dense.totals()["t"].bytes, 0);
   // Both are held yet: 64 bytes where their own rows begin, these, and those below.
-  EXPECT_EQ(rooms.budget.used(MemoryUse::kBuffers), 2 * 2048 + (64 + 24 + 12) + (64 + 48));
+  EXPECT_EQ(modules.budget.used(MemoryUse::kBuffers), 2 * 2048 + (64 + 24 + 12) + (64 + 48));
 }
 
 TEST(HaloedDense, AQuotaCountsIt) {
   DenseOptions options;
   options.tenant_bytes = QuotaBytes({2, 3, 3, ElementType::kF32}) + 12;
-  Rooms rooms("", kPlenty, kPlenty, options);
-  const auto fits = rooms.dense.BeginPut(ZerosOf(2, 3)).value()->Finish(nullptr, {1, 0});
+  Modules modules("", kPlenty, kPlenty, options);
+  const auto fits = modules.dense.BeginPut(ZerosOf(2, 3)).value()->Finish(nullptr, {1, 0});
   ASSERT_TRUE(fits.ok()) << fits.status();
   EXPECT_NE((*fits)->haloed, nullptr);
-  EXPECT_EQ(rooms.dense.totals()["t"].bytes, options.tenant_bytes);
+  EXPECT_EQ(modules.dense.totals()["t"].bytes, options.tenant_bytes);
   // A buffer that the quota has room for is not refused for what it can do without.
-  const auto alone = rooms.dense.BeginPut(ZerosOf(2, 3)).value()->Finish(nullptr, {1, 1});
+  const auto alone = modules.dense.BeginPut(ZerosOf(2, 3)).value()->Finish(nullptr, {1, 1});
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_EQ((*alone)->haloed, nullptr);
   EXPECT_EQ((*alone)->halo.rows(), 0);
-  EXPECT_EQ(rooms.dense.totals()["t"].bytes, options.tenant_bytes - 12);
+  EXPECT_EQ(modules.dense.totals()["t"].bytes, options.tenant_bytes - 12);
 }
 
 TEST(HaloedDense, WithoutMemoryForItABufferIsHeldAlone) {
   // 64 KiB and no room for twice that.
-  Rooms rooms("", /*memory=*/100'000);
-  const auto held = rooms.dense.BeginPut(ZerosOf(128, 128)).value()->Finish(nullptr, {64, 64});
+  Modules modules("", /*memory=*/100'000);
+  const auto held = modules.dense.BeginPut(ZerosOf(128, 128)).value()->Finish(nullptr, {64, 64});
   ASSERT_TRUE(held.ok()) << held.status();
   EXPECT_EQ((*held)->haloed, nullptr);
   EXPECT_EQ((*held)->halo.rows(), 128) << "results in its place look for it anew";
@@ -178,13 +178,13 @@ TEST(HaloedDense, WithoutMemoryForItABufferIsHeldAlone) {
 
 TEST(HaloedDense, WithGapsOrOnTheDiskThereIsNone) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   PutHeader gaps = ZerosOf(4, 3);
   gaps.shape.leading_dimension = 4;
   PutHeader durable = ZerosOf(4, 3);
   durable.durable = true;
   for (const PutHeader& header : {gaps, durable}) {
-    const auto held = rooms.dense.BeginPut(header).value()->Finish(nullptr, {1, 1});
+    const auto held = modules.dense.BeginPut(header).value()->Finish(nullptr, {1, 1});
     ASSERT_TRUE(held.ok()) << held.status();
     EXPECT_EQ((*held)->haloed, nullptr);
     EXPECT_EQ((*held)->halo.rows(), 0);
@@ -192,25 +192,25 @@ TEST(HaloedDense, WithGapsOrOnTheDiskThereIsNone) {
 }
 
 TEST(HaloedDense, EachResultHasItsOwn) {
-  Rooms rooms;
-  const auto held = rooms.dense.BeginPut(ZerosOf(2, 3)).value()->Finish(nullptr, {1, 1});
+  Modules modules;
+  const auto held = modules.dense.BeginPut(ZerosOf(2, 3)).value()->Finish(nullptr, {1, 1});
   ASSERT_TRUE(held.ok());
-  auto write = rooms.dense.BeginWrite("t", "x");
+  auto write = modules.dense.BeginWrite("t", "x");
   ASSERT_TRUE(write.ok());
   // One that a GPU has, say.
   ASSERT_TRUE(write->Publish((*held)->elements).ok());
-  const HeldDenseLease plain = rooms.dense.Find("t", "x").value();
+  const HeldDenseLease plain = modules.dense.Find("t", "x").value();
   EXPECT_EQ(plain->haloed, nullptr);
   EXPECT_EQ(plain->halo, (Halo{1, 1}));
   EXPECT_EQ(plain->version, (*held)->version + 1);
   *write = DenseWrite();
-  write = rooms.dense.BeginWrite("t", "x");
+  write = modules.dense.BeginWrite("t", "x");
   ASSERT_TRUE(write.ok());
   auto haloed = HaloedDense::Allocate("x", plain->shape, plain->halo, HeapMemory());
   ASSERT_TRUE(haloed.ok());
   write->SetVersion(77);
   ASSERT_TRUE(write->Publish(std::make_shared<LazyArray>((*haloed)->own()), *haloed).ok());
-  const HeldDenseLease next = rooms.dense.Find("t", "x").value();
+  const HeldDenseLease next = modules.dense.Find("t", "x").value();
   EXPECT_EQ(next->haloed, *haloed);
   EXPECT_EQ(next->version, 77u);
 }

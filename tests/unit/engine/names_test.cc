@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -22,15 +22,17 @@ absl::Status Update(Catalog& catalog, const std::string& name, const Floats& val
   return (*update)->Finish(2).status();
 }
 
-int64_t CountOf(Rooms& rooms, Quota quota) { return rooms.budget.tenants().Of("t").used(quota); }
+int64_t CountOf(Modules& modules, Quota quota) {
+  return modules.budget.tenants().Of("t").used(quota);
+}
 
 TEST(Rename, TakesValuesSharesAndTimeToLiveAlong) {
   const TemporaryDirectory directory;
   const Floats changed = FloatsOf(kPattern, 9);
   uint64_t version = 0;
   {
-    Rooms rooms(directory.path());
-    Catalog& catalog = rooms.catalog;
+    Modules modules(directory.path());
+    Catalog& catalog = modules.catalog;
     UploadHeader header = HeaderOf("a", kPattern);
     header.time_to_live = std::chrono::hours(5);
     auto before =
@@ -44,7 +46,7 @@ TEST(Rename, TakesValuesSharesAndTimeToLiveAlong) {
       ASSERT_TRUE(Update(catalog, "b", Floats(test::Band(9, 2).nnz(), 1)).ok());
     const uint64_t last = (*catalog.Find("t", "b"))->version();
     ASSERT_TRUE(catalog.Delete("t", "b").ok());
-    const int64_t disk = CountOf(rooms, Quota::kDiskBytes);
+    const int64_t disk = CountOf(modules, Quota::kDiskBytes);
     int64_t seen = 0;
     catalog.on_changed = [&](std::string_view, std::string_view name) {
       seen += name == "a" ? 1 : 10;
@@ -63,25 +65,25 @@ TEST(Rename, TakesValuesSharesAndTimeToLiveAlong) {
     EXPECT_EQ((*renamed)->created_unix_ns(), (*before)->created_unix_ns());
     EXPECT_EQ((*renamed)->keep().time_to_live, std::chrono::hours(5));
     EXPECT_TRUE((*renamed)->durable());
-    EXPECT_EQ(CountOf(rooms, Quota::kMatrices), 1);
-    EXPECT_EQ(CountOf(rooms, Quota::kDiskBytes), disk);
+    EXPECT_EQ(CountOf(modules, Quota::kMatrices), 1);
+    EXPECT_EQ(CountOf(modules, Quota::kDiskBytes), disk);
     EXPECT_EQ(Elements<float>((*before)->Values()), FloatsOf(kPattern, 1)) << "of whoever holds it";
     ASSERT_TRUE(SendMatrix(catalog, "a", test::Band(9, 2)).ok()) << "the name is free";
     EXPECT_TRUE(absl::IsNotFound(catalog.Find("u", "t~a").status())) << "and shared with nobody";
   }
-  Rooms rooms(directory.path());
-  EXPECT_EQ(rooms.catalog.All().size(), 2u);
-  const auto found = rooms.catalog.Find("u", "t~b", Right::kWrite);
+  Modules modules(directory.path());
+  EXPECT_EQ(modules.catalog.All().size(), 2u);
+  const auto found = modules.catalog.Find("u", "t~b", Right::kWrite);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ((*found)->version(), version);
   EXPECT_EQ(Elements<float>((*found)->Values()), changed);
   EXPECT_EQ((*found)->keep().time_to_live, std::chrono::hours(5));
-  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Find("u", "t~a").status()));
+  EXPECT_TRUE(absl::IsNotFound(modules.catalog.Find("u", "t~a").status()));
 }
 
 TEST(Rename, RefusesWhatMakesNoSense) {
-  Rooms rooms;
-  Catalog& catalog = rooms.catalog;
+  Modules modules;
+  Catalog& catalog = modules.catalog;
   ASSERT_TRUE(SendMatrix(catalog, "a", kPattern).ok() && SendMatrix(catalog, "b", kPattern).ok());
   const auto code = [&](std::string_view tenant, std::string_view name, const std::string& to) {
     const absl::Status renamed = catalog.Rename(tenant, name, to, 1).status();
@@ -105,22 +107,22 @@ TEST(Rename, RefusesWhatMakesNoSense) {
 
 TEST(Rename, StoppedInTimeChangesNothing) {
   const TemporaryDirectory directory;
-  Rooms rooms(directory.path());
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "a", kPattern).ok());
+  Modules modules(directory.path());
+  ASSERT_TRUE(SendMatrix(modules.catalog, "a", kPattern).ok());
   const std::atomic<bool> stop = true;
-  EXPECT_TRUE(absl::IsCancelled(rooms.catalog.Rename("t", "a", "b", 1, &stop).status()));
-  EXPECT_TRUE(absl::IsCancelled(rooms.catalog.Copy("t", "a", "b", false, 1, &stop).status()));
-  EXPECT_TRUE(rooms.catalog.Find("t", "a").ok());
-  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Find("t", "b").status()));
-  EXPECT_EQ(CountOf(rooms, Quota::kMatrices), 1);
+  EXPECT_TRUE(absl::IsCancelled(modules.catalog.Rename("t", "a", "b", 1, &stop).status()));
+  EXPECT_TRUE(absl::IsCancelled(modules.catalog.Copy("t", "a", "b", false, 1, &stop).status()));
+  EXPECT_TRUE(modules.catalog.Find("t", "a").ok());
+  EXPECT_TRUE(absl::IsNotFound(modules.catalog.Find("t", "b").status()));
+  EXPECT_EQ(CountOf(modules, Quota::kMatrices), 1);
 }
 
 TEST(Copy, HasThePatternInCommonAndValuesOfItsOwn) {
   const TemporaryDirectory directory;
   const Floats first = FloatsOf(kPattern, 1), second = FloatsOf(kPattern, 2);
   {
-    Rooms rooms(directory.path());
-    Catalog& catalog = rooms.catalog;
+    Modules modules(directory.path());
+    Catalog& catalog = modules.catalog;
     int gone = 0;
     catalog.on_pattern_gone = [&](const auto&) { ++gone; };
     ASSERT_TRUE(SendMatrix(catalog, "a", kPattern, 1).ok());
@@ -128,7 +130,7 @@ TEST(Copy, HasThePatternInCommonAndValuesOfItsOwn) {
     const auto copy = catalog.Copy("t", "a", "b", /*replace=*/false, 2);
     ASSERT_TRUE(copy.ok()) << copy.status();
     EXPECT_EQ((*copy)->pattern(), (*catalog.Find("t", "a"))->pattern());
-    EXPECT_EQ(CountOf(rooms, Quota::kMatrices), 2);
+    EXPECT_EQ(CountOf(modules, Quota::kMatrices), 2);
     EXPECT_TRUE(absl::IsNotFound(catalog.Find("u", "t~b").status())) << "shared with nobody";
     ASSERT_TRUE(Update(catalog, "b", second).ok());
     EXPECT_EQ(Elements<float>((*catalog.Find("t", "a"))->Values()), first);
@@ -138,39 +140,39 @@ TEST(Copy, HasThePatternInCommonAndValuesOfItsOwn) {
     ASSERT_TRUE(catalog.Delete("t", "a").ok());
     EXPECT_EQ(gone, 1) << "copies have it";
   }
-  Rooms rooms(directory.path());
-  EXPECT_EQ(rooms.catalog.All().size(), 2u);
-  EXPECT_EQ(Elements<float>((*rooms.catalog.Find("t", "c"))->Values()), second);
-  EXPECT_EQ(Elements<float>((*rooms.catalog.Find("t", "b"))->Values()), first)
+  Modules modules(directory.path());
+  EXPECT_EQ(modules.catalog.All().size(), 2u);
+  EXPECT_EQ(Elements<float>((*modules.catalog.Find("t", "c"))->Values()), second);
+  EXPECT_EQ(Elements<float>((*modules.catalog.Find("t", "b"))->Values()), first)
       << "what was not durable went";
 }
 
 TEST(Copy, KeepsTheOrderOfTheCaller) {
   const TemporaryDirectory directory;
   {
-    Rooms rooms(directory.path());
+    Modules modules(directory.path());
     UploadHeader header;
     header.tenant = "t";
     header.name = "a";
     header.rows = 1;
     header.cols = header.nnz = 3;
     header.sort = true;
-    ASSERT_TRUE(Send(rooms.catalog, header, std::vector<int64_t>{0, 3},
+    ASSERT_TRUE(Send(modules.catalog, header, std::vector<int64_t>{0, 3},
                      std::vector<int32_t>{2, 0, 1}, Floats{1, 2, 3})
                     .ok());
-    ASSERT_TRUE(rooms.catalog.Copy("t", "a", "b", /*replace=*/false, 1).ok());
-    ASSERT_TRUE(rooms.catalog.Rename("t", "a", "c", 1).ok());
+    ASSERT_TRUE(modules.catalog.Copy("t", "a", "b", /*replace=*/false, 1).ok());
+    ASSERT_TRUE(modules.catalog.Rename("t", "a", "c", 1).ok());
   }
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   for (const char* name : {"b", "c"}) {
-    ASSERT_TRUE(Update(rooms.catalog, name, {10, 20, 30}).ok());
-    EXPECT_EQ(Elements<float>((*rooms.catalog.Find("t", name))->Values()), (Floats{20, 30, 10}));
+    ASSERT_TRUE(Update(modules.catalog, name, {10, 20, 30}).ok());
+    EXPECT_EQ(Elements<float>((*modules.catalog.Find("t", name))->Values()), (Floats{20, 30, 10}));
   }
 }
 
 TEST(Rename, BackAndForthFromManyThreadsThereIsAlwaysOne) {
-  Rooms rooms;
-  Catalog& catalog = rooms.catalog;
+  Modules modules;
+  Catalog& catalog = modules.catalog;
   ASSERT_TRUE(SendMatrix(catalog, "a", kPattern).ok());
   std::atomic<int> renamed = 0;
   std::atomic<bool> done = false;

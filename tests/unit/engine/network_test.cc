@@ -273,19 +273,19 @@ TEST(NetworkModel, EstimatesThroughTheSelector) {
   for (size_t i = 0; i < tiles.size(); i += 129) tiles[i] = 400;
   features.density_map = MapOf(tiles);
 
-  const ProblemClass c = ClassOf({Operation::kSpmm, false, ElementType::kF32, 128});
+  const ProblemSignature c = SignatureOf({Operation::kSpmm, false, ElementType::kF32, 128});
   const auto estimates = (*model)->EstimateTimes(c, features);
   ASSERT_TRUE(estimates.ok()) << estimates.status();
   ASSERT_EQ(estimates->size(), 3u);
   Selector selector;
   selector.Use(DeviceKind::kCpu, *model);
   const std::vector<Candidate> chosen = selector.CandidatesFor(c, features);
-  // A recipe that no rule has is a candidate by the model alone.
+  // A pipeline that no rule has is a candidate by the model alone.
   ASSERT_FALSE(HasRule(DeviceKind::kCpu, "plain_sort(warps=16,run=1,lanes=1)"));
   ASSERT_TRUE(HasRule(DeviceKind::kCpu, "aspt(panel=64,min_dense=2)"));
   for (const Estimate& estimate : *estimates) {
-    const auto found = std::ranges::find(chosen, estimate.recipe, &Candidate::recipe);
-    ASSERT_NE(found, chosen.end()) << estimate.recipe;
+    const auto found = std::ranges::find(chosen, estimate.pipeline, &Candidate::pipeline);
+    ASSERT_NE(found, chosen.end()) << estimate.pipeline;
     ASSERT_TRUE(found->promise);
     EXPECT_EQ(found->promise->model, "network");
     EXPECT_DOUBLE_EQ(found->promise->best().log2_ratio, estimate.log2_ratio);
@@ -293,10 +293,10 @@ TEST(NetworkModel, EstimatesThroughTheSelector) {
 
   // The map counts: without it the estimates are others.
   const Problem square{Operation::kSpgemm, false, ElementType::kF32, 0};
-  const auto with_map = (*model)->EstimateTimes(ClassOf(square), features);
+  const auto with_map = (*model)->EstimateTimes(SignatureOf(square), features);
   Features empty = features;
   empty.density_map = DensityMap();
-  const auto without = (*model)->EstimateTimes(ClassOf(square), empty);
+  const auto without = (*model)->EstimateTimes(SignatureOf(square), empty);
   ASSERT_TRUE(with_map.ok() && without.ok());
   EXPECT_NE((*with_map)[1].log2_ratio, (*without)[1].log2_ratio);
   // Of a kernel with two parameters the one that the model prefers is promised.

@@ -11,7 +11,7 @@
 #include "engine/catalog/pattern_product.h"
 #include "engine/planning/asked.h"
 #include "engine/planning/candidates.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -22,28 +22,28 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-ProblemClass Spmm(int64_t k, bool transposed = false, ElementType type = ElementType::kF32) {
-  return ClassOf({Operation::kSpmm, transposed, type, k, DeviceKind::kCpu});
+ProblemSignature Spmm(int64_t k, bool transposed = false, ElementType type = ElementType::kF32) {
+  return SignatureOf({Operation::kSpmm, transposed, type, k, DeviceKind::kCpu});
 }
 
-std::shared_ptr<const ActivePlan> PlanFor(const ProblemClass& c, const std::string& kernel) {
+std::shared_ptr<const ActivePlan> PlanFor(const ProblemSignature& c, const std::string& kernel) {
   ActivePlan active;
-  active.plan.problem_class = c;
+  active.plan.signature = c;
   active.plan.kernel = kernel;
   return std::make_shared<const ActivePlan>(active);
 }
 
-TEST(ProblemClassText, IsReadBack) {
-  for (const ProblemClass& c :
+TEST(ProblemSignatureText, IsReadBack) {
+  for (const ProblemSignature& c :
        {Spmm(1), Spmm(33, true), Spmm(5000, false, ElementType::kF64),
-        ClassOf({Operation::kSddmm, false, ElementType::kF32, 512, DeviceKind::kCuda}),
-        ClassOf({Operation::kSpmm, true, ElementType::kF32, 64, DeviceKind::kCuda, true}),
+        SignatureOf({Operation::kSddmm, false, ElementType::kF32, 512, DeviceKind::kCuda}),
+        SignatureOf({Operation::kSpmm, true, ElementType::kF32, 64, DeviceKind::kCuda, true}),
         Spmm(16, true, ElementType::kF16), Spmm(256, false, ElementType::kBF16),
-        ClassOf({Operation::kSpgemm, false, ElementType::kF64, 0, DeviceKind::kCpu})}) {
-    EXPECT_EQ(ParseProblemClass(ToString(c)), c) << ToString(c);
+        SignatureOf({Operation::kSpgemm, false, ElementType::kF64, 0, DeviceKind::kCpu})}) {
+    EXPECT_EQ(ParseProblemSignature(ToString(c)), c) << ToString(c);
   }
   for (const char* text : {"", "spmm", "spmm f32 k<=100 cpu", "spmm f32 k<=128 cpu "}) {
-    EXPECT_EQ(ParseProblemClass(text), std::nullopt) << text;
+    EXPECT_EQ(ParseProblemSignature(text), std::nullopt) << text;
   }
 }
 
@@ -63,7 +63,8 @@ TEST(PlanTable, FindsTheNearestWidth) {
   EXPECT_EQ(kernel(256), "512");
   EXPECT_EQ(kernel(100000), "512");
   EXPECT_EQ(table.Find(Spmm(8, true)).plan->plan.kernel, "transposed");
-  EXPECT_EQ(table.Find(ClassOf({Operation::kSddmm, false, ElementType::kF32, 64})).plan, nullptr);
+  EXPECT_EQ(table.Find(SignatureOf({Operation::kSddmm, false, ElementType::kF32, 64})).plan,
+            nullptr);
   table.Replace(PlanFor(Spmm(32), "new"));
   EXPECT_EQ(kernel(32), "new");
   EXPECT_EQ(table.List().size(), 4u);
@@ -73,7 +74,8 @@ TEST(PlanTable, FindsTheNearestWidth) {
 TEST(PlanTable, FindsPlansOfF32WhereTf32IsAllowed) {
   PlanTable table;
   const auto on_gpu = [](int64_t k, bool allow_tf32) {
-    return ClassOf({Operation::kSpmm, false, ElementType::kF32, k, DeviceKind::kCuda, allow_tf32});
+    return SignatureOf(
+        {Operation::kSpmm, false, ElementType::kF32, k, DeviceKind::kCuda, allow_tf32});
   };
   EXPECT_EQ(table.Find(on_gpu(64, true)).plan, nullptr);
   table.Replace(PlanFor(on_gpu(64, false), "f32"));
@@ -93,7 +95,7 @@ TEST(PlanTable, SaysWhichPlanIsInUse) {
   const auto kernel_in_use = [&](ElementType type, PlanTable::Clock::time_point now) {
     std::string kernel;
     for (const PlanTable::Used& used : table.ListUsed(type, table.uses(), now)) {
-      EXPECT_EQ(used.plan->plan.problem_class.type, type);
+      EXPECT_EQ(used.plan->plan.signature.type, type);
       if (used.in_use) kernel += used.plan->plan.kernel;
     }
     return kernel;
@@ -131,7 +133,7 @@ TEST(CompulsoryBytes, HaveWhatIsStreamedAmongThem) {
 
 TEST(PlanTable, FindsPlansOfPairs) {
   PlanTable table;
-  const ProblemClass spgemm = ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0});
+  const ProblemSignature spgemm = SignatureOf({Operation::kSpgemm, false, ElementType::kF32, 0});
   const auto plan_for = [&](std::optional<PatternPair> pair, const std::string& kernel) {
     ActivePlan active = *PlanFor(spgemm, kernel);
     active.plan.pair = std::move(pair);
@@ -156,8 +158,9 @@ TEST(PlanTable, FindsPlansOfPairs) {
   EXPECT_EQ(ToString({"S", false, true}, "S"), "csr * transpose");
   EXPECT_EQ(ToString({"S", true, false}, "S"), "transpose * csr");
   EXPECT_EQ(ToString({"T", true, true}, "S"), "transpose * transpose T");
-  const auto factors = [](const PatternPair& pair, std::string_view recipe) {
-    return FactorsText(pair, "S", recipe, recipe == "csr" ? "cpu.csr.hash" : "cpu.dia.diagonals");
+  const auto factors = [](const PatternPair& pair, std::string_view pipeline) {
+    return FactorsText(pair, "S", pipeline,
+                       pipeline == "csr" ? "cpu.csr.hash" : "cpu.dia.diagonals");
   };
   EXPECT_EQ(factors({"S"}, "csr"), "csr * csr");
   EXPECT_EQ(factors({"T", true, true}, "csr"), "transpose * transpose T");
@@ -235,8 +238,8 @@ TEST(LazyArray, WhoWaitsForAnotherReaderStopsToo) {
 }
 
 TEST(Watch, SeesEveryChangeInOrder) {
-  Rooms rooms;
-  auto matrix = SendMatrix(rooms.catalog, "m", test::Band(10, 1));
+  Modules modules;
+  auto matrix = SendMatrix(modules.catalog, "m", test::Band(10, 1));
   ASSERT_TRUE(matrix.ok());
   Pattern& pattern = *(*matrix)->pattern();
   std::vector<int64_t> seen;
@@ -260,16 +263,16 @@ TEST(Watch, SeesEveryChangeInOrder) {
 
 TEST(Measurements, ABusyMachinesDifferByMoreThanThePlanGains) {
   Plan plan;
-  plan.problem_class = Spmm(128);
-  plan.recipe = "aspt";
+  plan.signature = Spmm(128);
+  plan.pipeline = "aspt";
   plan.kernel = "cpu.aspt";
   plan.plan_ms = 44;
   std::vector<Measurement> measurements;
   EXPECT_FALSE(FindBusyTrials(plan, measurements)) << "nothing was timed";
-  const auto measured = [&](const char* recipe, const char* kernel, double baseline_ms) {
+  const auto measured = [&](const char* pipeline, const char* kernel, double baseline_ms) {
     Measurement& m = measurements.emplace_back();
-    m.problem_class = plan.problem_class;
-    m.recipe = recipe;
+    m.signature = plan.signature;
+    m.pipeline = pipeline;
     m.kernel = kernel;
     m.k = 128;
     m.baseline_ms = baseline_ms;
@@ -285,16 +288,16 @@ TEST(Measurements, ABusyMachinesDifferByMoreThanThePlanGains) {
   plan.plan_ms = 1;
   EXPECT_FALSE(FindBusyTrials(plan, measurements)) << "it gains more than that";
   plan.plan_ms = 44;
-  measurements.back().problem_class.type = ElementType::kF64;
+  measurements.back().signature.type = ElementType::kF64;
   EXPECT_FALSE(FindBusyTrials(plan, measurements)) << "of another matrix's values";
-  measurements.back().problem_class = plan.problem_class;
+  measurements.back().signature = plan.signature;
   measurements.back().model = "another processor";
   EXPECT_FALSE(FindBusyTrials(plan, measurements));
 }
 
-TEST(Measurements, OnePerClassAndContender) {
-  Rooms rooms;
-  auto matrix = SendMatrix(rooms.catalog, "m", test::Band(10, 1));
+TEST(Measurements, OnePerSignatureAndContender) {
+  Modules modules;
+  auto matrix = SendMatrix(modules.catalog, "m", test::Band(10, 1));
   ASSERT_TRUE(matrix.ok());
   Pattern& pattern = *(*matrix)->pattern();
   Measurement measurement{Spmm(32), 32, "csr", "cpu.csr", "cpu", 1.0, Gflops(1000, 32, 1.0), 3};
@@ -302,7 +305,7 @@ TEST(Measurements, OnePerClassAndContender) {
   pattern.trials().Add(measurement);
   measurement.median_ms = 2;
   pattern.trials().Add(measurement);
-  measurement.recipe = "aspt";
+  measurement.pipeline = "aspt";
   pattern.trials().Add(measurement);
   measurement.k = 16;
   measurement.median_ms = 3;
@@ -327,19 +330,19 @@ Features FeaturesOf(double rows, double cols, double nnz, double row_nonzeros_me
 }
 
 /// What is worth trying.
-std::vector<std::string> Recipes(const ProblemClass& c, const Features& facts) {
-  std::vector<std::string> recipes;
+std::vector<std::string> Pipelines(const ProblemSignature& c, const Features& facts) {
+  std::vector<std::string> pipelines;
   for (const Candidate& candidate : CandidatesFor(c, facts)) {
-    EXPECT_NE(candidate.reason, "") << candidate.recipe;
-    if (candidate.worth_trying) recipes.push_back(candidate.recipe);
+    EXPECT_NE(candidate.reason, "") << candidate.pipeline;
+    if (candidate.worth_trying) pipelines.push_back(candidate.pipeline);
   }
-  return recipes;
+  return pipelines;
 }
 
 /// Why the first of these is worth trying, or is not.
-std::string Reason(const ProblemClass& c, const Features& facts, const std::string& recipe) {
+std::string Reason(const ProblemSignature& c, const Features& facts, const std::string& pipeline) {
   for (const Candidate& candidate : CandidatesFor(c, facts)) {
-    if (candidate.recipe.starts_with(recipe)) return candidate.reason;
+    if (candidate.pipeline.starts_with(pipeline)) return candidate.reason;
   }
   return "no rule";
 }
@@ -350,53 +353,54 @@ TEST(Candidates, FollowTheRules) {
   const Features tiny = FeaturesOf(100, 100, 900, 9, 0.02);
   const Features thin = FeaturesOf(100000, 100000, 110000, 1.1, 0);
   const Features wide = FeaturesOf(20, 10000, 100000, 5000, 0.9);
-  EXPECT_EQ(Recipes(Spmm(128), scattered).size(), 3u);
+  EXPECT_EQ(Pipelines(Spmm(128), scattered).size(), 3u);
   EXPECT_THAT(Reason(Spmm(128), scattered, "lsh_cluster"),
               HasSubstr("dense ratio 0.02, not above 0.10"));
   EXPECT_THAT(Reason(Spmm(128), scattered, "aspt"), HasSubstr("too few tiles as it is"));
-  EXPECT_EQ(Recipes(Spmm(128), clustered).size(), 2u);
-  for (const std::string& recipe : Recipes(Spmm(128), clustered)) {
-    EXPECT_THAT(recipe, ::testing::StartsWith("aspt"));
+  EXPECT_EQ(Pipelines(Spmm(128), clustered).size(), 2u);
+  for (const std::string& pipeline : Pipelines(Spmm(128), clustered)) {
+    EXPECT_THAT(pipeline, ::testing::StartsWith("aspt"));
   }
   EXPECT_THAT(Reason(Spmm(128), clustered, "lsh_cluster"), HasSubstr("clustered already"));
-  EXPECT_THAT(Recipes(Spmm(128), wide), ElementsAre("transpose"));
-  EXPECT_THAT(Recipes(Spmm(128), tiny), IsEmpty());
+  EXPECT_THAT(Pipelines(Spmm(128), wide), ElementsAre("transpose"));
+  EXPECT_THAT(Pipelines(Spmm(128), tiny), IsEmpty());
   EXPECT_THAT(Reason(Spmm(128), tiny, "aspt"), HasSubstr("900 nonzeros"));
-  EXPECT_THAT(Recipes(Spmm(128), thin), IsEmpty());
+  EXPECT_THAT(Pipelines(Spmm(128), thin), IsEmpty());
   EXPECT_THAT(Reason(Spmm(128), thin, "aspt"), HasSubstr("1.1 nonzeros a row"));
-  EXPECT_THAT(Recipes(Spmm(128, true), thin), ElementsAre("transpose"));
-  EXPECT_TRUE(CandidatesFor(ClassOf({Operation::kSpgemm}), scattered).empty());
-  EXPECT_THAT(Recipes(Spmm(128, false, ElementType::kF16), clustered), IsEmpty())
+  EXPECT_THAT(Pipelines(Spmm(128, true), thin), ElementsAre("transpose"));
+  EXPECT_TRUE(CandidatesFor(SignatureOf({Operation::kSpgemm}), scattered).empty());
+  EXPECT_THAT(Pipelines(Spmm(128, false, ElementType::kF16), clustered), IsEmpty())
       << "tiles are for f32 and f64";
 }
 
 TEST(Candidates, OnTheGpuUnevenRowsAreSorted) {
-  const ProblemClass spmm =
-      ClassOf({Operation::kSpmm, false, ElementType::kF32, 128, DeviceKind::kCuda});
+  const ProblemSignature spmm =
+      SignatureOf({Operation::kSpmm, false, ElementType::kF32, 128, DeviceKind::kCuda});
   Features facts = FeaturesOf(10000, 10000, 100000, 10, 0.02);
   facts.row_nonzeros_cv = 0.5;
-  const std::vector<std::string> even = Recipes(spmm, facts);
+  const std::vector<std::string> even = Pipelines(spmm, facts);
   EXPECT_THAT(even, Not(Contains(HasSubstr("_sort"))));
   EXPECT_THAT(Reason(spmm, facts, "plain_sort"), HasSubstr("even enough"));
   facts.row_nonzeros_cv = 2.5;
-  const std::vector<std::string> uneven = Recipes(spmm, facts);
+  const std::vector<std::string> uneven = Pipelines(spmm, facts);
   EXPECT_THAT(uneven, Contains(HasSubstr("plain_sort")));
   EXPECT_EQ(uneven.size(), even.size() + 2) << "at most two more";
   EXPECT_THAT(Reason(spmm, facts, "plain_sort"), HasSubstr("2.5 times the mean"));
   EXPECT_THAT(Reason(Spmm(128), facts, "plain_sort"), "no rule") << "CPU kernels cut equal parts";
 }
 
-TEST(Asked, EveryRecipeThatThereIsARuleForCanBeAskedFor) {
+TEST(Asked, EveryPipelineThatThereIsARuleForCanBeAskedFor) {
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
     if (device == DeviceKind::kCuda && FindSpmmKernel("cuda.csr.rows") == nullptr) continue;
     for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
       for (const bool transposed : {false, true}) {
         if (transposed && operation == Operation::kSddmm) continue;
-        const ProblemClass c = ClassOf({operation, transposed, ElementType::kF32, 32, device});
+        const ProblemSignature c =
+            SignatureOf({operation, transposed, ElementType::kF32, 32, device});
         for (const Candidate& candidate : CandidatesFor(c, {})) {
-          const absl::StatusOr<Asked> asked = ParseAsked(candidate.recipe, "");
+          const absl::StatusOr<Asked> asked = ParseAsked(candidate.pipeline, "");
           ASSERT_TRUE(asked.ok()) << asked.status();
-          EXPECT_EQ(asked->recipe, candidate.recipe);
+          EXPECT_EQ(asked->pipeline, candidate.pipeline);
           const absl::Status status = CheckAsked(*asked, c, 3000, 2000, 100'000);
           EXPECT_TRUE(status.ok()) << status;
         }
@@ -406,17 +410,18 @@ TEST(Asked, EveryRecipeThatThereIsARuleForCanBeAskedFor) {
 }
 
 TEST(Asked, SaysWhatThereIs) {
-  const auto refusal = [](std::string_view recipe, std::string_view kernel, const ProblemClass& c) {
-    const absl::StatusOr<Asked> asked = ParseAsked(recipe, kernel);
+  const auto refusal = [](std::string_view pipeline, std::string_view kernel,
+                          const ProblemSignature& c) {
+    const absl::StatusOr<Asked> asked = ParseAsked(pipeline, kernel);
     const absl::Status status =
         asked.ok() ? CheckAsked(*asked, c, 3000, 2000, 100'000) : asked.status();
     EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
     return std::string(status.message());
   };
-  const ProblemClass sddmm =
-      ClassOf({Operation::kSddmm, false, ElementType::kF32, 512, DeviceKind::kCpu});
-  const ProblemClass spgemm =
-      ClassOf({Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu});
+  const ProblemSignature sddmm =
+      SignatureOf({Operation::kSddmm, false, ElementType::kF32, 512, DeviceKind::kCpu});
+  const ProblemSignature spgemm =
+      SignatureOf({Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu});
   EXPECT_EQ(refusal("aspt(panel=256)", "cpu.aspt.panel", Spmm(32)), "");
   EXPECT_EQ(refusal("", "cpu.csr.slab_dot", sddmm), "") << "plain CSR";
   EXPECT_EQ(refusal("transpose > aspt", "cpu.aspt.panel", Spmm(32, true)), "");
@@ -442,7 +447,7 @@ TEST(Asked, SaysWhatThereIs) {
                         "there are kernels for: csr, dia, "));
   EXPECT_THAT(refusal("aspt(panel)", "", Spmm(32)), HasSubstr("aspt: panel needs a value"));
   EXPECT_EQ(refusal("lsh_cluster(force)", "", Spmm(32)), "") << "a flag has none";
-  ProblemClass spgemm_f64 = spgemm;
+  ProblemSignature spgemm_f64 = spgemm;
   spgemm_f64.type = ElementType::kF64;
   EXPECT_EQ(refusal("incsr(columns=16)", "", spgemm), "");
   EXPECT_EQ(refusal("incsr(columns=8)", "", spgemm_f64), "");
@@ -461,7 +466,7 @@ TEST(Asked, SaysWhatThereIs) {
   EXPECT_EQ(refusal("transpose > bcsr(width=4)", "", Spmm(32, true)), "");
   EXPECT_THAT(refusal("bcsr(width=4)", "", spgemm),
               HasSubstr("no kernel of SpGEMM reads its factors from bcsr(width=4); "));
-  ProblemClass spgemm_on_gpu = spgemm;
+  ProblemSignature spgemm_on_gpu = spgemm;
   spgemm_on_gpu.device = DeviceKind::kCuda;
   if (FindSpgemmKernel("cuda.bcsr.blocks") != nullptr) {
     EXPECT_EQ(refusal("bcsr(width=4)", "", spgemm_on_gpu), "");
@@ -475,17 +480,17 @@ TEST(Asked, SaysWhatThereIs) {
   EXPECT_THAT(refusal("", "cpu.csr.slab", spgemm), HasSubstr("cpu.csr.hash, "));
 }
 
-TEST(Asked, EveryRecipeThatIsAskedForAKernelOfSpgemmIsTried) {
+TEST(Asked, EveryPipelineThatIsAskedForAKernelOfSpgemmIsTried) {
   const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
   const std::vector<Candidate> by_rules = SpgemmCandidatesFor(problem, nullptr, nullptr);
   const auto of_kernel = [](const std::vector<Candidate>& candidates) {
-    std::vector<std::string> recipes;
+    std::vector<std::string> pipelines;
     for (const Candidate& candidate : candidates) {
       if (candidate.kernel != "cpu.coo.column_parts") continue;
       EXPECT_TRUE(candidate.worth_trying);
-      recipes.push_back(candidate.recipe);
+      pipelines.push_back(candidate.pipeline);
     }
-    return recipes;
+    return pipelines;
   };
   const std::set<Asked> asked = {*ParseAsked("column_parts(parts=2)", ""),
                                  *ParseAsked("column_parts(parts=3)", "cpu.coo.column_parts")};
@@ -509,7 +514,7 @@ TEST(Asked, EverythingIsTriedWhateverTheRulesSay) {
     AddAsked({Asked()}, nothing_else, all);
     EXPECT_EQ(all.size(), count);
     for (const Candidate& candidate : all) {
-      EXPECT_TRUE(candidate.worth_trying && candidate.asked) << candidate.recipe;
+      EXPECT_TRUE(candidate.worth_trying && candidate.asked) << candidate.pipeline;
       EXPECT_EQ(candidate.kernel, "");
       EXPECT_NE(candidate.reason, "");
     }
@@ -525,20 +530,20 @@ TEST(Asked, EverythingIsTriedWhateverTheRulesSay) {
 }
 
 TEST(Candidates, OnTheGpuSddmmTriesPanelsOfTwoHeights) {
-  const ProblemClass sddmm =
-      ClassOf({Operation::kSddmm, false, ElementType::kF32, 128, DeviceKind::kCuda});
-  const std::vector<std::string> recipes =
-      Recipes(sddmm, FeaturesOf(10000, 10000, 100000, 10, 0.02));
-  for (const char* recipe :
+  const ProblemSignature sddmm =
+      SignatureOf({Operation::kSddmm, false, ElementType::kF32, 128, DeviceKind::kCuda});
+  const std::vector<std::string> pipelines =
+      Pipelines(sddmm, FeaturesOf(10000, 10000, 100000, 10, 0.02));
+  for (const char* pipeline :
        {"row_panels(rows=8)", "row_panels(rows=16)", "group_rows(size=8) > row_panels(rows=8)",
         "group_rows(size=16) > row_panels(rows=16)"}) {
-    EXPECT_THAT(recipes, Contains(recipe));
+    EXPECT_THAT(pipelines, Contains(pipeline));
   }
 }
 
 TEST(Candidates, NonzerosInBlocksAreMultipliedAsBlocks) {
-  const ProblemClass spmm = ClassOf({Operation::kSpmm, false, ElementType::kF16, 128});
-  const ProblemClass transposed = ClassOf({Operation::kSpmm, true, ElementType::kF32, 128});
+  const ProblemSignature spmm = SignatureOf({Operation::kSpmm, false, ElementType::kF16, 128});
+  const ProblemSignature transposed = SignatureOf({Operation::kSpmm, true, ElementType::kF32, 128});
   const auto facts_of = [](const test::Pattern& pattern) {
     BuildContext context;
     context.memory = &HeapMemory();
@@ -547,34 +552,35 @@ TEST(Candidates, NonzerosInBlocksAreMultipliedAsBlocks) {
   const test::Pattern places = test::Uniform(1000, 1000, 6, 1);
   for (const int32_t width : {1, 3}) {
     const Features facts = facts_of(test::InBlocks(places, 3, width));
-    EXPECT_THAT(Recipes(spmm, facts), Contains("bcsr(width=0)")) << width;
-    EXPECT_THAT(Recipes(transposed, facts), Contains("transpose > bcsr(width=0)")) << width;
+    EXPECT_THAT(Pipelines(spmm, facts), Contains("bcsr(width=0)")) << width;
+    EXPECT_THAT(Pipelines(transposed, facts), Contains("transpose > bcsr(width=0)")) << width;
   }
   const Features scattered = facts_of(test::Uniform(3000, 3000, 6, 1));
-  EXPECT_THAT(Recipes(spmm, scattered), Not(Contains("bcsr(width=0)")));
+  EXPECT_THAT(Pipelines(spmm, scattered), Not(Contains("bcsr(width=0)")));
   EXPECT_THAT(Reason(spmm, scattered, "bcsr(width=0)"),
               HasSubstr("blocks of 2 x 2 would be padding by 75 %, above 65: nonzeros lie"));
   // With one column there is no row to read once.
-  EXPECT_THAT(Recipes(ClassOf({Operation::kSpmm, false, ElementType::kF32, 1}),
-                      facts_of(test::InBlocks(places, 3, 3))),
+  EXPECT_THAT(Pipelines(SignatureOf({Operation::kSpmm, false, ElementType::kF32, 1}),
+                        facts_of(test::InBlocks(places, 3, 3))),
               Not(Contains("bcsr(width=0)")));
 }
 
 TEST(Candidates, EmptyRowsAreLeftOutWhereTheyAreMost) {
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
-    const ProblemClass spmm = ClassOf({Operation::kSpmm, false, ElementType::kF16, 128, device});
+    const ProblemSignature spmm =
+        SignatureOf({Operation::kSpmm, false, ElementType::kF16, 128, device});
     Features facts = FeaturesOf(10000, 10000, 100000, 10, 0.02);
     facts.empty_rows = 0.5;
-    EXPECT_THAT(Recipes(spmm, facts), Not(Contains("dcsr")));
+    EXPECT_THAT(Pipelines(spmm, facts), Not(Contains("dcsr")));
     EXPECT_THAT(Reason(spmm, facts, "dcsr"), HasSubstr("50 % of the rows are empty, not more"));
     facts.empty_rows = 0.51;
-    EXPECT_THAT(Recipes(spmm, facts), Contains("dcsr"));
+    EXPECT_THAT(Pipelines(spmm, facts), Contains("dcsr"));
   }
 }
 
 TEST(Candidates, RunsOfColumnsThatNeighboursDoNotShareBecomeSegments) {
-  const ProblemClass spmm =
-      ClassOf({Operation::kSpmm, false, ElementType::kF64, 128, DeviceKind::kCuda});
+  const ProblemSignature spmm =
+      SignatureOf({Operation::kSpmm, false, ElementType::kF64, 128, DeviceKind::kCuda});
   const auto facts_of = [](const test::Pattern& pattern) {
     BuildContext context;
     context.memory = &HeapMemory();
@@ -588,13 +594,14 @@ TEST(Candidates, RunsOfColumnsThatNeighboursDoNotShareBecomeSegments) {
   EXPECT_DOUBLE_EQ(runs.empty_rows, 0.5);
   EXPECT_DOUBLE_EQ(runs.near_nonzeros(), 0.95);
   EXPECT_NEAR(runs.unlike_neighbours(), 1, 0.01);
-  EXPECT_THAT(Recipes(spmm, runs), Not(Contains(HasSubstr("row_segments")))) << "10 a row";
+  EXPECT_THAT(Pipelines(spmm, runs), Not(Contains(HasSubstr("row_segments")))) << "10 a row";
   EXPECT_THAT(Reason(spmm, runs, "row_segments"), HasSubstr("no runs of columns"));
   runs.row_nonzeros_mean = 20;
-  EXPECT_THAT(Recipes(spmm, runs), Contains("row_segments(panel=64,min_heavy=0,coarsen=0)"));
-  EXPECT_THAT(Reason(ClassOf({Operation::kSpmm, false, ElementType::kF16, 128, DeviceKind::kCuda}),
-                     runs, "row_segments"),
-              "no rule");
+  EXPECT_THAT(Pipelines(spmm, runs), Contains("row_segments(panel=64,min_heavy=0,coarsen=0)"));
+  EXPECT_THAT(
+      Reason(SignatureOf({Operation::kSpmm, false, ElementType::kF16, 128, DeviceKind::kCuda}),
+             runs, "row_segments"),
+      "no rule");
 
   const Features band = facts_of(test::Band(2000, 16));
   EXPECT_LT(band.unlike_neighbours(), 0.1);
@@ -695,18 +702,19 @@ TEST(Candidates, KernelsOfSpgemmFollowTheRules) {
   EXPECT_FALSE(verdict_on_blocks(uneven, blocks).worth_trying);
 }
 
-TEST(Candidates, RecipesAreCanonical) {
+TEST(Candidates, PipelinesAreCanonical) {
   const Features facts = FeaturesOf(10000, 10000, 100000, 10, 0.02);
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
     for (const Operation operation : {Operation::kSpmm, Operation::kSddmm}) {
       for (const bool transposed : {false, true}) {
         if (transposed && operation == Operation::kSddmm) continue;
-        const ProblemClass c = ClassOf({operation, transposed, ElementType::kF32, 128, device});
+        const ProblemSignature c =
+            SignatureOf({operation, transposed, ElementType::kF32, 128, device});
         EXPECT_FALSE(CandidatesFor(c, facts).empty()) << ToString(c);
         for (const Candidate& candidate : CandidatesFor(c, facts)) {
-          const auto recipe = ParseRecipe(candidate.recipe);
-          ASSERT_TRUE(recipe.ok()) << recipe.status();
-          EXPECT_EQ(ToString(*recipe), candidate.recipe);
+          const auto pipeline = ParsePipeline(candidate.pipeline);
+          ASSERT_TRUE(pipeline.ok()) << pipeline.status();
+          EXPECT_EQ(ToString(*pipeline), candidate.pipeline);
         }
       }
     }

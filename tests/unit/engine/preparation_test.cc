@@ -1,4 +1,4 @@
-// Preparations from the upload to the plan, over a catalog and lanes that really run.
+// Preparations from the upload to the plan, over a catalog and worker slots that really run.
 #include "engine/preparation/preparation.h"
 
 #include <fmt/format.h>
@@ -22,8 +22,8 @@
 #include "engine/preparation/job.h"
 #include "engine/preparation/trial.h"
 #include "kernels/formats/diagonals.h"
-#include "kernels/recipe.h"
-#include "tests/unit/engine/rooms.h"
+#include "kernels/pipeline.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -35,8 +35,8 @@ using ::testing::Not;
 
 constexpr int64_t kK = 32;
 
-ProblemClass Class(Operation operation, bool transposed = false, int64_t k = kK) {
-  return ClassOf({operation, transposed, ElementType::kF32, k, DeviceKind::kCpu});
+ProblemSignature Signature(Operation operation, bool transposed = false, int64_t k = kK) {
+  return SignatureOf({operation, transposed, ElementType::kF32, k, DeviceKind::kCpu});
 }
 
 /// Remembers what the engine reports.
@@ -56,9 +56,9 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     ++ends_[std::string(state)];
   }
-  void OnRecipe(std::string_view outcome) override {
+  void OnPipeline(std::string_view outcome) override {
     std::lock_guard lock(mutex_);
-    ++recipes_[std::string(outcome)];
+    ++pipelines_[std::string(outcome)];
   }
   void OnPreparationReport(const PreparationReport& report) override {
     std::lock_guard lock(mutex_);
@@ -92,9 +92,9 @@ class Listener final : public Observer {
     std::lock_guard lock(mutex_);
     return stages_[stage];
   }
-  int recipes(const std::string& outcome) {
+  int pipelines(const std::string& outcome) {
     std::lock_guard lock(mutex_);
-    return recipes_[outcome];
+    return pipelines_[outcome];
   }
   int ends(const std::string& state) {
     std::lock_guard lock(mutex_);
@@ -114,7 +114,7 @@ class Listener final : public Observer {
 
  private:
   std::mutex mutex_;
-  std::map<std::string, int> stages_, ends_, recipes_;
+  std::map<std::string, int> stages_, ends_, pipelines_;
   std::set<std::string> built_;
   std::vector<PreparationReport> reports_;
   std::vector<std::string> failures_, choices_;
@@ -122,21 +122,22 @@ class Listener final : public Observer {
 
 PreparationOptions Quick() {
   PreparationOptions options;
-  options.default_classes = {Class(Operation::kSpmm)};
+  options.default_signatures = {Signature(Operation::kSpmm)};
   options.trial_budget_ms = 20;
   options.light_nonzeros = 0;  // what the only worker does others wait for
   return options;
 }
 
-struct Site : Rooms {
+struct Site : Modules {
   explicit Site(const std::string& directory = "", const PreparationOptions& options = Quick(),
                 int64_t memory = kPlenty, int64_t preparation_memory = kPlenty)
-      : Rooms(directory, memory, preparation_memory),
+      : Modules(directory, memory, preparation_memory),
         executor(ExecutorOptions(), catalog, dense, budget, listener),
         preparation(options, catalog, *store, budget, executor, listener) {
-    catalog.on_published = [this](MatrixLease matrix, const std::vector<ProblemClass>& classes,
+    catalog.on_published = [this](MatrixLease matrix,
+                                  const std::vector<ProblemSignature>& signatures,
                                   const Requester& requester) {
-      preparation.Prepare(std::move(matrix), classes, requester);
+      preparation.Prepare(std::move(matrix), signatures, requester);
     };
     catalog.on_pattern_gone = [this](const std::shared_ptr<Pattern>& pattern) {
       preparation.Forget(pattern);
@@ -155,15 +156,15 @@ struct Site : Rooms {
   Preparation preparation;
 };
 
-/// Occupies the lane, so that trials wait.
-class BusyLane {
+/// Occupies the worker slot, so that trials wait.
+class BusyWorkerSlot {
  public:
-  explicit BusyLane(Executor& executor) {
+  explicit BusyWorkerSlot(Executor& executor) {
     thread_ = std::thread([this, &executor] {
       EXPECT_TRUE(executor
                       .RunIdle(
                           DeviceId{},
-                          [this](Lane&) {
+                          [this](WorkerSlot&) {
                             std::unique_lock lock(mutex_);
                             running_ = true;
                             changed_.notify_all();
@@ -183,7 +184,7 @@ class BusyLane {
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
   }
-  ~BusyLane() { Free(); }
+  ~BusyWorkerSlot() { Free(); }
 
  private:
   std::mutex mutex_;
@@ -195,19 +196,19 @@ class BusyLane {
 test::Pattern Clusters() { return test::ShuffledClusters(60, 32, 4096, 64, 16, 1, 3); }
 
 std::vector<std::string> Tried(const Pattern& pattern) {
-  std::vector<std::string> recipes;
-  for (const Measurement& m : pattern.trials().measurements()) recipes.push_back(m.recipe);
-  return recipes;
+  std::vector<std::string> pipelines;
+  for (const Measurement& m : pattern.trials().measurements()) pipelines.push_back(m.pipeline);
+  return pipelines;
 }
 
 /// What must hold of a pattern however its trials ended.
 void CheckConsistent(Site& site, Pattern& pattern) {
-  const auto is_used = [&](const std::string& recipe) {
+  const auto is_used = [&](const std::string& pipeline) {
     const std::vector<MatrixLease> all = site.catalog.All();
     return std::ranges::any_of(all, [&](const MatrixLease& matrix) {
       const Pattern& left = *matrix->pattern();
       return std::ranges::any_of(left.plans().List(), [&](const auto& active) {
-        return UsesLayout(active->plan, left.hash(), pattern, recipe);
+        return UsesLayout(active->plan, left.hash(), pattern, pipeline);
       });
     });
   };
@@ -215,40 +216,41 @@ void CheckConsistent(Site& site, Pattern& pattern) {
     const Plan& plan = active->plan;
     EXPECT_NE(plan.kernel, "");
     EXPECT_NE(plan.reason, "");
-    if (plan.recipe == "csr" || plan.pair) {
+    if (plan.pipeline == "csr" || plan.pair) {
       EXPECT_EQ(active->layout, nullptr);
       continue;
     }
-    EXPECT_EQ(active->layout, pattern.FindLayout(plan.recipe));
+    EXPECT_EQ(active->layout, pattern.FindLayout(plan.pipeline));
     EXPECT_LT(plan.plan_ms * 1.03, plan.baseline_ms);
     for (const MatrixLease& matrix : site.catalog.MatricesOf(pattern)) {
-      EXPECT_EQ(matrix->LayoutValueBytes(plan.recipe), active->layout->Resident()->value_slots * 4);
+      EXPECT_EQ(matrix->LayoutValueBytes(plan.pipeline),
+                active->layout->Resident()->value_slots * 4);
     }
   }
   for (const Pattern::BuiltEntry& entry : pattern.Layouts()) {
-    EXPECT_TRUE(is_used(entry.description->recipe)) << "kept for nobody";
+    EXPECT_TRUE(is_used(entry.description->pipeline)) << "kept for nobody";
   }
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
 }
 
-/// Every recipe that there is a rule for was timed, or there is a reason why not.
-void CheckDecisions(const Pattern& pattern, const ProblemClass& c) {
+/// Every pipeline that there is a rule for was timed, or there is a reason why not.
+void CheckDecisions(const Pattern& pattern, const ProblemSignature& c) {
   std::map<std::string, Decision> decided;
   for (const Decision& decision : pattern.trials().decisions()) {
-    EXPECT_NE(decision.reason, "") << decision.recipe;
-    if (decision.problem_class == c) decided[decision.recipe] = decision;
+    EXPECT_NE(decision.reason, "") << decision.pipeline;
+    if (decision.signature == c) decided[decision.pipeline] = decision;
   }
   for (const Candidate& candidate : CandidatesFor(c, {})) {
-    ASSERT_TRUE(decided.contains(candidate.recipe) ||
-                decided.contains(WithoutSkipRules(candidate.recipe)))
-        << candidate.recipe;
+    ASSERT_TRUE(decided.contains(candidate.pipeline) ||
+                decided.contains(WithoutSkipRules(candidate.pipeline)))
+        << candidate.pipeline;
   }
   std::set<std::string> timed;
   for (const Measurement& m : pattern.trials().measurements()) {
-    if (m.problem_class == c) timed.insert(m.recipe);
+    if (m.signature == c) timed.insert(m.pipeline);
   }
-  for (const auto& [recipe, decision] : decided) {
-    EXPECT_EQ(decision.tried, timed.contains(recipe)) << recipe;
+  for (const auto& [pipeline, decision] : decided) {
+    EXPECT_EQ(decision.tried, timed.contains(pipeline)) << pipeline;
   }
 }
 
@@ -257,9 +259,9 @@ TEST(Preparation, PlansForTheMatrixsOwnType) {
   const test::Pattern s = test::Rmat(10, 16, 3);
   UploadHeader header = HeaderOf("m", s);
   header.type = ElementType::kF16;
-  header.expected = {Class(Operation::kSpmm), Class(Operation::kSpmm, /*transposed=*/true),
-                     Class(Operation::kSddmm)};
-  for (ProblemClass& c : header.expected) c.allow_tf32 = true;  // on a CPU no difference
+  header.expected = {Signature(Operation::kSpmm), Signature(Operation::kSpmm, /*transposed=*/true),
+                     Signature(Operation::kSddmm)};
+  for (ProblemSignature& c : header.expected) c.allow_tf32 = true;  // on a CPU no difference
   const std::vector<float> floats = FloatsOf(s);
   std::vector<Float16> values;
   for (const float value : floats) values.emplace_back(value);
@@ -271,8 +273,8 @@ TEST(Preparation, PlansForTheMatrixsOwnType) {
   const auto plans = (*matrix)->pattern()->plans().List();
   ASSERT_EQ(plans.size(), 3u);
   for (const auto& active : plans) {
-    EXPECT_EQ(active->plan.problem_class.type, ElementType::kF16);
-    EXPECT_FALSE(active->plan.problem_class.allow_tf32);
+    EXPECT_EQ(active->plan.signature.type, ElementType::kF16);
+    EXPECT_FALSE(active->plan.signature.allow_tf32);
     EXPECT_GT(active->plan.plan_ms, 0);
   }
 }
@@ -294,7 +296,7 @@ TEST(Preparation, ItsEndSaysWhoAskedForIt) {
   EXPECT_EQ(report.requester.caller, "token t");
   EXPECT_EQ(report.requester.matrix, "m");
   ASSERT_TRUE(site.preparation
-                  .Request(*matrix, {Class(Operation::kSddmm)}, /*again=*/false, std::nullopt,
+                  .Request(*matrix, {Signature(Operation::kSddmm)}, /*again=*/false, std::nullopt,
                            {"tenant", "token t", "request-2", "m"})
                   .ok());
   ASSERT_TRUE(site.Idle());
@@ -314,7 +316,7 @@ TEST(Preparation, TriesReorderingOnShuffledClusters) {
   EXPECT_THAT(status.message, HasSubstr("spmm K=32 f32 cpu"));
   EXPECT_EQ(status.detail, "") << "plans and decisions say it all";
   EXPECT_GT(status.seconds, 0);
-  const PlanTable::Found found = pattern.plans().Find(Class(Operation::kSpmm));
+  const PlanTable::Found found = pattern.plans().Find(Signature(Operation::kSpmm));
   ASSERT_TRUE(found.exact);
   EXPECT_GT(found.plan->plan.baseline_ms, 0);
   const std::vector<std::string> tried = Tried(pattern);
@@ -322,9 +324,9 @@ TEST(Preparation, TriesReorderingOnShuffledClusters) {
   EXPECT_THAT(tried, Contains(HasSubstr("lsh_cluster(")));
   EXPECT_THAT(tried, Contains(HasSubstr("> aspt(")));
   CheckConsistent(site, pattern);
-  CheckDecisions(pattern, Class(Operation::kSpmm));
-  EXPECT_GT(site.listener.recipes("tried"), 0);
-  EXPECT_GT(site.listener.recipes("ruled_out"), 0);
+  CheckDecisions(pattern, Signature(Operation::kSpmm));
+  EXPECT_GT(site.listener.pipelines("tried"), 0);
+  EXPECT_GT(site.listener.pipelines("ruled_out"), 0);
   for (const char* stage : {"features", "lsh_cluster", "aspt", "trial", "store"}) {
     EXPECT_GT(site.listener.stages(stage), 0) << stage;
   }
@@ -342,10 +344,10 @@ TEST(Preparation, KeepsPlainCsrWhereNothingIsGained) {
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_THAT(pattern.progress().status().message,
               HasSubstr("plain CSR is kept, 5000 nonzeros, fewer than 10000"));
-  CheckDecisions(pattern, Class(Operation::kSpmm));
+  CheckDecisions(pattern, Signature(Operation::kSpmm));
   const auto plans = pattern.plans().List();
   ASSERT_EQ(plans.size(), 1u);
-  EXPECT_EQ(plans[0]->plan.recipe, "csr");
+  EXPECT_EQ(plans[0]->plan.pipeline, "csr");
   EXPECT_GT(plans[0]->plan.plan_ms, 0);
   EXPECT_THAT(Tried(pattern), ElementsAre("csr"));
   CheckConsistent(site, pattern);
@@ -362,7 +364,8 @@ TEST(Preparation, AlmostEmptyMatricesAreTriedWhenAskedForAlone) {
   ASSERT_EQ(plans.size(), 1u);
   EXPECT_THAT(plans[0]->plan.reason, HasSubstr("plain CSR: with less than a nonzero in 16 rows"));
   EXPECT_THAT(Tried(pattern), testing::IsEmpty());
-  ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSpmm)}, false, Asked()).ok());
+  ASSERT_TRUE(
+      site.preparation.Request(*matrix, {Signature(Operation::kSpmm)}, false, Asked()).ok());
   ASSERT_TRUE(site.Idle());
   EXPECT_THAT(Tried(pattern), testing::Not(testing::IsEmpty()));
   CheckConsistent(site, pattern);
@@ -382,11 +385,12 @@ TEST(Preparation, OddMatrices) {
       test::FromCoordinates(5, 0, {}),       test::FromCoordinates(7, 9, {}),
       test::FromCoordinates(1, 1, {{0, 0}}), test::Uniform(1, 20000, 15000, 3),
       test::Uniform(20000, 1, 1, 3)};
-  const std::vector<ProblemClass> classes = {Class(Operation::kSpmm), Class(Operation::kSpmm, true),
-                                             Class(Operation::kSddmm), Class(Operation::kSpgemm)};
+  const std::vector<ProblemSignature> signatures = {
+      Signature(Operation::kSpmm), Signature(Operation::kSpmm, true), Signature(Operation::kSddmm),
+      Signature(Operation::kSpgemm)};
   for (size_t i = 0; i < patterns.size(); ++i) {
     UploadHeader header = HeaderOf(std::to_string(i), patterns[i]);
-    header.expected = classes;
+    header.expected = signatures;
     ASSERT_TRUE(Send(site.catalog, header, patterns[i].row_offsets, patterns[i].column_indices,
                      FloatsOf(patterns[i]))
                     .ok());
@@ -402,16 +406,16 @@ TEST(Preparation, OddMatrices) {
   }
 }
 
-TEST(Preparation, TransposedClassesTryTheTransposedLayout) {
+TEST(Preparation, TransposedSignaturesTryTheTransposedLayout) {
   Site site;
   const test::Pattern s = test::Uniform(2000, 3000, 10, 1);
   UploadHeader header = HeaderOf("m", s);
-  header.expected = {Class(Operation::kSpmm, true)};
+  header.expected = {Signature(Operation::kSpmm, true)};
   auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
   ASSERT_TRUE(matrix.ok());
   ASSERT_TRUE(site.Idle());
   EXPECT_THAT(Tried(*(*matrix)->pattern()), Contains("transpose"));
-  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Class(Operation::kSpmm, true)).exact);
+  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Signature(Operation::kSpmm, true)).exact);
   CheckConsistent(site, *(*matrix)->pattern());
 }
 
@@ -420,14 +424,14 @@ struct Timed {
   std::vector<std::string> kernels;
   std::string fastest;
 };
-Timed TimedOf(const Pattern& pattern, const std::string& pair_recipe) {
+Timed TimedOf(const Pattern& pattern, const std::string& pair_pipeline) {
   Timed timed;
   double best = 0;
   for (const Measurement& m : pattern.trials().measurements()) {
-    if (!m.pair || ToString(*m.pair, pattern.hash()) != pair_recipe) continue;
+    if (!m.pair || ToString(*m.pair, pattern.hash()) != pair_pipeline) continue;
     EXPECT_GT(m.median_ms, 0);
     EXPECT_GT(m.baseline_ms, 0);
-    EXPECT_GT(m.floor_ms, 0);
+    EXPECT_GT(m.roofline_ms, 0);
     timed.kernels.push_back(m.kernel);
     // As the plan sees it: another kernel must be 3 % faster than the default.
     const double speedup =
@@ -450,7 +454,7 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
   const std::string t_hash = (*t)->pattern()->hash();
   const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     for (int i = 0; i < 100; ++i)
       site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
     site.preparation.RequestTrial({(*s)->pattern(), (*t)->pattern()}, problem);
@@ -463,20 +467,20 @@ TEST(Preparation, AFirstProductOfAPairQueuesOneTrial) {
   EXPECT_THAT(square.kernels, Contains("cpu.csr.row_groups"));
   EXPECT_THAT(square.kernels, Contains("cpu.dia.diagonals"));
   const PlanTable::Found found =
-      pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
+      pattern.plans().Find(SignatureOf(problem), PatternPair{pattern.hash()});
   ASSERT_TRUE(found.exact);
   EXPECT_EQ(found.plan->plan.kernel, square.fastest);
   const SpgemmKernel& fastest = *FindSpgemmKernel(square.fastest);
-  EXPECT_EQ(found.plan->plan.recipe.substr(0, fastest.layout_kind.size()), fastest.layout_kind);
+  EXPECT_EQ(found.plan->plan.pipeline.substr(0, fastest.layout_kind.size()), fastest.layout_kind);
   EXPECT_TRUE(FindFactorLayouts({(*s)->pattern(), (*s)->pattern()}, found.plan->plan));
   for (const Measurement& m : pattern.trials().measurements()) {
     if (m.kernel == "cpu.dia.diagonals") {
-      EXPECT_EQ(m.recipe, "dia");
+      EXPECT_EQ(m.pipeline, "dia");
     }
   }
   const Timed with_t = TimedOf(pattern, "csr * " + t_hash);
   EXPECT_THAT(with_t.kernels, Not(Contains("cpu.dia.diagonals")));
-  const PlanTable::Found found_t = pattern.plans().Find(ClassOf(problem), PatternPair{t_hash});
+  const PlanTable::Found found_t = pattern.plans().Find(SignatureOf(problem), PatternPair{t_hash});
   ASSERT_TRUE(found_t.exact);
   EXPECT_EQ(found_t.plan->plan.kernel, with_t.fastest);
   std::set<std::pair<std::string, std::string>> ruled_out;
@@ -504,7 +508,7 @@ TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
       ASSERT_TRUE(s.ok() && site.Idle());
       Pattern& pattern = *(*s)->pattern();
       const auto find = [&] {
-        return pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
+        return pattern.plans().Find(SignatureOf(problem), PatternPair{pattern.hash()});
       };
       site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
       ASSERT_TRUE(site.Idle());
@@ -537,16 +541,16 @@ TEST(Preparation, PairsThatFindNoMemoryAreTriedAgainLater) {
     site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
     ASSERT_TRUE(site.Idle());
     Pattern& pattern = *(*s)->pattern();
-    EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).decided());
+    EXPECT_TRUE(pattern.plans().Find(SignatureOf(problem), PatternPair{pattern.hash()}).decided());
     EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.dia.diagonals"));
   }
 }
 
 /// Slow for what came before, of a kernel that there is not.
-Measurement Imaginary(const ProblemClass& c, const std::string& recipe) {
+Measurement Imaginary(const ProblemSignature& c, const std::string& pipeline) {
   Measurement m;
-  m.problem_class = c;
-  m.recipe = recipe;
+  m.signature = c;
+  m.pipeline = pipeline;
   m.kernel = "cpu.imaginary";
   m.k = c.k_bucket;
   m.median_ms = 1000;
@@ -579,29 +583,32 @@ TEST(Preparation, LayoutsOfFactorsStayWhileAPlanReadsThem) {
     ASSERT_TRUE(site.Idle());
     MakeDiagonalsFastest(pair.left, pair.right);
     // The plan is to be found anew, from what was measured.
-    const auto plan = [&] { return pair.left->plans().Find(ClassOf(problem), pair.pair()).plan; };
+    const auto plan = [&] {
+      return pair.left->plans().Find(SignatureOf(problem), pair.pair()).plan;
+    };
     ActivePlan lost = *plan();
-    lost.plan.recipe = "dia";
+    lost.plan.pipeline = "dia";
     lost.plan.kernel = "cpu.dia.diagonals";
     pair.left->plans().Replace(std::make_shared<const ActivePlan>(lost));
     pair.right->DropLayout("dia");
     site.preparation.RequestTrial(pair, problem);
     ASSERT_TRUE(site.Idle());
     EXPECT_EQ(plan()->plan.kernel, "cpu.dia.diagonals");
-    EXPECT_EQ(plan()->plan.recipe, "dia");
+    EXPECT_EQ(plan()->plan.pipeline, "dia");
     const auto layout = pair.right->FindLayout("dia");
     ASSERT_NE(layout, nullptr);
     EXPECT_TRUE(layout->resident());
     EXPECT_EQ(pair.left->FindLayout("dia"), nullptr) << "S is read from plain CSR";
     // A preparation of the right pattern knows whose it is.
-    ASSERT_TRUE(site.preparation.Request(*t, {Class(Operation::kSddmm)}, false, {}).ok());
+    ASSERT_TRUE(site.preparation.Request(*t, {Signature(Operation::kSddmm)}, false, {}).ok());
     ASSERT_TRUE(site.Idle());
     EXPECT_EQ(pair.right->FindLayout("dia"), layout);
     CheckConsistent(site, *pair.right);
     const auto stored = site.store->Load();
     ASSERT_TRUE(stored.ok());
-    EXPECT_TRUE(std::ranges::any_of(
-        stored->layouts, [](const LayoutRecord& record) { return record.layout.recipe == "dia"; }));
+    EXPECT_TRUE(std::ranges::any_of(stored->layouts, [](const LayoutRecord& record) {
+      return record.layout.pipeline == "dia";
+    }));
   }
   Site site(directory.path());
   ASSERT_TRUE(site.Idle());
@@ -613,19 +620,19 @@ TEST(Preparation, LayoutsOfFactorsStayWhileAPlanReadsThem) {
   EXPECT_FALSE(layout->resident()) << "nobody needs it yet";
   site.preparation.RequestTrial(pair, problem);
   ASSERT_TRUE(site.Idle());
-  const auto found = pair.left->plans().Find(ClassOf(problem), pair.pair());
+  const auto found = pair.left->plans().Find(SignatureOf(problem), pair.pair());
   ASSERT_TRUE(found.decided());
   EXPECT_EQ(found.plan->plan.kernel, "cpu.dia.diagonals");
   EXPECT_EQ(pair.right->FindLayout("dia"), layout) << "nothing was built again";
   // Nobody multiplies with it any more.
   ASSERT_TRUE(site.catalog.Delete("t", "S").ok());
-  ASSERT_TRUE(site.preparation.Request(*t, {Class(Operation::kSddmm)}, true, {}).ok());
+  ASSERT_TRUE(site.preparation.Request(*t, {Signature(Operation::kSddmm)}, true, {}).ok());
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ(pair.right->FindLayout("dia"), nullptr);
   const auto stored = site.store->Load();
   ASSERT_TRUE(stored.ok());
   EXPECT_TRUE(std::ranges::none_of(
-      stored->layouts, [](const LayoutRecord& record) { return record.layout.recipe == "dia"; }));
+      stored->layouts, [](const LayoutRecord& record) { return record.layout.pipeline == "dia"; }));
 }
 
 /// Of a pair whose left pattern was timed, with a plan by diagonals and the layout that it reads.
@@ -634,8 +641,8 @@ void PlanDiagonals(Site& site, const PatternProduct& pair, const Problem& proble
   ASSERT_TRUE(site.Idle());
   MakeDiagonalsFastest(pair.left, pair.right);
   // The plan is to be found anew, from what was measured.
-  ActivePlan lost = *pair.left->plans().Find(ClassOf(problem), pair.pair()).plan;
-  lost.plan.recipe = "dia";
+  ActivePlan lost = *pair.left->plans().Find(SignatureOf(problem), pair.pair()).plan;
+  lost.plan.pipeline = "dia";
   lost.plan.kernel = "cpu.dia.diagonals";
   pair.left->plans().Replace(std::make_shared<const ActivePlan>(lost));
   pair.right->DropLayout("dia");
@@ -660,27 +667,28 @@ TEST(Preparation, AProductsLayoutIsThereBeforeItsPatternIsRestored) {
     }
     ASSERT_TRUE(site.store->PutMeasurements(measured).ok());
   }
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   Listener listener;
-  Executor executor(ExecutorOptions(), rooms.catalog, rooms.dense, rooms.budget, listener);
-  Preparation preparation(Quick(), rooms.catalog, *rooms.store, rooms.budget, executor, listener);
-  const MatrixLease s = *rooms.catalog.Find("t", "S"), t = *rooms.catalog.Find("t", "T");
+  Executor executor(ExecutorOptions(), modules.catalog, modules.dense, modules.budget, listener);
+  Preparation preparation(Quick(), modules.catalog, *modules.store, modules.budget, executor,
+                          listener);
+  const MatrixLease s = *modules.catalog.Find("t", "S"), t = *modules.catalog.Find("t", "T");
   const PatternProduct pair = {s->pattern(), t->pattern()};
   std::shared_ptr<LazyLayout> layout;
   {
-    // The only worker waits for the lane, while patterns wait to be restored.
-    BusyLane busy(executor);
-    auto other = SendMatrix(rooms.catalog, "other", test::Uniform(3000, 3000, 10, 1));
+    // The only worker waits for the worker slot, while patterns wait to be restored.
+    BusyWorkerSlot busy(executor);
+    auto other = SendMatrix(modules.catalog, "other", test::Uniform(3000, 3000, 10, 1));
     ASSERT_TRUE(other.ok());
     preparation.Prepare(*other, {});
-    preparation.Restore(rooms.contents);
+    preparation.Restore(modules.contents);
     layout = pair.right->FindLayout("dia");
     ASSERT_NE(layout, nullptr);
     EXPECT_FALSE(layout->resident()) << "nobody needs it yet";
     preparation.RequestTrial(pair, problem);
   }
   ASSERT_TRUE(Eventually([&] { return preparation.pending() == 0; }));
-  EXPECT_EQ(pair.left->plans().Find(ClassOf(problem), pair.pair()).plan->plan.recipe, "dia");
+  EXPECT_EQ(pair.left->plans().Find(SignatureOf(problem), pair.pair()).plan->plan.pipeline, "dia");
   EXPECT_EQ(pair.right->FindLayout("dia"), layout);
   EXPECT_THAT(listener.built(), Not(Contains("dia by cpu"))) << "nothing was built again";
   executor.Close();
@@ -694,12 +702,12 @@ TEST(Preparation, LostLayoutsAreNotAskedForByEveryRequestWhileMemoryIsShort) {
   const PatternProduct pair = {(*s)->pattern(), (*s)->pattern()};
   PlanDiagonals(site, pair, problem);
   // What it was chosen by is gone, too: it could not be tried again.
-  pair.left->trials().Forget(ClassOf(problem), pair.pair());
+  pair.left->trials().Forget(SignatureOf(problem), pair.pair());
   pair.right->DropLayout("dia");
   site.budget.SetRefuse([](size_t, MemoryUse use) { return use == MemoryUse::kPreparation; });
   site.preparation.RequestTrial(pair, problem);
   ASSERT_TRUE(site.Idle());
-  const auto found = pair.left->plans().Find(ClassOf(problem), pair.pair());
+  const auto found = pair.left->plans().Find(SignatureOf(problem), pair.pair());
   EXPECT_EQ(found.plan->plan.kernel, "cpu.csr.row_groups");
   EXPECT_FALSE(found.decided());
   const int ends = site.listener.ends("ready") + site.listener.ends("failed");
@@ -709,15 +717,15 @@ TEST(Preparation, LostLayoutsAreNotAskedForByEveryRequestWhileMemoryIsShort) {
 }
 
 TEST(Preparation, LostLayoutsAreBuiltAgainHoweverSmallAndHoweverManyPairs) {
-  const ProblemClass c = Class(Operation::kSpgemm, false, 0);
+  const ProblemSignature c = Signature(Operation::kSpgemm, false, 0);
   Site site;
   auto s = SendMatrix(site.catalog, "S", test::Band(300, 3));
   ASSERT_TRUE(s.ok() && site.Idle());
   const PatternProduct square = {(*s)->pattern(), (*s)->pattern()};
   Pattern& pattern = *square.left;
   ActivePlan active;
-  active.plan.problem_class = c;
-  active.plan.recipe = "dia";
+  active.plan.signature = c;
+  active.plan.pipeline = "dia";
   active.plan.kernel = "cpu.dia.diagonals";
   active.plan.pair = square.pair();
   pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
@@ -732,7 +740,7 @@ TEST(Preparation, LostLayoutsAreBuiltAgainHoweverSmallAndHoweverManyPairs) {
     ASSERT_TRUE(t.ok());
     for (int way = 0; way < 4; ++way) {
       active.plan.kernel = "cpu.csr.row_groups";
-      active.plan.recipe = "csr";
+      active.plan.pipeline = "csr";
       active.plan.pair = {(*t)->pattern()->hash(), way / 2 == 1, way % 2 == 1};
       pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
     }
@@ -760,7 +768,7 @@ TEST(Preparation, LostLayoutsAreBuiltAgainHoweverSmallAndHoweverManyPairs) {
 
 TEST(Preparation, WhatIsAskedForOfAPairLeavesItsPlanAndItsFigures) {
   const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
-  const ProblemClass c = ClassOf(problem);
+  const ProblemSignature c = SignatureOf(problem);
   Site site;
   auto s = SendMatrix(site.catalog, "S", test::Band(4000, 8));
   ASSERT_TRUE(s.ok() && site.Idle());
@@ -813,25 +821,27 @@ TEST(Preparation, LayoutsOfPairsWhosePatternIsGoneAreDropped) {
     return k.left_too && k.layout_kind == kDiagonals;
   });
   if (kernel == SpgemmKernels().end()) GTEST_SKIP() << "only kernels of GPUs read both factors so";
-  const std::string recipe(kernel->layout_kind);
+  const std::string pipeline(kernel->layout_kind);
   ActivePlan active;
-  active.plan.problem_class = ClassOf(problem);
+  active.plan.signature = SignatureOf(problem);
   active.plan.kernel = kernel->name;
-  active.plan.recipe = recipe;
+  active.plan.pipeline = pipeline;
   active.plan.pair = {(*t)->pattern()->hash()};
   pattern.plans().Replace(std::make_shared<const ActivePlan>(active));
   BuildContext context;
   context.memory = &HeapMemory();
-  auto built = BuildLayout(*ParseRecipe(recipe), ViewCsr(**pattern.Csr()), context);
+  auto built = BuildLayout(*ParsePipeline(pipeline), ViewCsr(**pattern.Csr()), context);
   ASSERT_TRUE(built.ok() && !built->skipped);
-  built->layout.recipe = recipe;
+  built->layout.pipeline = pipeline;
   pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
-  ASSERT_TRUE(site.preparation.Request(*s, {Class(Operation::kSddmm)}, true).ok() && site.Idle());
-  EXPECT_NE(pattern.FindLayout(recipe), nullptr);
+  ASSERT_TRUE(site.preparation.Request(*s, {Signature(Operation::kSddmm)}, true).ok() &&
+              site.Idle());
+  EXPECT_NE(pattern.FindLayout(pipeline), nullptr);
   t = MatrixLease();
   ASSERT_TRUE(site.catalog.Delete("t", "T").ok());
-  ASSERT_TRUE(site.preparation.Request(*s, {Class(Operation::kSddmm)}, true).ok() && site.Idle());
-  EXPECT_EQ(pattern.FindLayout(recipe), nullptr);
+  ASSERT_TRUE(site.preparation.Request(*s, {Signature(Operation::kSddmm)}, true).ok() &&
+              site.Idle());
+  EXPECT_EQ(pattern.FindLayout(pipeline), nullptr);
 }
 
 TEST(Preparation, LayoutsThatLostToWhatWasMeasuredBeforeAreDropped) {
@@ -873,7 +883,7 @@ TEST(Preparation, JobsOfOtherPatternsDropNothingThatIsBeingPublished) {
                               options,       publishing};
   BuildContext context;
   context.memory = &HeapMemory();
-  auto built = BuildLayout(*ParseRecipe("dia"), ViewCsr(**right.Csr()), context);
+  auto built = BuildLayout(*ParsePipeline("dia"), ViewCsr(**right.Csr()), context);
   ASSERT_TRUE(built.ok() && !built->skipped);
   const int stored = site.listener.stages("store");
   std::thread job_of_right;
@@ -889,9 +899,9 @@ TEST(Preparation, JobsOfOtherPatternsDropNothingThatIsBeingPublished) {
     EXPECT_TRUE(Eventually([&] { return site.listener.stages("store") > stored; }));
     EXPECT_TRUE(SendMatrix(site.catalog, "other", test::Band(4000, 10)).ok());
     ActivePlan active;
-    active.plan.problem_class = Class(Operation::kSpgemm, false, 0);
+    active.plan.signature = Signature(Operation::kSpgemm, false, 0);
     active.plan.kernel = "cpu.dia.diagonals";
-    active.plan.recipe = "dia";
+    active.plan.pipeline = "dia";
     active.plan.pair = {right.hash()};
     (*s)->pattern()->plans().Replace(std::make_shared<const ActivePlan>(active));
   }
@@ -941,20 +951,21 @@ TEST(Preparation, ADamagedRightPatternIsANoteOfTheLeftOne) {
   const Pattern& pattern = *(*s)->pattern();
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
       << pattern.progress().status().detail;
-  EXPECT_TRUE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).decided());
+  EXPECT_TRUE(pattern.plans().Find(SignatureOf(problem), PatternPair{pattern.hash()}).decided());
 }
 
 TEST(Preparation, SquaresAreTriedWhereAnUploadExpectsProducts) {
   Site site;
   const test::Pattern s = test::Band(4000, 9);
   UploadHeader header = HeaderOf("S", s);
-  header.expected = {Class(Operation::kSpgemm)};
+  header.expected = {Signature(Operation::kSpgemm)};
   auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
   ASSERT_TRUE(matrix.ok());
   ASSERT_TRUE(site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_THAT(TimedOf(pattern, "csr * csr").kernels, Contains("cpu.dia.diagonals"));
-  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpgemm), PatternPair{pattern.hash()}).exact);
+  EXPECT_TRUE(
+      pattern.plans().Find(Signature(Operation::kSpgemm), PatternPair{pattern.hash()}).exact);
   EXPECT_THAT(pattern.progress().status().message, HasSubstr("csr * csr"));
   CheckConsistent(site, pattern);
 }
@@ -971,17 +982,17 @@ TEST(Preparation, PairsOfTransposedMatrices) {
       {{(*s)->pattern(), (*s)->pattern(), false, true}, "csr * transpose"},
       {{(*s)->pattern(), (*s)->pattern(), true, false}, "transpose * csr"},
       {{(*s)->pattern(), (*t)->pattern(), true, true}, "transpose * transpose " + t_hash}};
-  for (const auto& [pair, recipe] : pairs) site.preparation.RequestTrial(pair, problem);
+  for (const auto& [pair, pipeline] : pairs) site.preparation.RequestTrial(pair, problem);
   ASSERT_TRUE(site.Idle());
-  for (const auto& [pair, recipe] : pairs) {
-    const Timed timed = TimedOf(pattern, recipe);
-    EXPECT_THAT(timed.kernels, Contains("cpu.csr.row_groups")) << recipe;
-    EXPECT_THAT(timed.kernels, Contains("cpu.csr.dense")) << recipe;
-    const auto found = pattern.plans().Find(ClassOf(problem), pair.pair());
-    ASSERT_TRUE(found.decided()) << recipe;
+  for (const auto& [pair, pipeline] : pairs) {
+    const Timed timed = TimedOf(pattern, pipeline);
+    EXPECT_THAT(timed.kernels, Contains("cpu.csr.row_groups")) << pipeline;
+    EXPECT_THAT(timed.kernels, Contains("cpu.csr.dense")) << pipeline;
+    const auto found = pattern.plans().Find(SignatureOf(problem), pair.pair());
+    ASSERT_TRUE(found.decided()) << pipeline;
     EXPECT_EQ(found.plan->plan.kernel, timed.fastest);
   }
-  EXPECT_FALSE(pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()}).exact)
+  EXPECT_FALSE(pattern.plans().Find(SignatureOf(problem), PatternPair{pattern.hash()}).exact)
       << "nobody asked";
   EXPECT_EQ(site.budget.used(MemoryUse::kPreparation), 0);
 }
@@ -1004,7 +1015,7 @@ TEST(Preparation, PairsOfOddMatrices) {
     EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
         << pattern.progress().status().detail;
     const auto found =
-        pattern.plans().Find(ClassOf(problem), PatternPair{(*right)->pattern()->hash()});
+        pattern.plans().Find(SignatureOf(problem), PatternPair{(*right)->pattern()->hash()});
     if (i == 0) {
       EXPECT_FALSE(found.exact) << "too few nonzeros for a trial";
       continue;
@@ -1014,7 +1025,7 @@ TEST(Preparation, PairsOfOddMatrices) {
   }
 }
 
-TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
+TEST(Preparation, AFirstRequestOfASignatureQueuesOneTrial) {
   Site site;
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok());
@@ -1022,30 +1033,30 @@ TEST(Preparation, AFirstRequestOfAClassQueuesOneTrial) {
   Pattern& pattern = *(*matrix)->pattern();
   const Problem problem{Operation::kSddmm, false, ElementType::kF32, 20, DeviceKind::kCpu};
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     for (int i = 0; i < 100; ++i) site.preparation.RequestTrial(*matrix, problem);
     EXPECT_EQ(site.preparation.pending(), 1);
     EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
         << "what is there stays usable";
   }
   ASSERT_TRUE(site.Idle());
-  EXPECT_TRUE(pattern.plans().Find(ClassOf(problem)).exact);
+  EXPECT_TRUE(pattern.plans().Find(SignatureOf(problem)).exact);
   site.preparation.RequestTrial(*matrix, problem);
   EXPECT_EQ(site.preparation.pending(), 0);
   EXPECT_EQ(site.listener.ends("ready"), 2);
   EXPECT_THAT(pattern.progress().status().message, HasSubstr("sddmm K=32 f32 cpu"));
-  CheckDecisions(pattern, Class(Operation::kSpmm));
-  CheckDecisions(pattern, ClassOf(problem));
+  CheckDecisions(pattern, Signature(Operation::kSpmm));
+  CheckDecisions(pattern, SignatureOf(problem));
   CheckConsistent(site, pattern);
 }
 
-/// Medians that were taken for the class, by recipe (of SpGEMM by pair) and kernel.
-std::map<std::string, double> MediansOf(const Pattern& pattern, const ProblemClass& c) {
+/// Medians that were taken for the signature, by pipeline (of SpGEMM by pair) and kernel.
+std::map<std::string, double> MediansOf(const Pattern& pattern, const ProblemSignature& c) {
   std::map<std::string, double> medians;
   for (const Measurement& m : pattern.trials().measurements()) {
-    if (m.problem_class != c) continue;
-    const std::string recipe = m.pair ? ToString(*m.pair, pattern.hash()) : m.recipe;
-    medians[recipe + " / " + m.kernel] = m.median_ms;
+    if (m.signature != c) continue;
+    const std::string pipeline = m.pair ? ToString(*m.pair, pattern.hash()) : m.pipeline;
+    medians[pipeline + " / " + m.kernel] = m.median_ms;
   }
   return medians;
 }
@@ -1057,29 +1068,29 @@ TEST(Preparation, WhatIsUnderWayStaysPreparingWhileMoreIsAskedFor) {
   Pattern& pattern = *(*matrix)->pattern();
   const auto state = [&pattern] { return pattern.progress().status().state; };
   {
-    BusyLane busy(site.executor);
-    ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSddmm)}, false).ok());
+    BusyWorkerSlot busy(site.executor);
+    ASSERT_TRUE(site.preparation.Request(*matrix, {Signature(Operation::kSddmm)}, false).ok());
     ASSERT_TRUE(Eventually([&] { return state() == PreparationState::kPreparing; }));
-    ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSpmm, true)}, false).ok());
+    ASSERT_TRUE(site.preparation.Request(*matrix, {Signature(Operation::kSpmm, true)}, false).ok());
     EXPECT_EQ(state(), PreparationState::kPreparing);
     EXPECT_EQ(site.preparation.pending(), 2);
   }
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ(state(), PreparationState::kReady);
-  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm, true)).decided());
+  EXPECT_TRUE(pattern.plans().Find(Signature(Operation::kSpmm, true)).decided());
 }
 
-TEST(Preparation, ARequestAddsClasses) {
+TEST(Preparation, ARequestAddsSignatures) {
   Site site;
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const auto plan = pattern.plans().Find(Class(Operation::kSpmm)).plan;
-  const auto medians = MediansOf(pattern, Class(Operation::kSpmm));
+  const auto plan = pattern.plans().Find(Signature(Operation::kSpmm)).plan;
+  const auto medians = MediansOf(pattern, Signature(Operation::kSpmm));
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     ASSERT_TRUE(site.preparation
-                    .Request(*matrix, {Class(Operation::kSpmm), Class(Operation::kSddmm)},
+                    .Request(*matrix, {Signature(Operation::kSpmm), Signature(Operation::kSddmm)},
                              /*again=*/false)
                     .ok());
     EXPECT_NE(pattern.progress().status().state, PreparationState::kReady)
@@ -1087,21 +1098,21 @@ TEST(Preparation, ARequestAddsClasses) {
   }
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
-  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSddmm)).decided());
-  EXPECT_EQ(pattern.plans().Find(Class(Operation::kSpmm)).plan, plan) << "left alone";
-  EXPECT_EQ(MediansOf(pattern, Class(Operation::kSpmm)), medians);
+  EXPECT_TRUE(pattern.plans().Find(Signature(Operation::kSddmm)).decided());
+  EXPECT_EQ(pattern.plans().Find(Signature(Operation::kSpmm)).plan, plan) << "left alone";
+  EXPECT_EQ(MediansOf(pattern, Signature(Operation::kSpmm)), medians);
   EXPECT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/false).ok());
   EXPECT_EQ(site.preparation.pending(), 0) << "all is decided";
   CheckConsistent(site, pattern);
 }
 
-TEST(Preparation, ARequestWithoutClassesIsForThoseOnTheirWay) {
+TEST(Preparation, ARequestWithoutSignaturesIsForThoseOnTheirWay) {
   Site site;
   const test::Pattern s = Clusters();
   UploadHeader header = HeaderOf("m", s);
-  header.expected = {Class(Operation::kSddmm)};
+  header.expected = {Signature(Operation::kSddmm)};
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
     ASSERT_TRUE(matrix.ok());
     EXPECT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/false).ok());
@@ -1112,26 +1123,26 @@ TEST(Preparation, ARequestWithoutClassesIsForThoseOnTheirWay) {
   ASSERT_TRUE(site.Idle());
   const auto matrix = site.catalog.Find("t", "m");
   const auto plans = (*matrix)->pattern()->plans().List();
-  ASSERT_EQ(plans.size(), 1u) << "not the default class";
-  EXPECT_EQ(plans[0]->plan.problem_class, Class(Operation::kSddmm));
+  ASSERT_EQ(plans.size(), 1u) << "not the default signature";
+  EXPECT_EQ(plans[0]->plan.signature, Signature(Operation::kSddmm));
 }
 
-TEST(Preparation, AClientWaitsForTheTrialThatBringsItsClass) {
+TEST(Preparation, AClientWaitsForTheTrialThatBringsItsSignature) {
   Site site;
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
   {
-    BusyLane busy(site.executor);
-    site.preparation.RequestTrial(*matrix, ProblemOf(Class(Operation::kSddmm)));
+    BusyWorkerSlot busy(site.executor);
+    site.preparation.RequestTrial(*matrix, ProblemOf(Signature(Operation::kSddmm)));
     ASSERT_TRUE(Eventually([&] { return pattern.progress().status().stage == "trial"; }));
     EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
-    ASSERT_TRUE(site.preparation.Request(*matrix, {Class(Operation::kSddmm)}, false).ok());
+    ASSERT_TRUE(site.preparation.Request(*matrix, {Signature(Operation::kSddmm)}, false).ok());
     EXPECT_EQ(pattern.progress().status().state, PreparationState::kQueued);
   }
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
-  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSddmm)).decided());
+  EXPECT_TRUE(pattern.plans().Find(Signature(Operation::kSddmm)).decided());
 }
 
 TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
@@ -1140,24 +1151,24 @@ TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
   auto matrix = SendMatrix(site.catalog, "m", test::ShuffledClusters(600, 16, 65536, 24, 12, 1, 3));
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = Class(Operation::kSpmm);
-  const ProblemClass other = Class(Operation::kSpmm, false, 64);
+  const ProblemSignature c = Signature(Operation::kSpmm);
+  const ProblemSignature other = Signature(Operation::kSpmm, false, 64);
   const auto plan = pattern.plans().Find(c).plan;
   std::set<std::string> tried;
   for (const Decision& decision : pattern.trials().decisions()) {
-    if (decision.tried) tried.insert(decision.recipe);
+    if (decision.tried) tried.insert(decision.pipeline);
   }
   ASSERT_FALSE(tried.empty());
   // What stood in the way of a candidate: it was slow, for this K and for another.
-  for (const std::string& recipe : tried) {
-    pattern.trials().Add(Imaginary(c, recipe));
-    pattern.trials().Add(Imaginary(other, recipe));
+  for (const std::string& pipeline : tried) {
+    pattern.trials().Add(Imaginary(c, pipeline));
+    pattern.trials().Add(Imaginary(other, pipeline));
   }
   const MeasurementRecord stale = {pattern.hash(), ToString(c), "csr", "cpu.imaginary",
                                    "cpu",          kK,          1000,  1};
   ASSERT_TRUE(site.store->PutMeasurements({&stale, 1}).ok());
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/true).ok());
     ASSERT_TRUE(Eventually([&] { return pattern.progress().status().stage == "trial"; }));
     EXPECT_EQ(pattern.plans().Find(c).plan, plan) << "it serves until there is a new one";
@@ -1170,13 +1181,13 @@ TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
   const std::map<std::string, double> medians = MediansOf(pattern, c);
   for (const auto& [what, ms] : medians) EXPECT_THAT(what, Not(HasSubstr("imaginary")));
   for (const Decision& decision : pattern.trials().decisions()) {
-    EXPECT_NE(decision.reason, "it was slower for another K") << decision.recipe;
+    EXPECT_NE(decision.reason, "it was slower for another K") << decision.pipeline;
   }
   EXPECT_EQ(MediansOf(pattern, other).size(), tried.size()) << "nobody asked for these";
   std::map<std::string, double> stored;
   const StoreContents contents = *site.store->Load();
   for (const MeasurementRecord& m : contents.measurements) {
-    if (m.problem_class == ToString(c)) stored[m.recipe + " / " + m.kernel] = m.median_ms;
+    if (m.signature == ToString(c)) stored[m.pipeline + " / " + m.kernel] = m.median_ms;
   }
   EXPECT_EQ(stored, medians);
   ASSERT_EQ(contents.plans.size(), 1u);
@@ -1186,8 +1197,8 @@ TEST(Preparation, AgainForgetsWhatWasMeasuredAndTimesAnew) {
   CheckConsistent(site, pattern);
 }
 
-Asked AskedFor(const std::string& recipe, const std::string& kernel = "") {
-  return ParseAsked(recipe, kernel).value();
+Asked AskedFor(const std::string& pipeline, const std::string& kernel = "") {
+  return ParseAsked(pipeline, kernel).value();
 }
 
 TEST(Preparation, SaysOfNearlyTheSameSpeedThatItIsTheSame) {
@@ -1204,7 +1215,7 @@ TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
   auto matrix = SendMatrix(site.catalog, "m", test::Uniform(300, 200, 20, 1));
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = Class(Operation::kSpmm);
+  const ProblemSignature c = Signature(Operation::kSpmm);
   EXPECT_THAT(Tried(pattern), ElementsAre("csr"));
   const size_t decisions = pattern.trials().decisions().size();
   const Asked asked = AskedFor("aspt(panel=32)", "cpu.aspt.panel");
@@ -1212,18 +1223,18 @@ TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
   ASSERT_TRUE(site.Idle());
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
       << pattern.progress().status().detail;
-  EXPECT_THAT(Tried(pattern), ElementsAre("csr", asked.recipe));
-  EXPECT_EQ(MediansOf(pattern, c).count(asked.recipe + " / cpu.aspt.panel"), 1u);
+  EXPECT_THAT(Tried(pattern), ElementsAre("csr", asked.pipeline));
+  EXPECT_EQ(MediansOf(pattern, c).count(asked.pipeline + " / cpu.aspt.panel"), 1u);
   EXPECT_EQ(pattern.trials().decisions().size(), decisions + 1) << "those on others stand";
   EXPECT_TRUE(std::ranges::any_of(pattern.trials().decisions(), [&](const Decision& d) {
-    return d.recipe == asked.recipe && d.tried && d.reason == "it was asked for";
+    return d.pipeline == asked.pipeline && d.tried && d.reason == "it was asked for";
   }));
   EXPECT_TRUE(site.store->Load()->wanted.empty());
   CheckConsistent(site, pattern);
   CheckDecisions(pattern, c);
 
-  // A class that there is no plan for is tried as ever, and with that.
-  const ProblemClass other = Class(Operation::kSpmm, false, 64);
+  // A signature that there is no plan for is tried as ever, and with that.
+  const ProblemSignature other = Signature(Operation::kSpmm, false, 64);
   ASSERT_TRUE(site.preparation.Request(*matrix, {other}, false, AskedFor("dcsr")).ok());
   ASSERT_TRUE(site.Idle());
   EXPECT_TRUE(pattern.plans().Find(other).decided());
@@ -1231,11 +1242,11 @@ TEST(Preparation, TriesWhatIsAskedForBesideThePlan) {
   EXPECT_EQ(MediansOf(pattern, c).count("dcsr / cpu.dcsr.row_balanced"), 0u);
   CheckDecisions(pattern, other);
 
-  // A skip rule of the recipe's own is a decision.
+  // A skip rule of the pipeline's own is a decision.
   ASSERT_TRUE(site.preparation.Request(*matrix, {c}, false, AskedFor("row_segments")).ok());
   ASSERT_TRUE(site.Idle());
   EXPECT_TRUE(std::ranges::any_of(pattern.trials().decisions(), [&](const Decision& d) {
-    return d.recipe.starts_with("row_segments") && !d.tried &&
+    return d.pipeline.starts_with("row_segments") && !d.tried &&
            d.reason.find("segments skipped") != std::string::npos;
   }));
 }
@@ -1247,11 +1258,11 @@ std::shared_ptr<const Model> TinyModel() {
   return model.ok() ? *model : nullptr;
 }
 
-/// The decision on the recipe, or the kernel, for the class; empty if there is none.
-Decision DecisionOn(const Pattern& pattern, const ProblemClass& c, const std::string& what) {
+/// The decision on the pipeline, or the kernel, for the signature; empty if there is none.
+Decision DecisionOn(const Pattern& pattern, const ProblemSignature& c, const std::string& what) {
   for (const Decision& decision : pattern.trials().decisions()) {
-    if (decision.problem_class != c) continue;
-    if (decision.recipe == what || decision.kernel == what) return decision;
+    if (decision.signature != c) continue;
+    if (decision.pipeline == what || decision.kernel == what) return decision;
   }
   ADD_FAILURE() << "no decision on " << what;
   return {};
@@ -1265,7 +1276,7 @@ TEST(Preparation, AModelHasTriedWhatPays) {
   auto matrix = SendMatrix(site.catalog, "m", test::Band(20'000, 9));
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = Class(Operation::kSpmm);
+  const ProblemSignature c = Signature(Operation::kSpmm);
   const std::string tiles = "aspt(panel=64,min_dense=2)";
   EXPECT_TRUE(DecisionOn(pattern, c, tiles).tried);
   EXPECT_THAT(DecisionOn(pattern, c, tiles).reason, HasSubstr("4.00x expected ("));
@@ -1280,7 +1291,7 @@ TEST(Preparation, AModelHasTriedWhatPays) {
   EXPECT_EQ(MediansOf(pattern, c).count(tiles + " / cpu.aspt.panel"), 1u);
   EXPECT_EQ(MediansOf(pattern, c).count(tiles + " / cpu.aspt.panel_dot"), 0u);
   EXPECT_TRUE(pattern.plans().Find(c).decided());
-  if (pattern.plans().Find(c).plan->plan.recipe == tiles) {
+  if (pattern.plans().Find(c).plan->plan.pipeline == tiles) {
     EXPECT_THAT(pattern.plans().Find(c).plan->plan.reason,
                 HasSubstr(", 4.00x expected by model tiny"));
   }
@@ -1290,7 +1301,7 @@ TEST(Preparation, AModelHasTriedWhatPays) {
   CheckConsistent(site, pattern);
 
   // Asked for, it is tried whatever the model says.
-  const ProblemClass wide = Class(Operation::kSpmm, false, 256);
+  const ProblemSignature wide = Signature(Operation::kSpmm, false, 256);
   ASSERT_TRUE(site.preparation
                   .Request(*matrix, {wide}, /*again=*/false,
                            AskedFor("lsh_cluster", "cpu.csr.row_balanced"))
@@ -1309,7 +1320,7 @@ TEST(Preparation, AModelHasTriedWhatPays) {
   // Who explores has it all tried.
   ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/false, Asked()).ok());
   ASSERT_TRUE(site.Idle());
-  EXPECT_TRUE(DecisionOn(pattern, c, clustered.recipe).tried);
+  EXPECT_TRUE(DecisionOn(pattern, c, clustered.pipeline).tried);
   EXPECT_TRUE(DecisionOn(pattern, c, "dcsr").tried);
 }
 
@@ -1349,7 +1360,7 @@ TEST(Preparation, ANetworkHasTriedWhatNoRuleHas) {
   auto matrix = SendMatrix(site.catalog, "m", test::Band(20'000, 9));
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = Class(Operation::kSpmm);
+  const ProblemSignature c = Signature(Operation::kSpmm);
   const std::string sorted = "plain_sort(warps=16,run=1,lanes=1)";
   EXPECT_TRUE(DecisionOn(pattern, c, sorted).tried);
   EXPECT_THAT(DecisionOn(pattern, c, sorted).reason, HasSubstr("4.00x expected ("));
@@ -1371,7 +1382,7 @@ TEST(Preparation, AModelThatIsWatchedChangesNothing) {
   auto matrix = SendMatrix(site.catalog, "m", test::Band(20'000, 9));
   ASSERT_TRUE(matrix.ok() && site.Idle());
   const Pattern& pattern = *(*matrix)->pattern();
-  CheckDecisions(pattern, Class(Operation::kSpmm));
+  CheckDecisions(pattern, Signature(Operation::kSpmm));
   for (const Decision& decision : pattern.trials().decisions()) {
     EXPECT_EQ(decision.reason.find("model"), std::string::npos) << decision.reason;
   }
@@ -1391,7 +1402,7 @@ TEST(Preparation, AModelChoosesForSquares) {
   ASSERT_TRUE(s.ok() && t.ok() && site.Idle());
   Pattern& pattern = *(*s)->pattern();
   const Problem problem{Operation::kSpgemm, false, ElementType::kF32, 0, DeviceKind::kCpu};
-  const ProblemClass c = ClassOf(problem);
+  const ProblemSignature c = SignatureOf(problem);
   site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
   ASSERT_TRUE(site.Idle());
   EXPECT_TRUE(DecisionOn(pattern, c, "cpu.csr.dense").tried);
@@ -1415,15 +1426,15 @@ TEST(Preparation, NonzerosInBlocksAreTriedAsBlocks) {
   auto matrix = SendMatrix(site.catalog, "m", blocks);
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = Class(Operation::kSpmm);
+  const ProblemSignature c = Signature(Operation::kSpmm);
   EXPECT_TRUE(DecisionOn(pattern, c, "bcsr(width=0)").tried);
   EXPECT_EQ(MediansOf(pattern, c).count("bcsr(width=0) / cpu.bcsr.blocks"), 1u);
   // Rectangles by name, and squares by the name that they always had.
-  for (const std::string recipe : {"bcsr(width=2,height=6)", "bcsr(width=6)"}) {
-    Asked asked = AskedFor(recipe);
-    ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/false, asked).ok()) << recipe;
+  for (const std::string pipeline : {"bcsr(width=2,height=6)", "bcsr(width=6)"}) {
+    Asked asked = AskedFor(pipeline);
+    ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/false, asked).ok()) << pipeline;
     ASSERT_TRUE(site.Idle());
-    EXPECT_EQ(MediansOf(pattern, c).count(recipe + " / cpu.bcsr.blocks"), 1u) << recipe;
+    EXPECT_EQ(MediansOf(pattern, c).count(pipeline + " / cpu.bcsr.blocks"), 1u) << pipeline;
   }
   CheckConsistent(site, pattern);
 }
@@ -1434,17 +1445,17 @@ TEST(Preparation, ExploringTriesWhatTheRulesLeaveOut) {
   auto matrix = SendMatrix(site.catalog, "m", test::Uniform(300, 200, 20, 1));
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = Class(Operation::kSpmm);
+  const ProblemSignature c = Signature(Operation::kSpmm);
   ASSERT_THAT(Tried(pattern), ElementsAre("csr"));
   ASSERT_TRUE(site.preparation.Request(*matrix, {c}, /*again=*/false, Asked()).ok());
   ASSERT_TRUE(site.Idle());
   const std::vector<std::string> tried = Tried(pattern);
   for (const Candidate& candidate : CandidatesFor(c, {})) {
-    const std::string recipe = WithoutSkipRules(candidate.recipe);
+    const std::string pipeline = WithoutSkipRules(candidate.pipeline);
     EXPECT_TRUE(std::ranges::any_of(pattern.trials().decisions(), [&](const Decision& d) {
-      return d.recipe == recipe && d.reason.find("it was asked for") == 0 &&
-             d.tried == (std::ranges::count(tried, recipe) > 0);
-    })) << recipe;
+      return d.pipeline == pipeline && d.reason.find("it was asked for") == 0 &&
+             d.tried == (std::ranges::count(tried, pipeline) > 0);
+    })) << pipeline;
   }
   EXPECT_GT(tried.size(), 3u);
   CheckConsistent(site, pattern);
@@ -1497,24 +1508,24 @@ TEST(Trials, WhoWinsByAccidentDidNotWinForCertain) {
 TEST(Preparation, WhatWinsWhenItIsAskedForIsThePlan) {
   Site site;
   UploadHeader header = HeaderOf("m", Clusters());
-  header.expected = {Class(Operation::kSpmm, true, 128)};
+  header.expected = {Signature(Operation::kSpmm, true, 128)};
   const test::Pattern s = Clusters();
   auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = header.expected[0];
+  const ProblemSignature c = header.expected[0];
   // As if the transposed layout, several times as fast as scattering, had not been tried.
   Plan plain;
-  plain.problem_class = c;
+  plain.signature = c;
   plain.kernel = "cpu.csr.scatter";
   plain.baseline_ms = plain.plan_ms = 1;
   pattern.plans().Replace(std::make_shared<const ActivePlan>(ActivePlan{plain, nullptr}));
   ASSERT_TRUE(site.preparation.Request(*matrix, {c}, false, AskedFor("transpose")).ok());
   ASSERT_TRUE(site.Idle());
-  const auto speedup = [&](std::string_view recipe) {
+  const auto speedup = [&](std::string_view pipeline) {
     double best = 0;
     for (const Measurement& m : pattern.trials().measurements()) {
-      if (m.problem_class == c && m.recipe == recipe) {
+      if (m.signature == c && m.pipeline == pipeline) {
         best = std::max(best, m.baseline_ms / m.median_ms);
       }
     }
@@ -1523,7 +1534,7 @@ TEST(Preparation, WhatWinsWhenItIsAskedForIsThePlan) {
   ASSERT_GT(speedup("transpose"), 0) << "it was not tried";
   // Beside other work it need not win.
   const bool wins = speedup("transpose") > kLeastSpeedup * std::max(1.0, speedup(kCsr));
-  EXPECT_EQ(pattern.plans().Find(c).plan->plan.recipe, wins ? "transpose" : kCsr);
+  EXPECT_EQ(pattern.plans().Find(c).plan->plan.pipeline, wins ? "transpose" : kCsr);
   CheckConsistent(site, pattern);
 }
 
@@ -1533,14 +1544,14 @@ TEST(Preparation, TriesAKernelOfSpgemmThatIsAskedFor) {
   auto wide = SendMatrix(site.catalog, "wide", test::Uniform(100, 1000, 20, 1));
   ASSERT_TRUE(matrix.ok() && wide.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = Class(Operation::kSpgemm, false, 0);
+  const ProblemSignature c = Signature(Operation::kSpgemm, false, 0);
   const Asked heap = AskedFor("", "cpu.csr.heap");
   EXPECT_TRUE(absl::IsFailedPrecondition(site.preparation.Request(*wide, {c}, false, heap)));
   site.preparation.RequestTrial({(*matrix)->pattern(), (*matrix)->pattern()}, ProblemOf(c));
   ASSERT_TRUE(site.Idle());
   const auto before = MediansOf(pattern, c);
   const auto decided = [&] {
-    return std::ranges::count(pattern.trials().decisions(), c, &Decision::problem_class);
+    return std::ranges::count(pattern.trials().decisions(), c, &Decision::signature);
   };
   const auto decisions = decided();
   ASSERT_EQ(before.count("csr * csr / cpu.csr.heap"), 0u) << "a rule spoke against it";
@@ -1559,10 +1570,10 @@ TEST(Preparation, BoundsWhatWaitsToBeTried) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   absl::Status status;
   {
-    BusyLane busy(site.executor);
-    // A job takes what waits when it begins, and then waits for the lane.
+    BusyWorkerSlot busy(site.executor);
+    // A job takes what waits when it begins, and then waits for the worker slot.
     for (int panel = 1; panel <= 300 && status.ok(); ++panel) {
-      status = site.preparation.Request(*matrix, {Class(Operation::kSpmm)}, false,
+      status = site.preparation.Request(*matrix, {Signature(Operation::kSpmm)}, false,
                                         AskedFor("aspt(panel=" + std::to_string(panel) + ")"));
     }
   }
@@ -1577,7 +1588,7 @@ TEST(Preparation, RefusesWhatCannotBeTried) {
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
   const Asked asked = AskedFor("aspt", "cpu.aspt.panel");
-  const ProblemClass spmm = Class(Operation::kSpmm), sddmm = Class(Operation::kSddmm);
+  const ProblemSignature spmm = Signature(Operation::kSpmm), sddmm = Signature(Operation::kSddmm);
   EXPECT_TRUE(
       absl::IsInvalidArgument(site.preparation.Request(*matrix, {spmm, sddmm}, false, asked)));
   EXPECT_EQ(site.preparation.pending(), 0);
@@ -1595,7 +1606,7 @@ TEST(Preparation, AgainTimesEveryPairThatIsThere) {
   auto gone = SendMatrix(site.catalog, "gone", test::Uniform(4000, 3000, 8, 2));
   ASSERT_TRUE(s.ok() && t.ok() && gone.ok() && site.Idle());
   Pattern& pattern = *(*s)->pattern();
-  const ProblemClass c = Class(Operation::kSpgemm, false, 0);
+  const ProblemSignature c = Signature(Operation::kSpgemm, false, 0);
   const PatternPair pair_with_t = {(*t)->pattern()->hash(), false, true};
   const PatternPair pair_with_gone = {(*gone)->pattern()->hash()};
   const std::string with_t = ToString(pair_with_t, pattern.hash());
@@ -1630,7 +1641,7 @@ TEST(Preparation, APlanStaysThatFindsNoMemoryToBeTriedAgain) {
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const ProblemClass c = Class(Operation::kSpmm);
+  const ProblemSignature c = Signature(Operation::kSpmm);
   const auto plan = pattern.plans().Find(c).plan;
   ASSERT_FALSE(plan->plan.provisional);
   Buffer hog = site.budget.Source(MemoryUse::kPreparation).Allocate(kPreparation - 4096).value();
@@ -1655,9 +1666,10 @@ TEST(Preparation, QueriesSeeOldOrNewPlansAllTheTime) {
   std::atomic<bool> done = false;
   std::thread reader([&] {
     while (!done) {
-      const PlanTable::Found found = (*matrix)->pattern()->plans().Find(Class(Operation::kSpmm));
+      const PlanTable::Found found =
+          (*matrix)->pattern()->plans().Find(Signature(Operation::kSpmm));
       if (found.plan == nullptr || found.plan->layout == nullptr) continue;
-      EXPECT_GT((*matrix)->LayoutValueBytes(found.plan->plan.recipe), 0);
+      EXPECT_GT((*matrix)->LayoutValueBytes(found.plan->plan.pipeline), 0);
     }
   });
   EXPECT_TRUE(site.Idle());
@@ -1669,7 +1681,7 @@ TEST(Preparation, StatesComeInOrder) {
   Site site;
   std::vector<std::string> states, stages;
   std::mutex mutex;
-  auto lane = std::make_unique<BusyLane>(site.executor);
+  auto slot = std::make_unique<BusyWorkerSlot>(site.executor);
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok());
   const int64_t id = (*matrix)->pattern()->progress().Watch([&](const PreparationStatus& status) {
@@ -1680,7 +1692,7 @@ TEST(Preparation, StatesComeInOrder) {
       stages.push_back(status.stage);
     }
   });
-  lane.reset();
+  slot.reset();
   ASSERT_TRUE(site.Idle());
   (*matrix)->pattern()->progress().Unwatch(id);
   EXPECT_EQ(states.back(), "READY");
@@ -1703,14 +1715,14 @@ TEST(Preparation, AnotherMatrixOfThePatternSharesWhatIsThere) {
 TEST(Preparation, DeletingTheLastMatrixCancelsIt) {
   Site site;
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     ASSERT_TRUE(SendMatrix(site.catalog, "running", Clusters()).ok());
     ASSERT_TRUE(SendMatrix(site.catalog, "waiting", test::Uniform(3000, 3000, 10, 1)).ok());
     EXPECT_EQ(site.preparation.pending(), 2);
     ASSERT_TRUE(site.catalog.Delete("t", "waiting").ok());
     EXPECT_EQ(site.preparation.pending(), 1);
     ASSERT_TRUE(site.catalog.Delete("t", "running").ok());
-    // It ends although the lane never becomes free.
+    // It ends although the worker slot never becomes free.
     EXPECT_TRUE(site.Idle());
   }
   EXPECT_EQ(site.listener.ends("cancelled"), 2);
@@ -1737,7 +1749,7 @@ TEST(Preparation, TooLittleMemoryIsNotedAndPlainCsrKept) {
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_THAT(pattern.progress().status().message, HasSubstr("plain CSR is kept"));
   EXPECT_THAT(pattern.progress().status().detail, HasSubstr("preparation"));
-  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).exact);
+  EXPECT_TRUE(pattern.plans().Find(Signature(Operation::kSpmm)).exact);
   CheckConsistent(site, pattern);
 }
 
@@ -1749,7 +1761,7 @@ TEST(Preparation, AnUploadTriesAgainWhatMemoryDidNotAllow) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   hog = Buffer();
   const auto decided = [&] {
-    return (*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).decided();
+    return (*matrix)->pattern()->plans().Find(Signature(Operation::kSpmm)).decided();
   };
   EXPECT_FALSE(decided()) << (*matrix)->pattern()->progress().status().detail;
   ASSERT_TRUE(SendMatrix(site.catalog, "n", Clusters(), 2).ok() && site.Idle());
@@ -1765,7 +1777,7 @@ TEST(Preparation, ARequestTriesAgainLaterWhatMemoryDidNotAllow) {
   ASSERT_TRUE(matrix.ok() && site.Idle());
   hog = Buffer();
   PlanTable& plans = (*matrix)->pattern()->plans();
-  const auto find = [&] { return plans.Find(Class(Operation::kSpmm)); };
+  const auto find = [&] { return plans.Find(Signature(Operation::kSpmm)); };
   ASSERT_TRUE(find().exact);
   ASSERT_FALSE(find().decided());
   const Problem problem{Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu};
@@ -1849,13 +1861,13 @@ TEST(Preparation, StopsBuildingWhenItsTimeIsUp) {
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_THAT(Tried(pattern), ::testing::Each("csr")) << "that alone is timed";
-  EXPECT_FALSE(pattern.plans().Find(Class(Operation::kSpmm)).decided()) << "it is tried again";
+  EXPECT_FALSE(pattern.plans().Find(Signature(Operation::kSpmm)).decided()) << "it is tried again";
   EXPECT_NE(pattern.features(), nullptr);
-  CheckDecisions(pattern, Class(Operation::kSpmm));
+  CheckDecisions(pattern, Signature(Operation::kSpmm));
   EXPECT_THAT(pattern.trials().decisions(),
               Contains(::testing::Field(&Decision::reason, HasSubstr("--preparation-seconds"))));
-  EXPECT_GT(site.listener.recipes("no_time"), 0);
-  EXPECT_EQ(site.listener.recipes("tried"), 0);
+  EXPECT_GT(site.listener.pipelines("no_time"), 0);
+  EXPECT_EQ(site.listener.pipelines("tried"), 0);
   CheckConsistent(site, pattern);
 }
 
@@ -1880,13 +1892,13 @@ TEST(Preparation, MeasurementsAreWholeAndAgreeWithThePlan) {
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
   Pattern& pattern = *(*matrix)->pattern();
-  const Plan plan = pattern.plans().Find(Class(Operation::kSpmm)).plan->plan;
+  const Plan plan = pattern.plans().Find(Signature(Operation::kSpmm)).plan->plan;
   bool found = false;
   for (const Measurement& m : pattern.trials().measurements()) {
-    EXPECT_GT(m.baseline_ms, 0) << m.recipe;
-    EXPECT_GT(m.floor_ms, 0) << m.recipe;
-    EXPECT_EQ(m.preparation_ms > 0, m.recipe != kCsr) << m.recipe;
-    if (m.recipe != plan.recipe || m.kernel != plan.kernel) continue;
+    EXPECT_GT(m.baseline_ms, 0) << m.pipeline;
+    EXPECT_GT(m.roofline_ms, 0) << m.pipeline;
+    EXPECT_EQ(m.preparation_ms > 0, m.pipeline != kCsr) << m.pipeline;
+    if (m.pipeline != plan.pipeline || m.kernel != plan.kernel) continue;
     found = true;
     EXPECT_EQ(m.median_ms, plan.plan_ms);
     EXPECT_EQ(m.baseline_ms, plan.baseline_ms) << "what it was compared with";
@@ -1914,7 +1926,7 @@ TEST(Preparation, AFullQueueDropsTheLeastImportant) {
   PreparationOptions options = Quick();
   options.max_queued = 2;
   Site site("", options);
-  auto lane = std::make_unique<BusyLane>(site.executor);
+  auto slot = std::make_unique<BusyWorkerSlot>(site.executor);
   std::vector<MatrixLease> matrices;
   for (int i = 0; i < 5; ++i) {
     auto matrix = SendMatrix(site.catalog, std::to_string(i), test::Uniform(400, 400, 30, i));
@@ -1936,7 +1948,7 @@ TEST(Preparation, AFullQueueDropsTheLeastImportant) {
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   }
   EXPECT_TRUE(site.preparation.Request(matrices[1], {}, /*again=*/true).ok()) << "it has a place";
-  lane.reset();
+  slot.reset();
   ASSERT_TRUE(site.Idle());
   for (int i : {3, 4}) {
     EXPECT_TRUE(site.preparation.Request(matrices[i], {}, /*again=*/false).ok());
@@ -1944,7 +1956,7 @@ TEST(Preparation, AFullQueueDropsTheLeastImportant) {
   ASSERT_TRUE(site.Idle());
   for (const MatrixLease& matrix : matrices) {
     EXPECT_EQ(matrix->pattern()->progress().status().state, PreparationState::kReady);
-    EXPECT_TRUE(matrix->pattern()->plans().Find(Class(Operation::kSpmm)).decided());
+    EXPECT_TRUE(matrix->pattern()->plans().Find(Signature(Operation::kSpmm)).decided());
   }
 }
 
@@ -1965,7 +1977,7 @@ TEST(Preparation, UploadsComeBeforeTrials) {
         });
   };
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     // Occupies the worker.
     site.preparation.RequestTrial(*first, {Operation::kSddmm, false, ElementType::kF32, 8});
     ASSERT_TRUE(
@@ -2033,7 +2045,7 @@ TEST(Preparation, ATenantDoesNotWaitForAllOfAnothers) {
     });
   };
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     send("t", "first", 1);
     ASSERT_TRUE(Eventually([&] {
       std::lock_guard lock(mutex);
@@ -2051,7 +2063,7 @@ TEST(Preparation, AFullQueueDropsJobsOfWhoHasMost) {
   PreparationOptions options = Quick();
   options.max_queued = 3;
   Site site("", options);
-  auto lane = std::make_unique<BusyLane>(site.executor);
+  auto slot = std::make_unique<BusyWorkerSlot>(site.executor);
   std::vector<MatrixLease> matrices;
   const std::vector<std::pair<std::string, PreparationState>> sent = {
       {"t", PreparationState::kPreparing}, {"t", PreparationState::kQueued},
@@ -2070,12 +2082,12 @@ TEST(Preparation, AFullQueueDropsJobsOfWhoHasMost) {
   for (size_t i = 0; i < sent.size(); ++i) {
     EXPECT_EQ(matrices[i]->pattern()->progress().status().state, sent[i].second) << i;
   }
-  lane.reset();
+  slot.reset();
   ASSERT_TRUE(site.Idle());
 }
 
-/// Multiplies again and again: as soon as a call ends another one is submitted, before the lane
-/// looks for the next.
+/// Multiplies again and again: as soon as a call ends another one is submitted, before the worker
+/// slot looks for the next.
 class EndlessCalls {
  public:
   EndlessCalls(Site& site, std::string matrix, int64_t rows)
@@ -2136,7 +2148,7 @@ TEST(Preparation, GetsItsTurnsBesideEndlessRequests) {
   const Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_THAT(Tried(pattern), Contains("csr"));
-  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).decided());
+  EXPECT_TRUE(pattern.plans().Find(Signature(Operation::kSpmm)).decided());
   EXPECT_GT(site.listener.trial_waits, 0);
 }
 
@@ -2144,13 +2156,13 @@ TEST(Preparation, WithoutATurnInTimePlainCsrIsKeptForNow) {
   PreparationOptions options = Quick();
   options.seconds = 0.001;
   Site site("", options);
-  BusyLane lane(site.executor);
+  BusyWorkerSlot slot(site.executor);
   auto matrix = SendMatrix(site.catalog, "m", test::Uniform(400, 400, 5, 2));
   ASSERT_TRUE(matrix.ok());
-  ASSERT_TRUE(site.Idle()) << "it waits for a lane that is never idle";
+  ASSERT_TRUE(site.Idle()) << "it waits for a worker slot that is never idle";
   const Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
-  const PlanTable::Found found = pattern.plans().Find(Class(Operation::kSpmm));
+  const PlanTable::Found found = pattern.plans().Find(Signature(Operation::kSpmm));
   ASSERT_TRUE(found.exact);
   EXPECT_FALSE(found.decided()) << "it is to be tried again";
   EXPECT_THAT(pattern.trials().decisions(),
@@ -2187,24 +2199,25 @@ TEST(Preparation, ASmallOneDoesNotWaitForALongOne) {
   StopAfterFeatures observer;
   PreparationOptions options = Quick();
   options.light_nonzeros = 20'000;
-  Rooms rooms("", kPlenty, kPlenty);
-  Executor executor(ExecutorOptions(), rooms.catalog, rooms.dense, rooms.budget, observer);
-  Preparation preparation(options, rooms.catalog, *rooms.store, rooms.budget, executor, observer);
-  rooms.catalog.on_published = [&](MatrixLease matrix, const std::vector<ProblemClass>& classes,
-                                   const Requester&) {
-    preparation.Prepare(std::move(matrix), classes);
-  };
-  rooms.catalog.on_pattern_gone = [&](const std::shared_ptr<Pattern>& pattern) {
+  Modules modules("", kPlenty, kPlenty);
+  Executor executor(ExecutorOptions(), modules.catalog, modules.dense, modules.budget, observer);
+  Preparation preparation(options, modules.catalog, *modules.store, modules.budget, executor,
+                          observer);
+  modules.catalog.on_published =
+      [&](MatrixLease matrix, const std::vector<ProblemSignature>& signatures, const Requester&) {
+        preparation.Prepare(std::move(matrix), signatures);
+      };
+  modules.catalog.on_pattern_gone = [&](const std::shared_ptr<Pattern>& pattern) {
     preparation.Forget(pattern);
   };
   std::vector<MatrixLease> large;
   for (int i = 0; i < 4; ++i) {
-    auto matrix = SendMatrix(rooms.catalog, std::to_string(i), test::Uniform(1000, 1000, 30, i));
+    auto matrix = SendMatrix(modules.catalog, std::to_string(i), test::Uniform(1000, 1000, 30, i));
     ASSERT_TRUE(matrix.ok());
     large.push_back(*matrix);
     if (i == 0) observer.AwaitStopped();
   }
-  auto small = SendMatrix(rooms.catalog, "small", test::Uniform(1000, 1000, 5, 9));
+  auto small = SendMatrix(modules.catalog, "small", test::Uniform(1000, 1000, 5, 9));
   ASSERT_TRUE(small.ok());
   EXPECT_TRUE(Eventually(
       [&] { return (*small)->pattern()->progress().status().state == PreparationState::kReady; }));
@@ -2221,16 +2234,16 @@ TEST(Preparation, ASmallOneDoesNotWaitForALongOne) {
 
 TEST(PreparationJob, GivesWayToShorterOnesForAsLongAsItTakesItself) {
   using Clock = PreparationJob::Clock;
-  Rooms rooms;
-  rooms.catalog.on_published = [](auto&&...) {};
-  rooms.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
+  Modules modules;
+  modules.catalog.on_published = [](auto&&...) {};
+  modules.catalog.on_pattern_gone = [](const std::shared_ptr<Pattern>&) {};
   const auto job_of = [&](const std::string& name, int64_t row_nnz, double seconds) {
     PreparationJob job;
-    job.pattern =
-        (*SendMatrix(rooms.catalog, name, test::Uniform(1000, 1000, row_nnz, row_nnz)))->pattern();
+    job.pattern = (*SendMatrix(modules.catalog, name, test::Uniform(1000, 1000, row_nnz, row_nnz)))
+                      ->pattern();
     job.queued = Clock::time_point(
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(1000 + seconds)));
-    job.classes = {Class(Operation::kSpmm)};
+    job.signatures = {Signature(Operation::kSpmm)};
     return job;
   };
   const PreparationJob longer = job_of("longer", 100, 0);  // 100,000 nonzeros: 0.2 s
@@ -2238,9 +2251,9 @@ TEST(PreparationJob, GivesWayToShorterOnesForAsLongAsItTakesItself) {
   EXPECT_LT(job_of("soon", 11, 0.17).would_end(), longer.would_end());
   EXPECT_GT(job_of("too-late", 12, 0.19).would_end(), longer.would_end());
   PreparationJob more = longer;
-  more.classes.insert(Class(Operation::kSddmm));
+  more.signatures.insert(Signature(Operation::kSddmm));
   EXPECT_EQ(more.nonzeros(), 2 * longer.nonzeros());
-  more.pairs[{Class(Operation::kSpgemm), {longer.pattern->hash()}}] = longer.pattern;
+  more.pairs[{Signature(Operation::kSpgemm), {longer.pattern->hash()}}] = longer.pattern;
   EXPECT_EQ(more.nonzeros(), 4 * longer.nonzeros());
 }
 
@@ -2251,7 +2264,7 @@ TEST(Preparation, OfTwoThatWaitTheShorterOneIsFirst) {
   std::vector<std::string> order;
   std::mutex mutex;
   {
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     // Occupies the worker.
     site.preparation.RequestTrial(*first, {Operation::kSddmm, false, ElementType::kF32, 8});
     ASSERT_TRUE(
@@ -2262,9 +2275,9 @@ TEST(Preparation, OfTwoThatWaitTheShorterOneIsFirst) {
       UploadHeader header = HeaderOf(is_long ? "long" : "short", s);
       for (const int64_t k : {8, 16, 32, 64, 128, 256, 512, 1024}) {
         if (!is_long) continue;
-        header.expected.push_back(Class(Operation::kSpmm, false, k));
-        header.expected.push_back(Class(Operation::kSpmm, true, k));
-        header.expected.push_back(Class(Operation::kSddmm, false, k));
+        header.expected.push_back(Signature(Operation::kSpmm, false, k));
+        header.expected.push_back(Signature(Operation::kSpmm, true, k));
+        header.expected.push_back(Signature(Operation::kSddmm, false, k));
       }
       auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
       ASSERT_TRUE(matrix.ok());
@@ -2289,14 +2302,14 @@ TEST(Preparation, OfTwoThatWaitTheShorterOneIsFirst) {
 std::map<std::string, std::string> PlansOf(const Pattern& pattern) {
   std::map<std::string, std::string> plans;
   for (const auto& active : pattern.plans().List()) {
-    plans[ToString(active->plan.problem_class)] = active->plan.ToString();
+    plans[ToString(active->plan.signature)] = active->plan.ToString();
   }
   return plans;
 }
 
 /// Finishes the preparation of the clusters with a plan that needs a layout, whatever a trial on
 /// this machine would say.
-void StoreLayoutPlan(const std::string& directory, const std::string& recipe) {
+void StoreLayoutPlan(const std::string& directory, const std::string& pipeline) {
   Site site(directory);
   auto matrix = SendMatrix(site.catalog, "m", Clusters());
   ASSERT_TRUE(matrix.ok() && site.Idle());
@@ -2304,13 +2317,13 @@ void StoreLayoutPlan(const std::string& directory, const std::string& recipe) {
   BuildContext context;
   context.memory = &HeapMemory();
   auto csr = (*matrix)->pattern()->Csr();
-  auto built = BuildLayout(ParseRecipe(recipe).value(), ViewCsr(**csr), context);
+  auto built = BuildLayout(ParsePipeline(pipeline).value(), ViewCsr(**csr), context);
   ASSERT_TRUE(built.ok() && !built->skipped) << built.status();
   ASSERT_TRUE(site.store->PutLayout(hash, built->layout, 0.25).ok());
   const Problem problem{Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu};
   const PlanRecord plan{hash,
-                        ToString(ClassOf(problem)),
-                        built->layout.recipe,
+                        ToString(SignatureOf(problem)),
+                        built->layout.pipeline,
                         std::string(KernelsFor(problem, built->layout).front()),
                         2.0,
                         1.0,
@@ -2327,9 +2340,9 @@ TEST(Restart, BringsBackPlansWithoutBuilding) {
   Pattern& pattern = *(*matrix)->pattern();
   EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
   EXPECT_THAT(pattern.progress().status().message, HasSubstr("2.00x over plain CSR"));
-  const auto found = pattern.plans().Find(Class(Operation::kSpmm));
+  const auto found = pattern.plans().Find(Signature(Operation::kSpmm));
   ASSERT_TRUE(found.exact);
-  EXPECT_THAT(found.plan->plan.recipe, HasSubstr("> aspt("));
+  EXPECT_THAT(found.plan->plan.pipeline, HasSubstr("> aspt("));
   EXPECT_NE(found.plan->layout, nullptr);
   EXPECT_EQ(pattern.Layouts().at(0).build_seconds, 0.25);
   EXPECT_FALSE(pattern.trials().measurements().empty());
@@ -2340,26 +2353,26 @@ TEST(Restart, BringsBackPlansWithoutBuilding) {
 }
 
 TEST(Restart, PreparesAgainWhereThePlansKernelIsGone) {
-  const auto with_kernel = [](const std::string& recipe, const std::string& kernel) {
-    SCOPED_TRACE(recipe + " / " + kernel);
+  const auto with_kernel = [](const std::string& pipeline, const std::string& kernel) {
+    SCOPED_TRACE(pipeline + " / " + kernel);
     TemporaryDirectory directory;
-    StoreLayoutPlan(directory.path(), recipe);
-    const std::string c = ToString(Class(Operation::kSpmm));
+    StoreLayoutPlan(directory.path(), pipeline);
+    const std::string c = ToString(Signature(Operation::kSpmm));
     {
-      Rooms rooms(directory.path());
-      ASSERT_EQ(rooms.contents.plans.size(), 1u);
-      PlanRecord plan = rooms.contents.plans.front();
+      Modules modules(directory.path());
+      ASSERT_EQ(modules.contents.plans.size(), 1u);
+      PlanRecord plan = modules.contents.plans.front();
       plan.kernel = kernel;
-      ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
+      ASSERT_TRUE(modules.store->PutPlans({&plan, 1}).ok());
       const MeasurementRecord measured = {.pattern_hash = plan.pattern_hash,
-                                          .problem_class = c,
-                                          .recipe = plan.recipe,
+                                          .signature = c,
+                                          .pipeline = plan.pipeline,
                                           .kernel = kernel,
                                           .device = "cpu",
                                           .k = kK,
                                           .median_ms = 0.001,
                                           .runs = 5};
-      ASSERT_TRUE(rooms.store->PutMeasurements({&measured, 1}).ok());
+      ASSERT_TRUE(modules.store->PutMeasurements({&measured, 1}).ok());
     }
     Site site(directory.path());
     auto matrix = site.catalog.Find("t", "m");
@@ -2367,7 +2380,7 @@ TEST(Restart, PreparesAgainWhereThePlansKernelIsGone) {
     Pattern& pattern = *(*matrix)->pattern();
     EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady)
         << pattern.progress().status().message;
-    const auto found = pattern.plans().Find(Class(Operation::kSpmm));
+    const auto found = pattern.plans().Find(Signature(Operation::kSpmm));
     ASSERT_TRUE(found.exact);
     EXPECT_NE(found.plan->plan.kernel, kernel);
     EXPECT_NE(FindSpmmKernel(found.plan->plan.kernel), nullptr);
@@ -2387,8 +2400,8 @@ TEST(Restart, BringsBackWhateverATrialChose) {
   {
     Site site(directory.path());
     UploadHeader header = HeaderOf("m", Clusters());
-    header.expected = {Class(Operation::kSpmm), Class(Operation::kSpmm, true),
-                       Class(Operation::kSddmm)};
+    header.expected = {Signature(Operation::kSpmm), Signature(Operation::kSpmm, true),
+                       Signature(Operation::kSddmm)};
     const test::Pattern s = Clusters();
     auto matrix = Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
     ASSERT_TRUE(matrix.ok() && site.Idle());
@@ -2422,13 +2435,13 @@ TEST(Restart, BringsBackWhatWasMeasuredAndDecided) {
   ASSERT_EQ(after.size(), measured.size());
   for (size_t i = 0; i < after.size(); ++i) {
     EXPECT_EQ(after[i].baseline_ms, measured[i].baseline_ms);
-    EXPECT_EQ(after[i].floor_ms, measured[i].floor_ms) << "of then, whatever the rate is now";
+    EXPECT_EQ(after[i].roofline_ms, measured[i].roofline_ms) << "of then, whatever the rate is now";
     EXPECT_EQ(after[i].preparation_ms, measured[i].preparation_ms);
   }
   const std::vector<Decision> again = (*matrix)->pattern()->trials().decisions();
   ASSERT_EQ(again.size(), decided.size());
   for (size_t i = 0; i < again.size(); ++i) {
-    EXPECT_EQ(again[i].recipe, decided[i].recipe);
+    EXPECT_EQ(again[i].pipeline, decided[i].pipeline);
     EXPECT_EQ(again[i].tried, decided[i].tried);
     EXPECT_EQ(again[i].reason, decided[i].reason);
   }
@@ -2442,14 +2455,14 @@ TEST(Restart, PreparesWhatWasExpectedWhilePreparationWasOff) {
     Site site(directory.path(), off);
     const test::Pattern s = Clusters();
     UploadHeader header = HeaderOf("m", s);
-    header.expected = {Class(Operation::kSddmm, false, 64)};
+    header.expected = {Signature(Operation::kSddmm, false, 64)};
     ASSERT_TRUE(Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s)).ok());
   }
   Site site(directory.path());
   auto matrix = site.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok() && site.Idle());
-  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Class(Operation::kSddmm, false, 64)).exact);
-  EXPECT_EQ((*matrix)->pattern()->plans().List().size(), 1u) << "not the default class";
+  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Signature(Operation::kSddmm, false, 64)).exact);
+  EXPECT_EQ((*matrix)->pattern()->plans().List().size(), 1u) << "not the default signature";
 }
 
 TEST(Restart, AnswersForPairsFromWhatWasMeasured) {
@@ -2463,7 +2476,7 @@ TEST(Restart, AnswersForPairsFromWhatWasMeasured) {
     site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
     ASSERT_TRUE(site.Idle());
     Pattern& pattern = *(*s)->pattern();
-    const auto found = pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
+    const auto found = pattern.plans().Find(SignatureOf(problem), PatternPair{pattern.hash()});
     ASSERT_TRUE(found.exact);
     kernel = found.plan->plan.kernel;
   }
@@ -2476,7 +2489,7 @@ TEST(Restart, AnswersForPairsFromWhatWasMeasured) {
   const int trials = site.listener.stages("trial");
   site.preparation.RequestTrial({(*s)->pattern(), (*s)->pattern()}, problem);
   ASSERT_TRUE(site.Idle());
-  const auto found = pattern.plans().Find(ClassOf(problem), PatternPair{pattern.hash()});
+  const auto found = pattern.plans().Find(SignatureOf(problem), PatternPair{pattern.hash()});
   ASSERT_TRUE(found.exact);
   EXPECT_EQ(found.plan->plan.kernel, kernel);
   EXPECT_EQ(site.listener.stages("trial"), trials) << "nothing is timed again";
@@ -2493,9 +2506,13 @@ TEST(Restart, TriesPairsAgainWhereAnOlderProgramHadFewerKernels) {
     ASSERT_TRUE(site.Idle());
     // What it says of one that it did not try is all that is left of what it did not try.
     const std::string& hash = (*s)->pattern()->hash();
-    const DecisionRecord only = {
-        hash,           ToString(ClassOf(problem)), "csr", false, "long rows",
-        "cpu.csr.heap", PatternPair{hash}};
+    const DecisionRecord only = {hash,
+                                 ToString(SignatureOf(problem)),
+                                 "csr",
+                                 false,
+                                 "long rows",
+                                 "cpu.csr.heap",
+                                 PatternPair{hash}};
     ASSERT_TRUE(site.store->PutDecisions({&only, 1}).ok());
   }
   Site site(directory.path());
@@ -2508,7 +2525,7 @@ TEST(Restart, TriesPairsAgainWhereAnOlderProgramHadFewerKernels) {
   EXPECT_GT(site.listener.stages("trial"), trials);
   EXPECT_TRUE((*s)->pattern()
                   ->plans()
-                  .Find(ClassOf(problem), PatternPair{(*s)->pattern()->hash()})
+                  .Find(SignatureOf(problem), PatternPair{(*s)->pattern()->hash()})
                   .decided());
 }
 
@@ -2528,20 +2545,20 @@ TEST(Restart, BringsBackFeatures) {
 TEST(Restart, AnUploadFindsTheFeaturesThatAnOlderProgramDidNot) {
   TemporaryDirectory directory;
   {
-    Rooms rooms(directory.path());
-    auto matrix = SendMatrix(rooms.catalog, "m", Clusters());
+    Modules modules(directory.path());
+    auto matrix = SendMatrix(modules.catalog, "m", Clusters());
     ASSERT_TRUE(matrix.ok());
     const std::string& hash = (*matrix)->pattern()->hash();
     const Problem problem{Operation::kSpmm, false, ElementType::kF32, kK, DeviceKind::kCpu};
     const PlanRecord plan{hash,
-                          ToString(ClassOf(problem)),
+                          ToString(SignatureOf(problem)),
                           std::string(kCsr),
                           std::string(KernelsFor(problem, test::PlainLayout(Clusters())).front()),
                           1.0,
                           1.0,
                           "plain CSR is kept"};
-    ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
-    ASSERT_TRUE(rooms.store->PutPreparation(hash, {"READY", "done", 1}).ok());
+    ASSERT_TRUE(modules.store->PutPlans({&plan, 1}).ok());
+    ASSERT_TRUE(modules.store->PutPreparation(hash, {"READY", "done", 1}).ok());
   }
   Site site(directory.path());
   auto matrix = site.catalog.Find("t", "m");
@@ -2562,10 +2579,10 @@ TEST(Restart, KeepsALayoutThatFindsNoMemory) {
     auto matrix = site.catalog.Find("t", "m");
     ASSERT_TRUE(matrix.ok() && site.Idle());
     Pattern& pattern = *(*matrix)->pattern();
-    const auto found = pattern.plans().Find(Class(Operation::kSpmm));
+    const auto found = pattern.plans().Find(Signature(Operation::kSpmm));
     ASSERT_TRUE(found.exact);
     EXPECT_FALSE(found.decided());
-    EXPECT_EQ(found.plan->plan.recipe, "csr");
+    EXPECT_EQ(found.plan->plan.pipeline, "csr");
     EXPECT_EQ(pattern.progress().status().state, PreparationState::kReady);
     EXPECT_THAT(pattern.progress().status().message, HasSubstr("want of memory for lsh_cluster"));
     EXPECT_EQ(site.listener.stages("trial"), 0) << "it was not lost";
@@ -2604,13 +2621,13 @@ TEST(Restart, TriesAgainWhatMemoryDidNotAllow) {
     Site site(directory.path(), Quick(), kPlenty, /*preparation_memory=*/4096);
     auto matrix = SendMatrix(site.catalog, "m", Clusters());
     ASSERT_TRUE(matrix.ok() && site.Idle());
-    EXPECT_FALSE((*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).decided());
+    EXPECT_FALSE((*matrix)->pattern()->plans().Find(Signature(Operation::kSpmm)).decided());
     EXPECT_TRUE(site.store->Load()->plans.empty());
   }
   Site site(directory.path());
   auto matrix = site.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok() && site.Idle());
-  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Class(Operation::kSpmm)).decided());
+  EXPECT_TRUE((*matrix)->pattern()->plans().Find(Signature(Operation::kSpmm)).decided());
   EXPECT_GT(site.listener.stages("trial"), 0);
   EXPECT_EQ(site.store->Load()->plans.size(), 1u);
 }
@@ -2620,17 +2637,17 @@ TEST(Restart, DropsStoredLayoutsThatNoPlanNames) {
   StoreLayoutPlan(directory.path(), "lsh_cluster");
   {
     // As a crash leaves it between a layout and its plan.
-    Rooms rooms(directory.path());
-    const LayoutRecord& stored = rooms.contents.layouts.at(0);
-    Layout layout = rooms.store->ReadLayout(stored, HeapMemory()).value();
-    layout.recipe = "aspt";
-    ASSERT_TRUE(rooms.store->PutLayout(stored.pattern_hash, layout, 1).ok());
+    Modules modules(directory.path());
+    const LayoutRecord& stored = modules.contents.layouts.at(0);
+    Layout layout = modules.store->ReadLayout(stored, HeapMemory()).value();
+    layout.pipeline = "aspt";
+    ASSERT_TRUE(modules.store->PutLayout(stored.pattern_hash, layout, 1).ok());
   }
   Site site(directory.path());
   ASSERT_TRUE(site.Idle());
   const StoreContents contents = *site.store->Load();
   ASSERT_EQ(contents.layouts.size(), 1u);
-  EXPECT_THAT(contents.layouts[0].layout.recipe, HasSubstr("lsh_cluster"));
+  EXPECT_THAT(contents.layouts[0].layout.pipeline, HasSubstr("lsh_cluster"));
 }
 
 TEST(Restart, BuildsADamagedLayoutAgain) {
@@ -2639,9 +2656,9 @@ TEST(Restart, BuildsADamagedLayoutAgain) {
   {
     // Damages every array of the layout, through the store's own idea of where they are.
     std::set<std::filesystem::path> others;
-    Rooms rooms(directory.path());
-    ASSERT_EQ(rooms.contents.layouts.size(), 1u);
-    EXPECT_EQ(rooms.contents.layouts[0].arrays.size(), 4u);
+    Modules modules(directory.path());
+    ASSERT_EQ(modules.contents.layouts.size(), 1u);
+    EXPECT_EQ(modules.contents.layouts[0].arrays.size(), 4u);
   }
   int damaged = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
@@ -2674,9 +2691,9 @@ TEST(Restart, PreparesWhatWasNotFinished) {
   TemporaryDirectory directory;
   {
     Site site(directory.path());
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     UploadHeader header = HeaderOf("m", Clusters());
-    header.expected = {Class(Operation::kSddmm), Class(Operation::kSpmm, true)};
+    header.expected = {Signature(Operation::kSddmm), Signature(Operation::kSpmm, true)};
     const test::Pattern s = Clusters();
     ASSERT_TRUE(Send(site.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s)).ok());
     // The server ends in the middle.
@@ -2691,9 +2708,9 @@ TEST(Restart, PreparesWhatWasNotFinished) {
   EXPECT_EQ((*matrix)->pattern()->progress().status().state, PreparationState::kReady);
   // What the upload named, and no other.
   const PlanTable& plans = (*matrix)->pattern()->plans();
-  EXPECT_TRUE(plans.Find(Class(Operation::kSddmm)).exact);
-  EXPECT_TRUE(plans.Find(Class(Operation::kSpmm, true)).exact);
-  EXPECT_FALSE(plans.Find(Class(Operation::kSpmm)).exact);
+  EXPECT_TRUE(plans.Find(Signature(Operation::kSddmm)).exact);
+  EXPECT_TRUE(plans.Find(Signature(Operation::kSpmm, true)).exact);
+  EXPECT_FALSE(plans.Find(Signature(Operation::kSpmm)).exact);
   EXPECT_GT(site.listener.stages("trial"), 0);
 }
 
@@ -2705,7 +2722,7 @@ TEST(Restart, KeepsThePlanThatWasBeingTriedAgainAndTriesItAgain) {
     auto matrix = site.catalog.Find("t", "m");
     ASSERT_TRUE(matrix.ok() && site.Idle());
     EXPECT_EQ(site.listener.stages("trial"), 0);
-    BusyLane busy(site.executor);
+    BusyWorkerSlot busy(site.executor);
     ASSERT_TRUE(site.preparation.Request(*matrix, {}, /*again=*/true).ok());
     ASSERT_TRUE(Eventually([&] { return site.preparation.pending() == 1; }));
     // The server ends in the middle.
@@ -2715,11 +2732,11 @@ TEST(Restart, KeepsThePlanThatWasBeingTriedAgainAndTriesItAgain) {
     closing.join();
   }
   {
-    Rooms rooms(directory.path());
-    ASSERT_EQ(rooms.contents.plans.size(), 1u);
-    EXPECT_THAT(rooms.contents.plans[0].recipe, HasSubstr("lsh_cluster"));
-    EXPECT_EQ(rooms.contents.layouts.size(), 1u);
-    EXPECT_FALSE(rooms.contents.measurements.empty());
+    Modules modules(directory.path());
+    ASSERT_EQ(modules.contents.plans.size(), 1u);
+    EXPECT_THAT(modules.contents.plans[0].pipeline, HasSubstr("lsh_cluster"));
+    EXPECT_EQ(modules.contents.layouts.size(), 1u);
+    EXPECT_FALSE(modules.contents.measurements.empty());
   }
   Site site(directory.path());
   auto matrix = site.catalog.Find("t", "m");
@@ -2728,7 +2745,7 @@ TEST(Restart, KeepsThePlanThatWasBeingTriedAgainAndTriesItAgain) {
   EXPECT_GT(site.listener.stages("trial"), 0);
   EXPECT_THAT(pattern.trials().decisions(),
               Contains(::testing::Field(&Decision::reason, "it was there already")));
-  EXPECT_TRUE(pattern.plans().Find(Class(Operation::kSpmm)).decided());
+  EXPECT_TRUE(pattern.plans().Find(Signature(Operation::kSpmm)).decided());
   EXPECT_TRUE(site.store->Load()->wanted.empty()) << "that is done";
   CheckConsistent(site, pattern);
 }
@@ -2736,8 +2753,8 @@ TEST(Restart, KeepsThePlanThatWasBeingTriedAgainAndTriesItAgain) {
 TEST(Restart, FailsInWordsWhenThePatternIsDamaged) {
   TemporaryDirectory directory;
   {
-    Rooms rooms(directory.path());
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", Clusters()).ok());
+    Modules modules(directory.path());
+    ASSERT_TRUE(SendMatrix(modules.catalog, "m", Clusters()).ok());
   }
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
     if (!entry.is_regular_file() || entry.path().string().find("catalog") != std::string::npos) {

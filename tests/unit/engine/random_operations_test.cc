@@ -26,7 +26,7 @@
 
 #include "engine/engine.h"
 #include "tests/unit/engine/calls.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -221,10 +221,10 @@ void Machine::Open() {
   options.host_memory_bytes = options.preparation_memory_bytes = int64_t{256} << 20;
   options.gpu = DeviceOptions{.memory_bytes = int64_t{520} << 20};  // where there is one
   options.scrub_interval_seconds = 0;
-  options.execution.lanes = 2;
+  options.execution.slots = 2;
   options.execution.batch_wait = std::chrono::microseconds(Chance(0.5) ? 200 : 0);
   options.preparation.trial_budget_ms = 5;
-  options.preparation.default_classes = {{Operation::kSpmm, false, ElementType::kF32, 8}};
+  options.preparation.default_signatures = {{Operation::kSpmm, false, ElementType::kF32, 8}};
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(options, observer_);
   ASSERT_TRUE(engine.ok()) << engine.status();
   engine_ = *std::move(engine);
@@ -718,14 +718,14 @@ void Machine::FinishMany() {
 void Machine::Prepare() {
   const auto found = matrices_.find(SomeMatrix());
   if (found == matrices_.end()) return;
-  std::vector<ProblemClass> classes;
+  std::vector<ProblemSignature> signatures;
   for (int64_t i = Below(3); i > 0; --i) {
     const bool spmm = Chance(0.7);
-    classes.push_back({spmm ? Operation::kSpmm : Operation::kSddmm, spmm && Chance(0.5),
-                       found->second.type, OneOf({1, 8, 32})});
+    signatures.push_back({spmm ? Operation::kSpmm : Operation::kSddmm, spmm && Chance(0.5),
+                          found->second.type, OneOf({1, 8, 32})});
   }
   const absl::Status asked = engine_->preparation().Request(
-      engine_->catalog().Find("t", found->first).value(), classes, /*again=*/Chance(0.3));
+      engine_->catalog().Find("t", found->first).value(), signatures, /*again=*/Chance(0.3));
   EXPECT_TRUE(asked.ok()) << asked;
 }
 

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "engine/retry.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -21,22 +21,22 @@ TEST(Restart, BringsBackMatricesOnFirstUse) {
   const test::Pattern s = test::Uniform(100, 200, 10, 1);
   std::string hash;
   {
-    Rooms rooms(directory.path());
-    auto a = SendMatrix(rooms.catalog, "a", s, 1);
-    ASSERT_TRUE(a.ok() && SendMatrix(rooms.catalog, "b", s, 2).ok());
+    Modules modules(directory.path());
+    auto a = SendMatrix(modules.catalog, "a", s, 1);
+    ASSERT_TRUE(a.ok() && SendMatrix(modules.catalog, "b", s, 2).ok());
     EXPECT_TRUE((*a)->durable());
     hash = (*a)->pattern()->hash();
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "deleted", test::Band(9, 2)).ok());
-    ASSERT_TRUE(rooms.catalog.Delete("t", "deleted").ok());
+    ASSERT_TRUE(SendMatrix(modules.catalog, "deleted", test::Band(9, 2)).ok());
+    ASSERT_TRUE(modules.catalog.Delete("t", "deleted").ok());
     // Never finished: leaves nothing behind.
-    auto upload = rooms.catalog.BeginUpload(HeaderOf("unfinished", s));
+    auto upload = modules.catalog.BeginUpload(HeaderOf("unfinished", s));
     ASSERT_TRUE(upload.ok() && Feed(**upload, 0, s.row_offsets).ok());
   }
-  Rooms rooms(directory.path());
-  EXPECT_EQ(rooms.budget.used(), 2 * kMatrixBytes) << "arrays are read when they are needed";
-  EXPECT_EQ(rooms.catalog.All().size(), 2u);
-  auto a = rooms.catalog.Find("t", "a");
-  auto b = rooms.catalog.Find("t", "b");
+  Modules modules(directory.path());
+  EXPECT_EQ(modules.budget.used(), 2 * kMatrixBytes) << "arrays are read when they are needed";
+  EXPECT_EQ(modules.catalog.All().size(), 2u);
+  auto a = modules.catalog.Find("t", "a");
+  auto b = modules.catalog.Find("t", "b");
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ((*a)->pattern(), (*b)->pattern());
   EXPECT_EQ((*a)->pattern()->hash(), hash);
@@ -46,7 +46,7 @@ TEST(Restart, BringsBackMatricesOnFirstUse) {
   ASSERT_TRUE(csr.ok()) << csr.status();
   EXPECT_THAT(ViewCsr(**csr).column_indices, ::testing::ElementsAreArray(s.column_indices));
   // A pattern that is only on disk is known too.
-  Rooms* same = &rooms;
+  Modules* same = &modules;
   UploadHeader header = HeaderOf("c", s);
   header.pattern_hash = hash;
   auto c = Send(same->catalog, header, s.row_offsets, s.column_indices, FloatsOf(s, 3));
@@ -57,9 +57,9 @@ TEST(Restart, BringsBackMatricesOnFirstUse) {
 TEST(Restart, MoreThanTheLimitIsRefusedWithASentence) {
   TemporaryDirectory directory;
   {
-    Rooms rooms(directory.path());
+    Modules modules(directory.path());
     for (const char* name : {"a", "b", "c"}) {
-      ASSERT_TRUE(SendMatrix(rooms.catalog, name, test::Band(9, 2)).ok());
+      ASSERT_TRUE(SendMatrix(modules.catalog, name, test::Band(9, 2)).ok());
     }
   }
   const auto store = OpenStore(PosixFileSystem(), directory.path()).value();
@@ -73,19 +73,19 @@ TEST(Restart, MoreThanTheLimitIsRefusedWithASentence) {
 TEST(Restart, KeepsTheCallersOrder) {
   TemporaryDirectory directory;
   {
-    Rooms rooms(directory.path());
+    Modules modules(directory.path());
     UploadHeader header = HeaderOf("m", test::FromCoordinates(1, 3, {{0, 0}, {0, 1}, {0, 2}}));
     header.sort = true;
-    ASSERT_TRUE(Send(rooms.catalog, header, std::vector<int64_t>{0, 3},
+    ASSERT_TRUE(Send(modules.catalog, header, std::vector<int64_t>{0, 3},
                      std::vector<int32_t>{2, 0, 1}, std::vector<float>{20, 0, 10})
                     .ok());
   }
-  Rooms rooms(directory.path());
-  auto matrix = rooms.catalog.Find("t", "m");
+  Modules modules(directory.path());
+  auto matrix = modules.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok());
   ASSERT_NE((*matrix)->caller_order(), nullptr);
   EXPECT_THAT(Elements<int64_t>((*matrix)->caller_order()->Get()), ElementsAre(1, 2, 0));
-  auto update = rooms.catalog.BeginUpdate({"t", "m", ElementType::kF32, false, 0});
+  auto update = modules.catalog.BeginUpdate({"t", "m", ElementType::kF32, false, 0});
   ASSERT_TRUE(update.ok());
   ASSERT_TRUE(Feed(**update, 0, std::vector<float>{22, 1, 11}).ok());
   auto fresh = (*update)->Finish(1);
@@ -97,10 +97,10 @@ TEST(Restart, BringsBackTheLastDurableValues) {
   TemporaryDirectory directory;
   const test::Pattern s = test::Uniform(100, 200, 10, 1);
   {
-    Rooms rooms(directory.path());
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+    Modules modules(directory.path());
+    ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 1).ok());
     for (const bool durable : {true, false}) {
-      auto update = rooms.catalog.BeginUpdate({"t", "m", ElementType::kF32, durable, 0});
+      auto update = modules.catalog.BeginUpdate({"t", "m", ElementType::kF32, durable, 0});
       ASSERT_TRUE(update.ok());
       ASSERT_TRUE(Feed(**update, 0, FloatsOf(s, durable ? 2 : 3)).ok());
       auto matrix = (*update)->Finish(1);
@@ -108,8 +108,8 @@ TEST(Restart, BringsBackTheLastDurableValues) {
       EXPECT_EQ((*matrix)->durable(), durable);
     }
   }
-  Rooms rooms(directory.path());
-  auto matrix = rooms.catalog.Find("t", "m");
+  Modules modules(directory.path());
+  auto matrix = modules.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok());
   EXPECT_EQ((*matrix)->version(), 2u);
   EXPECT_EQ(Elements<float>((*matrix)->Values()), FloatsOf(s, 2));
@@ -129,26 +129,26 @@ TEST(Restart, UsesNoVersionOfAMatrixTwice) {
   const test::Pattern s = test::Band(9, 2);
   uint64_t highest = 0;
   for (int run = 0; run < 3; ++run) {
-    Rooms rooms(directory.path());
+    Modules modules(directory.path());
     if (run == 0) {
-      ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s).ok());
+      ASSERT_TRUE(SendMatrix(modules.catalog, "m", s).ok());
     }
     for (int step = 0; step < 5; ++step) {
-      const uint64_t version = Update(rooms.catalog, s, /*durable=*/step == 2);
+      const uint64_t version = Update(modules.catalog, s, /*durable=*/step == 2);
       EXPECT_GT(version, highest) << "run " << run << ", step " << step;
       highest = version;
     }
   }
   // Nor if it is deleted in between, and whether there is a restart or not.
   for (const bool restart : {false, true}) {
-    auto rooms = std::make_unique<Rooms>(directory.path());
-    highest = std::max(highest, Update(rooms->catalog, s, /*durable=*/false));
-    ASSERT_TRUE(rooms->catalog.Delete("t", "m").ok());
+    auto modules = std::make_unique<Modules>(directory.path());
+    highest = std::max(highest, Update(modules->catalog, s, /*durable=*/false));
+    ASSERT_TRUE(modules->catalog.Delete("t", "m").ok());
     if (restart) {
-      rooms.reset();
-      rooms = std::make_unique<Rooms>(directory.path());
+      modules.reset();
+      modules = std::make_unique<Modules>(directory.path());
     }
-    const auto again = SendMatrix(rooms->catalog, "m", s);
+    const auto again = SendMatrix(modules->catalog, "m", s);
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_GT((*again)->version(), highest);
     highest = (*again)->version();
@@ -160,25 +160,25 @@ TEST(Restart, UsesNoVersionTwiceAfterManyThatWereNotStored) {
   const test::Pattern s = test::Band(3, 1);
   uint64_t highest = 0;
   {
-    Rooms rooms(directory.path());
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s).ok());
-    for (int step = 0; step < 2500; ++step) highest = Update(rooms.catalog, s, /*durable=*/false);
+    Modules modules(directory.path());
+    ASSERT_TRUE(SendMatrix(modules.catalog, "m", s).ok());
+    for (int step = 0; step < 2500; ++step) highest = Update(modules.catalog, s, /*durable=*/false);
     EXPECT_EQ(highest, 2501U) << "one after the other while the server runs";
   }
-  Rooms rooms(directory.path());
-  EXPECT_EQ((*rooms.catalog.Find("t", "m"))->version(), 1U) << "what was stored";
-  EXPECT_GT(Update(rooms.catalog, s, /*durable=*/false), highest);
+  Modules modules(directory.path());
+  EXPECT_EQ((*modules.catalog.Find("t", "m"))->version(), 1U) << "what was stored";
+  EXPECT_GT(Update(modules.catalog, s, /*durable=*/false), highest);
 }
 
 TEST(Restart, ReadsFromTheDiskStopWithWhoeverAsked) {
   TemporaryDirectory directory;
   const test::Pattern s = test::Band(9, 2);
   {
-    Rooms rooms(directory.path());
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s).ok());
+    Modules modules(directory.path());
+    ASSERT_TRUE(SendMatrix(modules.catalog, "m", s).ok());
   }
-  Rooms rooms(directory.path());
-  const MatrixLease matrix = rooms.catalog.Find("t", "m").value();
+  Modules modules(directory.path());
+  const MatrixLease matrix = modules.catalog.Find("t", "m").value();
   const std::atomic<bool> stop = true;
   EXPECT_TRUE(absl::IsCancelled(matrix->Values(&stop).status()));
   EXPECT_TRUE(absl::IsCancelled(matrix->pattern()->Csr(&stop).status()));
@@ -191,12 +191,12 @@ TEST(Restart, WhatFindsNoMemoryForNowSaysSo) {
   constexpr int64_t kMemory = int64_t{16} << 20;
   TemporaryDirectory directory;
   {
-    Rooms rooms(directory.path(), kMemory);
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", test::Uniform(5000, 6000, 10, 1)).ok());
+    Modules modules(directory.path(), kMemory);
+    ASSERT_TRUE(SendMatrix(modules.catalog, "m", test::Uniform(5000, 6000, 10, 1)).ok());
   }
-  Rooms rooms(directory.path(), kMemory);
-  const MatrixLease matrix = rooms.catalog.Find("t", "m").value();
-  const auto hog = rooms.budget.Source(MemoryUse::kRequests).Allocate(kMemory - (64 << 10));
+  Modules modules(directory.path(), kMemory);
+  const MatrixLease matrix = modules.catalog.Find("t", "m").value();
+  const auto hog = modules.budget.Source(MemoryUse::kRequests).Allocate(kMemory - (64 << 10));
   ASSERT_TRUE(hog.ok()) << hog.status();
   for (const absl::Status& refused :
        {matrix->Values().status(), matrix->pattern()->Csr().status()}) {
@@ -223,13 +223,13 @@ TEST(Restart, DamageIsNamedAndHealedByANewUpload) {
   TemporaryDirectory directory;
   const test::Pattern s = test::Uniform(5000, 6000, 10, 1);
   {
-    Rooms rooms(directory.path());
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+    Modules modules(directory.path());
+    ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 1).ok());
   }
   Damage(directory.path(), 40'000);
   {
-    Rooms rooms(directory.path());
-    auto matrix = rooms.catalog.Find("t", "m");
+    Modules modules(directory.path());
+    auto matrix = modules.catalog.Find("t", "m");
     ASSERT_TRUE(matrix.ok());
     const absl::Status values = (*matrix)->Values().status();
     EXPECT_TRUE(absl::IsDataLoss(values)) << values;
@@ -241,12 +241,12 @@ TEST(Restart, DamageIsNamedAndHealedByANewUpload) {
 
     UploadHeader header = HeaderOf("m", s);
     header.replace = true;
-    auto fresh = Send(rooms.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s, 1));
+    auto fresh = Send(modules.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s, 1));
     ASSERT_TRUE(fresh.ok()) << fresh.status();
     EXPECT_TRUE((*fresh)->pattern()->Csr().ok());
   }
-  Rooms rooms(directory.path());
-  auto matrix = rooms.catalog.Find("t", "m");
+  Modules modules(directory.path());
+  auto matrix = modules.catalog.Find("t", "m");
   ASSERT_TRUE(matrix.ok());
   EXPECT_EQ(Elements<float>((*matrix)->Values()), FloatsOf(s, 1));
   EXPECT_TRUE((*matrix)->pattern()->Csr().ok()) << (*matrix)->pattern()->Csr().status();

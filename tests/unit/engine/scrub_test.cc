@@ -13,8 +13,8 @@
 
 #include "engine/engine.h"
 #include "engine/planning/candidates.h"
-#include "kernels/recipe.h"
-#include "tests/unit/engine/rooms.h"
+#include "kernels/pipeline.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -71,14 +71,14 @@ TEST(Scrub, ComesWhenItIsDueWhateverRestarts) {
   TemporaryDirectory directory;
   std::string file;
   {
-    Rooms rooms(directory.path());
-    ASSERT_TRUE(SendMatrix(rooms.catalog, "m", test::Uniform(50, 60, 7, 1)).ok());
-    const StoredArray values = rooms.store->Load()->matrices.at(0).values;
-    file = FileOf(*rooms.store, values, directory.path());
+    Modules modules(directory.path());
+    ASSERT_TRUE(SendMatrix(modules.catalog, "m", test::Uniform(50, 60, 7, 1)).ok());
+    const StoredArray values = modules.store->Load()->matrices.at(0).values;
+    file = FileOf(*modules.store, values, directory.path());
   }
   FlipLastByte(file);
   constexpr double kDay = 86400;
-  const auto scrubbed = [&] { return Rooms(directory.path()).contents.scrubbed_unix_ns; };
+  const auto scrubbed = [&] { return Modules(directory.path()).contents.scrubbed_unix_ns; };
   // A pass that a stop interrupts begins again with the next start.
   auto patience = std::chrono::milliseconds(50);
   ASSERT_TRUE(Eventually([&] {
@@ -105,29 +105,29 @@ TEST(Scrub, StoresALayoutAgainThatIsWholeInMemory) {
   TemporaryDirectory directory;
   std::string file, values;
   {
-    Rooms rooms(directory.path());
-    auto matrix = SendMatrix(rooms.catalog, "m", test::Uniform(50, 60, 7, 1));
+    Modules modules(directory.path());
+    auto matrix = SendMatrix(modules.catalog, "m", test::Uniform(50, 60, 7, 1));
     ASSERT_TRUE(matrix.ok());
     const std::string& hash = (*matrix)->pattern()->hash();
     BuildContext context;
     context.memory = &HeapMemory();
-    auto built = BuildLayout(ParseRecipe("transpose").value(),
+    auto built = BuildLayout(ParsePipeline("transpose").value(),
                              ViewCsr(**(*matrix)->pattern()->Csr()), context);
     ASSERT_TRUE(built.ok()) << built.status();
-    const auto layout = rooms.store->PutLayout(hash, built->layout, 0.25);
+    const auto layout = modules.store->PutLayout(hash, built->layout, 0.25);
     ASSERT_TRUE(layout.ok()) << layout.status();
     const Problem problem{Operation::kSpmm, true, ElementType::kF32, 32, DeviceKind::kCpu};
     const PlanRecord plan{hash,
-                          ToString(ClassOf(problem)),
-                          built->layout.recipe,
+                          ToString(SignatureOf(problem)),
+                          built->layout.pipeline,
                           std::string(KernelsFor(problem, built->layout).front()),
                           2.0,
                           1.0,
                           ""};
-    ASSERT_TRUE(rooms.store->PutPlans({&plan, 1}).ok());
-    ASSERT_TRUE(rooms.store->PutPreparation(hash, {"READY", "prepared", 1}).ok());
-    file = FileOf(*rooms.store, layout->arrays.at(1), directory.path());
-    values = FileOf(*rooms.store, rooms.store->Load()->matrices.at(0).values, directory.path());
+    ASSERT_TRUE(modules.store->PutPlans({&plan, 1}).ok());
+    ASSERT_TRUE(modules.store->PutPreparation(hash, {"READY", "prepared", 1}).ok());
+    file = FileOf(*modules.store, layout->arrays.at(1), directory.path());
+    values = FileOf(*modules.store, modules.store->Load()->matrices.at(0).values, directory.path());
   }
   Listener listener;
   {
@@ -141,10 +141,10 @@ TEST(Scrub, StoresALayoutAgainThatIsWholeInMemory) {
     EXPECT_TRUE(Eventually([&] { return listener.damaged("values") >= 3; }));
     EXPECT_EQ(listener.damaged("transpose"), 1) << "it is whole again";
   }
-  Rooms rooms(directory.path());
-  ASSERT_EQ(rooms.contents.layouts.size(), 1u);
-  EXPECT_TRUE(rooms.store->ReadLayout(rooms.contents.layouts[0], HeapMemory()).ok());
-  EXPECT_EQ(rooms.contents.plans.size(), 1u);
+  Modules modules(directory.path());
+  ASSERT_EQ(modules.contents.layouts.size(), 1u);
+  EXPECT_TRUE(modules.store->ReadLayout(modules.contents.layouts[0], HeapMemory()).ok());
+  EXPECT_EQ(modules.contents.plans.size(), 1u);
 }
 
 }  // namespace

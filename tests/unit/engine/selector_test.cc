@@ -128,7 +128,7 @@ TEST(Model, EstimatesWhatItWasTrainedTo) {
   EXPECT_EQ((*model)->name(), "tiny");
   EXPECT_EQ((*model)->device(), DeviceKind::kCpu);
   EXPECT_EQ((*model)->patterns(), 8);
-  ProblemClass c = ClassOf({Operation::kSpmm, false, ElementType::kF32, 128});
+  ProblemSignature c = SignatureOf({Operation::kSpmm, false, ElementType::kF32, 128});
   ASSERT_TRUE((*model)->Covers(c));
   const auto narrow = (*model)->EstimateTimes(c, Features());
   ASSERT_TRUE(narrow.ok()) << narrow.status();
@@ -152,7 +152,7 @@ TEST(Model, EstimatesWhatItWasTrainedTo) {
   // Neither wider than it knows, nor of another type or device.
   c.k_bucket = 1024;
   EXPECT_FALSE((*model)->Covers(c));
-  EXPECT_FALSE((*model)->Covers(ClassOf({Operation::kSpmm, false, ElementType::kF16, 128})));
+  EXPECT_FALSE((*model)->Covers(SignatureOf({Operation::kSpmm, false, ElementType::kF16, 128})));
   c.k_bucket = 128;
   c.device = DeviceKind::kCuda;
   EXPECT_FALSE((*model)->Covers(c));
@@ -160,11 +160,11 @@ TEST(Model, EstimatesWhatItWasTrainedTo) {
 }
 
 TEST(ModelInput, IsAProductAndQuotientFromLeftToRight) {
-  const ProblemClass c = {.operation = Operation::kSpmm,
-                          .type = ElementType::kF16,
-                          .k_bucket = 32,
-                          .device = DeviceKind::kCuda,
-                          .allow_tf32 = true};
+  const ProblemSignature c = {.operation = Operation::kSpmm,
+                              .type = ElementType::kF16,
+                              .k_bucket = 32,
+                              .device = DeviceKind::kCuda,
+                              .allow_tf32 = true};
   Features features;
   features.rows = 100;
   features.cols = 50;
@@ -273,16 +273,16 @@ TEST(Selector, AModelPromisesAndNamesWhatItLeavesOut) {
   Selector selector;
   selector.Use(DeviceKind::kCpu, *Model::Load(SPARSED_TEST_DATA "/model/tiny"));
   Features features;
-  const ProblemClass c = ClassOf({Operation::kSpmm, false, ElementType::kF32, 128});
+  const ProblemSignature c = SignatureOf({Operation::kSpmm, false, ElementType::kF32, 128});
   const std::vector<Candidate> chosen = selector.CandidatesFor(c, features);
-  const auto tiles = std::ranges::find(chosen, "aspt(panel=64,min_dense=2)", &Candidate::recipe);
+  const auto tiles = std::ranges::find(chosen, "aspt(panel=64,min_dense=2)", &Candidate::pipeline);
   ASSERT_NE(tiles, chosen.end());
   ASSERT_EQ(tiles->promise->kernels.size(), 1u);
   EXPECT_EQ(tiles->promise->best().kernel, "cpu.aspt.panel");
   EXPECT_NEAR(tiles->promise->build_seconds, 0.001, 1e-6);
   int left_out = 0;
   for (const Candidate& candidate : chosen) {
-    if (candidate.recipe == "csr") {
+    if (candidate.pipeline == "csr") {
       EXPECT_EQ(candidate.promise->build_seconds, 0);
     } else if (!candidate.promise) {
       EXPECT_FALSE(candidate.worth_trying);
@@ -292,12 +292,12 @@ TEST(Selector, AModelPromisesAndNamesWhatItLeavesOut) {
   }
   EXPECT_EQ(left_out, std::ssize(chosen) - 3);
   EXPECT_EQ(std::ranges::count(chosen, "lsh_cluster(force,siglen=128,bsize=2,max_cluster=256)",
-                               &Candidate::recipe),
+                               &Candidate::pipeline),
             1);
-  // Every recipe that there is a rule for has a verdict.
+  // Every pipeline that there is a rule for has a verdict.
   EXPECT_EQ(chosen.size(), CandidatesFor(c, features).size() + 1);
-  // Of classes that it does not know rules judge.
-  const ProblemClass other = ClassOf({Operation::kSpmm, false, ElementType::kF16, 128});
+  // Of signatures that it does not know rules judge.
+  const ProblemSignature other = SignatureOf({Operation::kSpmm, false, ElementType::kF16, 128});
   for (const Candidate& candidate : selector.CandidatesFor(other, features)) {
     EXPECT_FALSE(candidate.promise);
   }
@@ -305,7 +305,7 @@ TEST(Selector, AModelPromisesAndNamesWhatItLeavesOut) {
   EXPECT_FALSE(selector.CandidatesFor(c, features).front().promise);
 }
 
-/// A recipe that came after a model is not left out for want of measurements.
+/// A pipeline that came after a model is not left out for want of measurements.
 TEST(Selector, RulesJudgeWhatAModelHasNotSeen) {
   if (!HasLibrary()) GTEST_SKIP() << "libxgboost0 is not installed";
   Model::Files files = TinyFiles();
@@ -315,21 +315,21 @@ TEST(Selector, RulesJudgeWhatAModelHasNotSeen) {
       R"json("measured": ["csr", "dcsr", "aspt(panel=64,min_dense=2)", "transpose"], )json");
   const auto model = Model::FromFiles(files);
   ASSERT_TRUE(model.ok()) << model.status();
-  const ProblemClass c = ClassOf({Operation::kSpmm, false, ElementType::kF32, 128});
+  const ProblemSignature c = SignatureOf({Operation::kSpmm, false, ElementType::kF32, 128});
   EXPECT_TRUE((*model)->HasSeen(c, "dcsr"));
   EXPECT_FALSE((*model)->HasSeen(c, "bcsr(width=0)"));
   EXPECT_FALSE(
-      (*model)->HasSeen(ClassOf({Operation::kSpmm, false, ElementType::kF16, 128}), "dcsr"));
+      (*model)->HasSeen(SignatureOf({Operation::kSpmm, false, ElementType::kF16, 128}), "dcsr"));
   EXPECT_TRUE((*Model::Load(SPARSED_TEST_DATA "/model/tiny"))->HasSeen(c, "bcsr(width=0)"))
       << "it does not say what it has seen";
   Selector selector;
   selector.Use(DeviceKind::kCpu, *model);
   Features features;
   features.nnz = 50'000;
-  const auto of = [&](std::string_view recipe) {
+  const auto of = [&](std::string_view pipeline) {
     const std::vector<Candidate> chosen = selector.CandidatesFor(c, features);
-    const auto found = std::ranges::find(chosen, recipe, &Candidate::recipe);
-    EXPECT_NE(found, chosen.end()) << recipe;
+    const auto found = std::ranges::find(chosen, pipeline, &Candidate::pipeline);
+    EXPECT_NE(found, chosen.end()) << pipeline;
     return found == chosen.end() ? Candidate() : *found;
   };
   EXPECT_THAT(of("dcsr").reason, HasSubstr("left out by model tiny"));
@@ -344,11 +344,11 @@ TEST(Selector, RulesJudgeWhatAModelHasNotSeen) {
 TEST(Selector, JudgesAModelByWhatWasMeasured) {
   if (!HasLibrary()) GTEST_SKIP() << "libxgboost0 is not installed";
   const std::shared_ptr<const Model> model = *Model::Load(SPARSED_TEST_DATA "/model/tiny");
-  const ProblemClass c = ClassOf({Operation::kSpmm, false, ElementType::kF32, 128});
-  const auto measured = [&](std::string recipe, std::string kernel, double ms) {
+  const ProblemSignature c = SignatureOf({Operation::kSpmm, false, ElementType::kF32, 128});
+  const auto measured = [&](std::string pipeline, std::string kernel, double ms) {
     Measurement m;
-    m.problem_class = c;
-    m.recipe = std::move(recipe);
+    m.signature = c;
+    m.pipeline = std::move(pipeline);
     m.kernel = std::move(kernel);
     m.median_ms = ms;
     m.baseline_ms = 10;
@@ -370,12 +370,12 @@ TEST(Selector, WithoutAModelRulesServe) {
   features.rows = features.cols = 1000;
   features.nnz = 50'000;
   features.row_nonzeros_mean = 50;
-  const ProblemClass c = ClassOf({Operation::kSpmm, false, ElementType::kF32, 128});
+  const ProblemSignature c = SignatureOf({Operation::kSpmm, false, ElementType::kF32, 128});
   const std::vector<Candidate> rules = CandidatesFor(c, features);
   const std::vector<Candidate> chosen = selector.CandidatesFor(c, features);
   ASSERT_EQ(chosen.size(), rules.size());
   for (size_t i = 0; i < rules.size(); ++i) {
-    EXPECT_EQ(chosen[i].recipe, rules[i].recipe);
+    EXPECT_EQ(chosen[i].pipeline, rules[i].pipeline);
     EXPECT_EQ(chosen[i].worth_trying, rules[i].worth_trying);
     EXPECT_FALSE(chosen[i].promise);
   }

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "engine/retry.h"
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -161,30 +161,30 @@ TEST(TenantMemory, ATenantAtItsLimitIsRefusedAndOthersAreNot) {
   EXPECT_EQ(budget.owned().at("a"), budget.tenants().Of("a").used(Quota::kHostBytes));
 }
 
-/// Rooms over a directory whose memory has room for all, with tenants "t" and "u".
+/// Modules over a directory whose memory has room for all, with tenants "t" and "u".
 class TenantCatalog : public testing::Test {
  protected:
   void Open(bool share_patterns = false) {
-    rooms_.reset();
+    modules_.reset();
     store_ = OpenStore(PosixFileSystem(), directory_.path()).value();
     budget_ = std::make_unique<Budget>(kPlenty, kPlenty);
     CatalogOptions options;
     options.share_patterns = share_patterns;
     options.now = [this] { return std::chrono::steady_clock::time_point(now_.load()); };
-    rooms_ = std::make_unique<Catalog>(*store_, *budget_, options);
-    ASSERT_TRUE(rooms_->Restore(store_->Load().value()).ok());
+    modules_ = std::make_unique<Catalog>(*store_, *budget_, options);
+    ASSERT_TRUE(modules_->Restore(store_->Load().value()).ok());
   }
   void Reopen() {
-    rooms_.reset();
+    modules_.reset();
     budget_.reset();
     store_.reset();
     Open();
   }
   ~TenantCatalog() override {
-    rooms_.reset();
+    modules_.reset();
     budget_.reset();
   }
-  Catalog& catalog() { return *rooms_; }
+  Catalog& catalog() { return *modules_; }
   Tenant& tenant(const std::string& name = "t") { return budget_->tenants().Of(name); }
   absl::StatusOr<MatrixLease> Put(const std::string& name, const std::string& owner = "t",
                                   bool replace = false, seconds time_to_live = seconds(0)) {
@@ -217,7 +217,7 @@ class TenantCatalog : public testing::Test {
   std::atomic<std::chrono::nanoseconds> now_{hours(100)};
   std::unique_ptr<Store> store_;
   std::unique_ptr<Budget> budget_;
-  std::unique_ptr<Catalog> rooms_;
+  std::unique_ptr<Catalog> modules_;
 };
 
 TEST_F(TenantCatalog, CountsMatricesAndTheirBytesOnTheDisk) {
@@ -418,18 +418,18 @@ TEST_F(TenantCatalog, ATimeToLiveSurvivesARestartAndNewValues) {
 
 TEST(TenantBuffers, CountAndBytesOnTheDiskHaveLimits) {
   const TemporaryDirectory directory;
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   TenantLimits limits = Limits(Quota::kBuffers, 2);
   limits.of(Quota::kDiskBytes).hard = 4000;
-  rooms.budget.tenants().SetLimits({{"t", limits}}, {});
+  modules.budget.tenants().SetLimits({{"t", limits}}, {});
   const auto put = [&](const std::string& name, int64_t rows, bool durable) {
     PutHeader header{"t", name, {rows, 1, 1, ElementType::kF32}};
     header.zeros = true;
     header.durable = durable;
-    auto begun = rooms.dense.BeginPut(header);
+    auto begun = modules.dense.BeginPut(header);
     return begun.ok() ? (*begun)->Finish().status() : begun.status();
   };
-  Tenant& tenant = rooms.budget.tenants().Of("t");
+  Tenant& tenant = modules.budget.tenants().Of("t");
   ASSERT_TRUE(put("a", 600, true).ok());
   EXPECT_EQ(tenant.used(Quota::kDiskBytes), 2400);
   EXPECT_THAT(Sentence(put("b", 600, true)), HasSubstr("quota disk_bytes"));
@@ -438,7 +438,7 @@ TEST(TenantBuffers, CountAndBytesOnTheDiskHaveLimits) {
   ASSERT_TRUE(put("b", 600, false).ok());
   EXPECT_THAT(Sentence(put("c", 1, false)), HasSubstr("quota buffers"));
   EXPECT_TRUE(put("b", 1, false).ok());
-  ASSERT_TRUE(rooms.dense.Delete("t", "a").ok());
+  ASSERT_TRUE(modules.dense.Delete("t", "a").ok());
   EXPECT_EQ(tenant.used(Quota::kDiskBytes), 0);
   EXPECT_EQ(tenant.used(Quota::kBuffers), 1);
   EXPECT_TRUE(put("c", 1, false).ok());

@@ -8,7 +8,7 @@
 #include <random>
 #include <type_traits>
 
-#include "tests/unit/engine/rooms.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -39,8 +39,8 @@ absl::StatusOr<MatrixLease> SendSmall(Catalog& catalog, const UploadHeader& head
 }
 
 TEST(Upload, KeepsWhatWasSent) {
-  Rooms rooms;
-  auto matrix = SendSmall(rooms.catalog, Small());
+  Modules modules;
+  auto matrix = SendSmall(modules.catalog, Small());
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_EQ((*matrix)->version(), 1u);
   EXPECT_EQ((*matrix)->caller_order(), nullptr);
@@ -50,58 +50,58 @@ TEST(Upload, KeepsWhatWasSent) {
   ASSERT_TRUE(csr.ok());
   EXPECT_THAT(ViewCsr(**csr).row_offsets, ::testing::ElementsAreArray(kSmallOffsets));
   EXPECT_THAT(ViewCsr(**csr).column_indices, ::testing::ElementsAreArray(kSmallColumns));
-  EXPECT_EQ(rooms.catalog.Find("t", "m").value(), *matrix);
+  EXPECT_EQ(modules.catalog.Find("t", "m").value(), *matrix);
   EXPECT_EQ((*matrix)->pattern()->hash().size(), 32u);
 }
 
 TEST(Upload, WidensRowOffsets) {
-  Rooms rooms;
+  Modules modules;
   UploadHeader header = Small();
   header.row_offsets_type = ElementType::kI32;
   auto matrix =
-      Send(rooms.catalog, header, std::vector<int32_t>{0, 2, 2, 3}, kSmallColumns, kSmallValues);
+      Send(modules.catalog, header, std::vector<int32_t>{0, 2, 2, 3}, kSmallColumns, kSmallValues);
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_THAT(ViewCsr(**(*matrix)->pattern()->Csr()).row_offsets, ElementsAre(0, 2, 2, 3));
-  auto same = SendSmall(rooms.catalog, Small("wide"));
+  auto same = SendSmall(modules.catalog, Small("wide"));
   ASSERT_TRUE(same.ok());
   EXPECT_EQ((*same)->pattern(), (*matrix)->pattern());
 }
 
 TEST(Upload, OddSizes) {
-  Rooms rooms;
+  Modules modules;
   const std::vector<test::Pattern> patterns = {
       test::FromCoordinates(0, 0, {}),       test::FromCoordinates(0, 5, {}),
       test::FromCoordinates(5, 0, {}),       test::FromCoordinates(7, 9, {}),
       test::FromCoordinates(1, 1, {{0, 0}}), test::Uniform(1, 1000, 400, 3),
       test::Uniform(3000, 1, 1, 3),          test::Band(257, 3)};
   for (size_t i = 0; i < patterns.size(); ++i) {
-    auto matrix = SendMatrix(rooms.catalog, std::to_string(i), patterns[i]);
+    auto matrix = SendMatrix(modules.catalog, std::to_string(i), patterns[i]);
     ASSERT_TRUE(matrix.ok()) << i << ": " << matrix.status();
     EXPECT_EQ(Elements<float>((*matrix)->Values()), FloatsOf(patterns[i]));
   }
-  EXPECT_EQ(rooms.catalog.patterns(), static_cast<int64_t>(patterns.size()));
+  EXPECT_EQ(modules.catalog.patterns(), static_cast<int64_t>(patterns.size()));
 }
 
 TEST(Upload, ValuesAreOnes) {
-  Rooms rooms;
+  Modules modules;
   UploadHeader header = Small();
   header.values_are_ones = true;
   header.type = ElementType::kF64;
-  auto upload = rooms.catalog.BeginUpload(header);
+  auto upload = modules.catalog.BeginUpload(header);
   ASSERT_TRUE(upload.ok());
   EXPECT_THAT(std::string((*upload)->Claim(2, 0, 8).status().message()), HasSubstr("not wanted"));
-  auto matrix = Send(rooms.catalog, header, kSmallOffsets, kSmallColumns, Floats{});
+  auto matrix = Send(modules.catalog, header, kSmallOffsets, kSmallColumns, Floats{});
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_THAT(Elements<double>((*matrix)->Values()), ElementsAre(1, 1, 1));
 }
 
 TEST(Upload, KeepsValuesOf16Bits) {
-  Rooms rooms;
+  Modules modules;
   const auto check = [&]<typename T>(T) {
     UploadHeader header = Small(std::string(Name(ElementTypeOf<T>())));
     header.type = ElementTypeOf<T>();
     const std::vector<T> values = {T(1.5F), T(-2.0F), T(0.1F)};
-    auto matrix = Send(rooms.catalog, header, kSmallOffsets, kSmallColumns, values);
+    auto matrix = Send(modules.catalog, header, kSmallOffsets, kSmallColumns, values);
     ASSERT_TRUE(matrix.ok()) << matrix.status();
     const auto kept = Elements<T>((*matrix)->Values());
     ASSERT_EQ(kept.size(), 3u);
@@ -109,7 +109,7 @@ TEST(Upload, KeepsValuesOf16Bits) {
 
     header.name += "-ones";
     header.values_are_ones = true;
-    matrix = Send(rooms.catalog, header, kSmallOffsets, kSmallColumns, Floats{});
+    matrix = Send(modules.catalog, header, kSmallOffsets, kSmallColumns, Floats{});
     ASSERT_TRUE(matrix.ok()) << matrix.status();
     for (const T one : Elements<T>((*matrix)->Values())) EXPECT_EQ(static_cast<float>(one), 1);
 
@@ -120,7 +120,7 @@ TEST(Upload, KeepsValuesOf16Bits) {
     header.cols = header.nnz = 5;
     header.sum_duplicates = true;
     const std::vector<T> terms = {T(7.0F), T(2048.0F), T(1.0F), T(1.0F), T(1.0F)};
-    matrix = Send(rooms.catalog, header, Offsets{0, 5}, Columns{3, 0, 0, 0, 0}, terms);
+    matrix = Send(modules.catalog, header, Offsets{0, 5}, Columns{3, 0, 0, 0, 0}, terms);
     ASSERT_TRUE(matrix.ok()) << matrix.status();
     const auto sums = Elements<T>((*matrix)->Values());
     ASSERT_EQ(sums.size(), 2u);
@@ -163,26 +163,26 @@ TEST(Upload, RefusesBadHeaders) {
        },
        "do not fit i32"},
   };
-  Rooms rooms;
+  Modules modules;
   for (const BadHeader& bad : cases) {
     UploadHeader header = Small();
     bad.spoil(header);
-    const absl::Status status = rooms.catalog.BeginUpload(header).status();
+    const absl::Status status = modules.catalog.BeginUpload(header).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad.what << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad.sentence)) << bad.what;
   }
-  EXPECT_EQ(rooms.budget.used(), 0);
+  EXPECT_EQ(modules.budget.used(), 0);
 }
 
 TEST(Upload, RefusesAtOnceWhatDoesNotFit) {
-  Rooms rooms("", /*memory=*/1 << 20);
+  Modules modules("", /*memory=*/1 << 20);
   UploadHeader header = Small();
   header.rows = header.cols = kMaxDimension;
   header.nnz = kMaxDimension * kMaxDimension;
-  EXPECT_FALSE(rooms.catalog.BeginUpload(header).ok());
+  EXPECT_FALSE(modules.catalog.BeginUpload(header).ok());
   header.rows = header.cols = header.nnz = 1 << 20;
-  EXPECT_TRUE(absl::IsResourceExhausted(rooms.catalog.BeginUpload(header).status()));
-  EXPECT_EQ(rooms.budget.used(), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(modules.catalog.BeginUpload(header).status()));
+  EXPECT_EQ(modules.budget.used(), 0);
 }
 
 struct BadArrays {
@@ -204,26 +204,26 @@ TEST(Upload, RefusesBadArrays) {
       {"unsorted", kSmallOffsets, {3, 1, 0}, "columns must ascend"},
       {"duplicate", kSmallOffsets, {3, 3, 0}, "duplicate"},
   };
-  Rooms rooms;
+  Modules modules;
   for (const BadArrays& bad : cases) {
     for (const bool sort : {false, true}) {
       if (sort && bad.what == std::string("unsorted")) continue;
       UploadHeader header = Small();
       header.sort = sort;
       const absl::Status status =
-          Send(rooms.catalog, header, bad.row_offsets, bad.column_indices, kSmallValues).status();
+          Send(modules.catalog, header, bad.row_offsets, bad.column_indices, kSmallValues).status();
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad.what << ": " << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr(bad.sentence)) << bad.what;
     }
   }
-  EXPECT_FALSE(rooms.catalog.Find("t", "m").ok());
-  EXPECT_EQ(rooms.catalog.patterns(), 0);
-  EXPECT_EQ(rooms.budget.used(), 0);
+  EXPECT_FALSE(modules.catalog.Find("t", "m").ok());
+  EXPECT_EQ(modules.catalog.patterns(), 0);
+  EXPECT_EQ(modules.budget.used(), 0);
 }
 
 TEST(Upload, RefusesGapsOverlapsAndStrangers) {
-  Rooms rooms;
-  auto upload = rooms.catalog.BeginUpload(Small());
+  Modules modules;
+  auto upload = modules.catalog.BeginUpload(Small());
   ASSERT_TRUE(upload.ok());
   EXPECT_TRUE(absl::IsInvalidArgument((*upload)->Claim(3, 0, 4).status()));
   EXPECT_TRUE(absl::IsInvalidArgument((*upload)->Claim(0, 24, 16).status()));
@@ -236,7 +236,7 @@ TEST(Upload, RefusesGapsOverlapsAndStrangers) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("column_indices"));
   upload->reset();
-  EXPECT_EQ(rooms.budget.used(), 0);
+  EXPECT_EQ(modules.budget.used(), 0);
 }
 
 TEST(Upload, SortKeepsTheCallersOrder) {
@@ -258,57 +258,57 @@ TEST(Upload, SortKeepsTheCallersOrder) {
       sent[to[i]] = values[p];
     }
   }
-  Rooms rooms;
-  EXPECT_FALSE(Send(rooms.catalog, HeaderOf("s", s), s.row_offsets, columns, sent).ok());
+  Modules modules;
+  EXPECT_FALSE(Send(modules.catalog, HeaderOf("s", s), s.row_offsets, columns, sent).ok());
   UploadHeader header = HeaderOf("s", s);
   header.sort = true;
-  auto matrix = Send(rooms.catalog, header, s.row_offsets, columns, sent);
+  auto matrix = Send(modules.catalog, header, s.row_offsets, columns, sent);
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_EQ(Elements<float>((*matrix)->Values()), values);
   ASSERT_NE((*matrix)->caller_order(), nullptr);
   EXPECT_EQ(Elements<int64_t>((*matrix)->caller_order()->Get()), order);
 
   // The canonical pattern is shared with an upload that needed no sorting.
-  auto canonical = SendMatrix(rooms.catalog, "canonical", s);
+  auto canonical = SendMatrix(modules.catalog, "canonical", s);
   ASSERT_TRUE(canonical.ok());
   EXPECT_EQ((*canonical)->pattern(), (*matrix)->pattern());
 }
 
 TEST(Upload, SortingWhatIsSortedCostsNothing) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Band(1000, 4);
   UploadHeader header = HeaderOf("s", s);
   header.sort = header.sum_duplicates = true;
-  auto matrix = Send(rooms.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+  auto matrix = Send(modules.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_EQ((*matrix)->caller_order(), nullptr);
 }
 
 TEST(Upload, SumsDuplicates) {
-  Rooms rooms;
+  Modules modules;
   UploadHeader header = Small();
   header.nnz = 6;
   header.sort = true;
   const Offsets row_offsets = {0, 4, 4, 6};
   const Columns columns = {3, 1, 3, 3, 0, 0};
   const Floats values = {1, 10, 2, 4, 5, -5};
-  const absl::Status refused = Send(rooms.catalog, header, row_offsets, columns, values).status();
+  const absl::Status refused = Send(modules.catalog, header, row_offsets, columns, values).status();
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("column_indices[2] = 3 in row 0 is a duplicate of column_indices[0]"));
   header.sum_duplicates = true;
-  auto matrix = Send(rooms.catalog, header, row_offsets, columns, values);
+  auto matrix = Send(modules.catalog, header, row_offsets, columns, values);
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_EQ((*matrix)->pattern()->nnz(), 3);
   EXPECT_EQ((*matrix)->caller_order(), nullptr);
   EXPECT_THAT(Elements<float>((*matrix)->Values()), ElementsAre(10, 7, 0));
-  auto same = SendSmall(rooms.catalog, Small("same"));
+  auto same = SendSmall(modules.catalog, Small("same"));
   ASSERT_TRUE(same.ok());
   EXPECT_EQ((*same)->pattern(), (*matrix)->pattern());
 
   // Unsorted, but no position twice: the caller's order is kept as with sort alone.
   header = Small("reversed");
   header.sum_duplicates = true;
-  auto reversed = Send(rooms.catalog, header, kSmallOffsets, Columns{3, 1, 0}, Floats{1, 2, 3});
+  auto reversed = Send(modules.catalog, header, kSmallOffsets, Columns{3, 1, 0}, Floats{1, 2, 3});
   ASSERT_TRUE(reversed.ok()) << reversed.status();
   ASSERT_NE((*reversed)->caller_order(), nullptr);
   EXPECT_THAT(Elements<int64_t>((*reversed)->caller_order()->Get()), ElementsAre(1, 0, 2));
@@ -318,37 +318,37 @@ TEST(Upload, SortWithoutMemoryIsRefused) {
   const test::Pattern s = test::Uniform(1000, 1000, 20, 7);
   Columns columns = s.column_indices;
   std::reverse(columns.begin(), columns.begin() + 20);
-  Rooms rooms("", /*memory=*/220'000);
+  Modules modules("", /*memory=*/220'000);
   UploadHeader header = HeaderOf("s", s);
   header.sort = true;
   const absl::Status status =
-      Send(rooms.catalog, header, s.row_offsets, columns, FloatsOf(s)).status();
+      Send(modules.catalog, header, s.row_offsets, columns, FloatsOf(s)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_EQ(rooms.budget.used(), 0);
+  EXPECT_EQ(modules.budget.used(), 0);
 }
 
 TEST(Upload, SharesPatternsNeverValues) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(100, 100, 5, 3);
   const test::Pattern other = test::Uniform(100, 100, 5, 4);
-  auto a = SendMatrix(rooms.catalog, "a", s, 1);
-  auto b = SendMatrix(rooms.catalog, "b", s, 2);
-  auto c = SendMatrix(rooms.catalog, "c", other, 1);
+  auto a = SendMatrix(modules.catalog, "a", s, 1);
+  auto b = SendMatrix(modules.catalog, "b", s, 2);
+  auto c = SendMatrix(modules.catalog, "c", other, 1);
   ASSERT_TRUE(a.ok() && b.ok() && c.ok());
   EXPECT_EQ((*a)->pattern(), (*b)->pattern());
   EXPECT_NE((*a)->pattern(), (*c)->pattern());
   EXPECT_NE(Elements<float>((*a)->Values()), Elements<float>((*b)->Values()));
-  EXPECT_EQ(rooms.catalog.patterns(), 2);
-  EXPECT_EQ(rooms.catalog.MatricesOf(*(*a)->pattern()).size(), 2u);
+  EXPECT_EQ(modules.catalog.patterns(), 2);
+  EXPECT_EQ(modules.catalog.MatricesOf(*(*a)->pattern()).size(), 2u);
 }
 
 TEST(Upload, KnownPatternIsNotSentTwice) {
-  Rooms rooms;
-  auto a = SendSmall(rooms.catalog, Small("a"));
+  Modules modules;
+  auto a = SendSmall(modules.catalog, Small("a"));
   ASSERT_TRUE(a.ok());
   UploadHeader header = Small("b");
   header.pattern_hash = (*a)->pattern()->hash();
-  auto upload = rooms.catalog.BeginUpload(header);
+  auto upload = modules.catalog.BeginUpload(header);
   ASSERT_TRUE(upload.ok());
   EXPECT_TRUE((*upload)->pattern_known());
   EXPECT_THAT(std::string((*upload)->Claim(1, 0, 4).status().message()),
@@ -361,62 +361,62 @@ TEST(Upload, KnownPatternIsNotSentTwice) {
 }
 
 TEST(Upload, PatternOfAnotherTenantIsNotKnown) {
-  Rooms rooms;
-  auto a = SendSmall(rooms.catalog, Small("a"));
+  Modules modules;
+  auto a = SendSmall(modules.catalog, Small("a"));
   ASSERT_TRUE(a.ok());
   UploadHeader header = Small("b");
   header.tenant = "somebody else";
   header.pattern_hash = (*a)->pattern()->hash();
-  auto upload = rooms.catalog.BeginUpload(header);
+  auto upload = modules.catalog.BeginUpload(header);
   ASSERT_TRUE(upload.ok());
   EXPECT_FALSE((*upload)->pattern_known());
   EXPECT_TRUE(absl::IsNotFound((*upload)->Finish(1).status()));
   // With its arrays it is taken, and shares nothing.
-  auto b = SendSmall(rooms.catalog, header);
+  auto b = SendSmall(modules.catalog, header);
   ASSERT_TRUE(b.ok()) << b.status();
   EXPECT_NE((*b)->pattern(), (*a)->pattern());
-  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Find("t", "b").status()));
+  EXPECT_TRUE(absl::IsNotFound(modules.catalog.Find("t", "b").status()));
 }
 
 TEST(Upload, KnownPatternMustFitTheHeader) {
-  Rooms rooms;
-  auto a = SendSmall(rooms.catalog, Small("a"));
+  Modules modules;
+  auto a = SendSmall(modules.catalog, Small("a"));
   ASSERT_TRUE(a.ok());
   UploadHeader header = Small("b");
   header.pattern_hash = (*a)->pattern()->hash();
   header.nnz = 2;
-  EXPECT_THAT(std::string(rooms.catalog.BeginUpload(header).status().message()),
+  EXPECT_THAT(std::string(modules.catalog.BeginUpload(header).status().message()),
               HasSubstr("is 3 x 4 with 3 nonzeros, the header says 3 x 4 with 2"));
   // Whoever asks for sorting has an order that only its arrays tell.
   header.nnz = 3;
   header.sort = true;
-  EXPECT_FALSE(rooms.catalog.BeginUpload(header).value()->pattern_known());
+  EXPECT_FALSE(modules.catalog.BeginUpload(header).value()->pattern_known());
 }
 
 TEST(Upload, KnownPatternThatIsDeletedMeanwhile) {
   for (const bool durable : {false, true}) {
     TemporaryDirectory directory;
-    Rooms rooms(durable ? directory.path() : "");
-    auto a = SendSmall(rooms.catalog, Small("a"));
+    Modules modules(durable ? directory.path() : "");
+    auto a = SendSmall(modules.catalog, Small("a"));
     ASSERT_TRUE(a.ok());
     UploadHeader header = Small("b");
     header.pattern_hash = (*a)->pattern()->hash();
-    auto upload = rooms.catalog.BeginUpload(header);
+    auto upload = modules.catalog.BeginUpload(header);
     ASSERT_TRUE(upload.ok() && (*upload)->pattern_known());
-    ASSERT_TRUE(rooms.catalog.Delete("t", "a").ok());
+    ASSERT_TRUE(modules.catalog.Delete("t", "a").ok());
     ASSERT_TRUE(Feed(**upload, 2, Floats{4, 5, 6}).ok());
     // The upload holds the pattern: it is stored anew.
     auto b = (*upload)->Finish(1);
     ASSERT_TRUE(b.ok()) << b.status();
-    EXPECT_EQ(rooms.catalog.patterns(), 1);
-    EXPECT_EQ(rooms.catalog.MatricesOf(*(*b)->pattern()).size(), 1u);
+    EXPECT_EQ(modules.catalog.patterns(), 1);
+    EXPECT_EQ(modules.catalog.MatricesOf(*(*b)->pattern()).size(), 1u);
   }
 }
 
 TEST(Upload, NamesAreTakenOnce) {
-  Rooms rooms;
-  auto first = rooms.catalog.BeginUpload(Small());
-  auto second = rooms.catalog.BeginUpload(Small());
+  Modules modules;
+  auto first = modules.catalog.BeginUpload(Small());
+  auto second = modules.catalog.BeginUpload(Small());
   ASSERT_TRUE(first.ok() && second.ok());
   for (auto* upload : {&*first, &*second}) {
     ASSERT_TRUE(Feed(**upload, 0, kSmallOffsets).ok());
@@ -425,34 +425,34 @@ TEST(Upload, NamesAreTakenOnce) {
   }
   EXPECT_TRUE((*second)->Finish(1).ok());
   EXPECT_TRUE(absl::IsAlreadyExists((*first)->Finish(1).status()));
-  EXPECT_TRUE(absl::IsAlreadyExists(rooms.catalog.BeginUpload(Small()).status()));
+  EXPECT_TRUE(absl::IsAlreadyExists(modules.catalog.BeginUpload(Small()).status()));
 }
 
 TEST(Upload, ReplaceMakesANewVersion) {
-  Rooms rooms;
+  Modules modules;
   std::vector<std::shared_ptr<Pattern>> gone;
-  rooms.catalog.on_pattern_gone = [&](const auto& pattern) { gone.push_back(pattern); };
-  auto old = SendSmall(rooms.catalog, Small());
+  modules.catalog.on_pattern_gone = [&](const auto& pattern) { gone.push_back(pattern); };
+  auto old = SendSmall(modules.catalog, Small());
   ASSERT_TRUE(old.ok());
   const test::Pattern s = test::Band(10, 1);
   UploadHeader header = HeaderOf("m", s);
   header.replace = true;
-  auto fresh = Send(rooms.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
+  auto fresh = Send(modules.catalog, header, s.row_offsets, s.column_indices, FloatsOf(s));
   ASSERT_TRUE(fresh.ok()) << fresh.status();
   EXPECT_EQ((*fresh)->version(), 2u);
   EXPECT_THAT(gone, ElementsAre((*old)->pattern()));
-  EXPECT_EQ(rooms.catalog.patterns(), 1);
+  EXPECT_EQ(modules.catalog.patterns(), 1);
   // A lease keeps what it holds.
   EXPECT_EQ(Elements<float>((*old)->Values()), kSmallValues);
 }
 
 TEST(Upload, StoppedBeforeItIsPublished) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   for (const bool sort : {false, true}) {
     UploadHeader header = Small();
     header.sort = sort;
-    auto upload = rooms.catalog.BeginUpload(header);
+    auto upload = modules.catalog.BeginUpload(header);
     ASSERT_TRUE(upload.ok()) << upload.status();
     ASSERT_TRUE(Feed(**upload, Upload::kRowOffsets, kSmallOffsets).ok());
     ASSERT_TRUE(Feed(**upload, Upload::kColumnIndices, kSmallColumns).ok());
@@ -460,95 +460,95 @@ TEST(Upload, StoppedBeforeItIsPublished) {
     const std::atomic<bool> stop = true;
     EXPECT_TRUE(absl::IsCancelled((*upload)->Finish(1, &stop).status()));
   }
-  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Find("t", "m").status()));
-  EXPECT_EQ(rooms.catalog.patterns(), 0);
-  EXPECT_TRUE(rooms.store->Load()->matrices.empty());
-  EXPECT_EQ(rooms.budget.used(), 0);
+  EXPECT_TRUE(absl::IsNotFound(modules.catalog.Find("t", "m").status()));
+  EXPECT_EQ(modules.catalog.patterns(), 0);
+  EXPECT_TRUE(modules.store->Load()->matrices.empty());
+  EXPECT_EQ(modules.budget.used(), 0);
 }
 
 TEST(Upload, ManyAtOnceOfOneName) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   const test::Pattern s = test::Uniform(200, 200, 5, 3);
   std::atomic<int> taken = 0, refused = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&, i] {
-      auto matrix = SendMatrix(rooms.catalog, "same", s, i);
+      auto matrix = SendMatrix(modules.catalog, "same", s, i);
       taken += matrix.ok();
       refused += absl::IsAlreadyExists(matrix.status());
-      EXPECT_TRUE(SendMatrix(rooms.catalog, "own" + std::to_string(i), s, i).ok());
+      EXPECT_TRUE(SendMatrix(modules.catalog, "own" + std::to_string(i), s, i).ok());
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(taken, 1);
   EXPECT_EQ(refused, 7);
-  EXPECT_EQ(rooms.catalog.All().size(), 9u);
-  EXPECT_EQ(rooms.catalog.patterns(), 1);
+  EXPECT_EQ(modules.catalog.All().size(), 9u);
+  EXPECT_EQ(modules.catalog.patterns(), 1);
 }
 
 TEST(Catalog, ListsByTenantAndPrefix) {
-  Rooms rooms;
+  Modules modules;
   for (const char* name : {"b/1", "a/2", "a/1", "a"}) {
-    ASSERT_TRUE(SendSmall(rooms.catalog, Small(name)).ok());
+    ASSERT_TRUE(SendSmall(modules.catalog, Small(name)).ok());
   }
   UploadHeader other = Small("a/3");
   other.tenant = "u";
-  ASSERT_TRUE(SendSmall(rooms.catalog, other).ok());
+  ASSERT_TRUE(SendSmall(modules.catalog, other).ok());
   std::vector<std::string> names;
-  for (const MatrixLease& matrix : rooms.catalog.List("t", "a/")) names.push_back(matrix->name());
+  for (const MatrixLease& matrix : modules.catalog.List("t", "a/")) names.push_back(matrix->name());
   EXPECT_THAT(names, ElementsAre("a/1", "a/2"));
-  EXPECT_EQ(rooms.catalog.List("t", "").size(), 4u);
-  EXPECT_EQ(rooms.catalog.List("nobody", "").size(), 0u);
+  EXPECT_EQ(modules.catalog.List("t", "").size(), 4u);
+  EXPECT_EQ(modules.catalog.List("nobody", "").size(), 0u);
 }
 
 TEST(Catalog, TinyMatricesAreBounded) {
-  Rooms rooms("", /*memory=*/100'000);
+  Modules modules("", /*memory=*/100'000);
   int held = 0;
   absl::Status status;
   for (; held < 1000; ++held) {
-    status = SendSmall(rooms.catalog, Small(std::to_string(held))).status();
+    status = SendSmall(modules.catalog, Small(std::to_string(held))).status();
     if (!status.ok()) break;
   }
   EXPECT_EQ(held, 12) << "with 8 KiB each";
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("the matrix needs 8192 bytes"));
-  ASSERT_TRUE(rooms.catalog.Delete("t", "0").ok());
-  EXPECT_TRUE(SendSmall(rooms.catalog, Small("again")).ok());
+  ASSERT_TRUE(modules.catalog.Delete("t", "0").ok());
+  EXPECT_TRUE(SendSmall(modules.catalog, Small("again")).ok());
 }
 
 TEST(Catalog, DeleteForgetsTheNameNotTheLease) {
-  Rooms rooms;
+  Modules modules;
   int gone = 0;
-  rooms.catalog.on_pattern_gone = [&](const auto&) { ++gone; };
-  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Delete("t", "m")));
-  auto a = SendSmall(rooms.catalog, Small("a"));
-  ASSERT_TRUE(a.ok() && SendSmall(rooms.catalog, Small("b")).ok());
-  ASSERT_TRUE(rooms.catalog.Delete("t", "a").ok());
+  modules.catalog.on_pattern_gone = [&](const auto&) { ++gone; };
+  EXPECT_TRUE(absl::IsNotFound(modules.catalog.Delete("t", "m")));
+  auto a = SendSmall(modules.catalog, Small("a"));
+  ASSERT_TRUE(a.ok() && SendSmall(modules.catalog, Small("b")).ok());
+  ASSERT_TRUE(modules.catalog.Delete("t", "a").ok());
   EXPECT_EQ(gone, 0);
-  EXPECT_TRUE(absl::IsNotFound(rooms.catalog.Find("t", "a").status()));
+  EXPECT_TRUE(absl::IsNotFound(modules.catalog.Find("t", "a").status()));
   EXPECT_EQ(Elements<float>((*a)->Values()), kSmallValues);
-  ASSERT_TRUE(rooms.catalog.Delete("t", "b").ok());
+  ASSERT_TRUE(modules.catalog.Delete("t", "b").ok());
   EXPECT_EQ(gone, 1);
-  EXPECT_EQ(rooms.catalog.patterns(), 0);
+  EXPECT_EQ(modules.catalog.patterns(), 0);
   a = absl::CancelledError();
-  EXPECT_EQ(rooms.budget.used(), 0);
+  EXPECT_EQ(modules.budget.used(), 0);
 }
 
 TEST(Catalog, InsertsArrays) {
-  Rooms rooms;
-  std::vector<ProblemClass> expected;
-  rooms.catalog.on_published = [&](const MatrixLease&, const auto& classes, const Requester&) {
-    expected = classes;
+  Modules modules;
+  std::vector<ProblemSignature> expected;
+  modules.catalog.on_published = [&](const MatrixLease&, const auto& signatures, const Requester&) {
+    expected = signatures;
   };
   UploadHeader header = Small();
-  header.expected = {ClassOf({Operation::kSpgemm})};
-  auto matrix = rooms.catalog.Insert(header, test::MakeArray("row_offsets", kSmallOffsets),
-                                     test::MakeArray("column_indices", kSmallColumns),
-                                     test::MakeArray("values", kSmallValues));
+  header.expected = {SignatureOf({Operation::kSpgemm})};
+  auto matrix = modules.catalog.Insert(header, test::MakeArray("row_offsets", kSmallOffsets),
+                                       test::MakeArray("column_indices", kSmallColumns),
+                                       test::MakeArray("values", kSmallValues));
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_EQ(expected, header.expected);
-  EXPECT_TRUE(absl::IsAlreadyExists(SendSmall(rooms.catalog, Small()).status()));
+  EXPECT_TRUE(absl::IsAlreadyExists(SendSmall(modules.catalog, Small()).status()));
 }
 
 }  // namespace

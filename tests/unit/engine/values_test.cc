@@ -5,8 +5,8 @@
 #include <atomic>
 #include <map>
 
-#include "kernels/recipe.h"
-#include "tests/unit/engine/rooms.h"
+#include "kernels/pipeline.h"
+#include "tests/unit/engine/modules.h"
 
 namespace sparsed::engine {
 namespace {
@@ -33,55 +33,55 @@ std::shared_ptr<const Layout> Reversed(const test::Pattern& s) {
   std::vector<int32_t> order(s.rows);
   for (int64_t r = 0; r < s.rows; ++r) order[r] = static_cast<int32_t>(s.rows - 1 - r);
   auto layout = std::make_shared<Layout>(test::PermutedLayout(s, order));
-  layout->recipe = "reversed";
+  layout->pipeline = "reversed";
   return layout;
 }
 
 TEST(UpdateValues, MakesANewVersionAndKeepsTheOld) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  auto old = SendMatrix(rooms.catalog, "m", s, 1);
+  auto old = SendMatrix(modules.catalog, "m", s, 1);
   ASSERT_TRUE(old.ok());
-  auto fresh = Update(rooms.catalog, Header("m"), FloatsOf(s, 2));
+  auto fresh = Update(modules.catalog, Header("m"), FloatsOf(s, 2));
   ASSERT_TRUE(fresh.ok()) << fresh.status();
   EXPECT_EQ((*fresh)->version(), 2u);
   EXPECT_EQ((*fresh)->pattern(), (*old)->pattern());
   EXPECT_EQ((*fresh)->created_unix_ns(), (*old)->created_unix_ns());
-  EXPECT_EQ(rooms.catalog.Find("t", "m").value(), *fresh);
+  EXPECT_EQ(modules.catalog.Find("t", "m").value(), *fresh);
   EXPECT_EQ(Elements<float>((*fresh)->Values()), FloatsOf(s, 2));
   EXPECT_EQ(Elements<float>((*old)->Values()), FloatsOf(s, 1));
 }
 
 TEST(UpdateValues, SpeaksTheCallersOrder) {
-  Rooms rooms;
+  Modules modules;
   UploadHeader header = HeaderOf("m", test::FromCoordinates(1, 3, {{0, 0}, {0, 1}, {0, 2}}));
   header.sort = true;
-  auto matrix = Send(rooms.catalog, header, std::vector<int64_t>{0, 3},
+  auto matrix = Send(modules.catalog, header, std::vector<int64_t>{0, 3},
                      std::vector<int32_t>{2, 0, 1}, Floats{20, 0, 10});
   ASSERT_TRUE(matrix.ok()) << matrix.status();
-  auto fresh = Update(rooms.catalog, Header("m"), {22, 1, 11});
+  auto fresh = Update(modules.catalog, Header("m"), {22, 1, 11});
   ASSERT_TRUE(fresh.ok()) << fresh.status();
   EXPECT_THAT(Elements<float>((*fresh)->Values()), ElementsAre(1, 11, 22));
   EXPECT_EQ((*fresh)->caller_order(), (*matrix)->caller_order());
 }
 
 TEST(UpdateValues, Of16Bits) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::FromCoordinates(2, 3, {{0, 0}, {0, 1}, {1, 2}});
   UploadHeader header = HeaderOf("m", s);
   header.type = ElementType::kBF16;
   header.sort = true;
   using Halves = std::vector<BFloat16>;
-  auto matrix = Send(rooms.catalog, header, s.row_offsets, std::vector<int32_t>{1, 0, 2},
+  auto matrix = Send(modules.catalog, header, s.row_offsets, std::vector<int32_t>{1, 0, 2},
                      Halves{BFloat16(10), BFloat16(0), BFloat16(20)});
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   const auto layout = Reversed(s);
   (*matrix)->pattern()->AddLayout(layout, 0.5);
   UpdateHeader update = Header("m");
-  EXPECT_THAT(std::string(rooms.catalog.BeginUpdate(update).status().message()),
+  EXPECT_THAT(std::string(modules.catalog.BeginUpdate(update).status().message()),
               HasSubstr("values are f32, but matrix 'm' is bf16"));
   update.type = ElementType::kBF16;
-  auto begun = rooms.catalog.BeginUpdate(update);
+  auto begun = modules.catalog.BeginUpdate(update);
   ASSERT_TRUE(begun.ok()) << begun.status();
   ASSERT_TRUE(Feed(**begun, 0, Halves{BFloat16(11), BFloat16(1), BFloat16(21)}).ok());
   auto fresh = (*begun)->Finish(1);
@@ -98,40 +98,40 @@ TEST(UpdateValues, Of16Bits) {
 }
 
 TEST(UpdateValues, RefreshesEveryLayoutBeforeItIsPublished) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  auto old = SendMatrix(rooms.catalog, "m", s, 1);
+  auto old = SendMatrix(modules.catalog, "m", s, 1);
   ASSERT_TRUE(old.ok());
   const auto layout = Reversed(s);
   (*old)->pattern()->AddLayout(layout, 0.5);
-  auto fresh = Update(rooms.catalog, Header("m"), FloatsOf(s, 2));
+  auto fresh = Update(modules.catalog, Header("m"), FloatsOf(s, 2));
   ASSERT_TRUE(fresh.ok());
   EXPECT_EQ((*fresh)->LayoutValueBytes("reversed"), s.nnz() * 4);
   Floats expected(s.nnz());
   PlaceValues(*layout, ElementType::kF32, FloatsOf(s, 2).data(), expected.data(), 1);
-  const int64_t used = rooms.budget.used();
+  const int64_t used = modules.budget.used();
   EXPECT_EQ(
-      Elements<float>((*fresh)->ValuesIn(*layout, rooms.budget.Source(MemoryUse::kLayouts), 1)),
+      Elements<float>((*fresh)->ValuesIn(*layout, modules.budget.Source(MemoryUse::kLayouts), 1)),
       expected);
-  EXPECT_EQ(rooms.budget.used(), used) << "they had been placed";
+  EXPECT_EQ(modules.budget.used(), used) << "they had been placed";
   // So are those of another matrix that shares the pattern, when it is uploaded.
-  auto other = SendMatrix(rooms.catalog, "other", s, 3);
+  auto other = SendMatrix(modules.catalog, "other", s, 3);
   ASSERT_TRUE(other.ok());
   EXPECT_EQ((*other)->LayoutValueBytes("reversed"), s.nnz() * 4);
 }
 
 TEST(UpdateValues, ARebuiltLayoutGetsItsOwnOrder) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  auto matrix = SendMatrix(rooms.catalog, "m", s, 1);
+  auto matrix = SendMatrix(modules.catalog, "m", s, 1);
   ASSERT_TRUE(matrix.ok());
-  MemorySource& memory = rooms.budget.Source(MemoryUse::kLayouts);
+  MemorySource& memory = modules.budget.Source(MemoryUse::kLayouts);
   Pattern& pattern = *(*matrix)->pattern();
   const auto first = Reversed(s);
   pattern.AddLayout(first, 0);
   ASSERT_TRUE((*matrix)->ValuesIn(*first, memory, 1).ok());
   auto second = std::make_shared<Layout>(test::PermutedLayout(s, test::RandomOrder(s.rows, 9)));
-  second->recipe = "reversed";
+  second->pipeline = "reversed";
   pattern.DropLayout("reversed");
   pattern.AddLayout(second, 0);
   Floats expected(s.nnz());
@@ -143,18 +143,18 @@ TEST(UpdateValues, ARebuiltLayoutGetsItsOwnOrder) {
 }
 
 TEST(UpdateValues, ARebuiltLayoutMayBeWhereTheFirstWas) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  auto matrix = SendMatrix(rooms.catalog, "m", s, 1);
+  auto matrix = SendMatrix(modules.catalog, "m", s, 1);
   ASSERT_TRUE(matrix.ok());
-  MemorySource& memory = rooms.budget.Source(MemoryUse::kLayouts);
+  MemorySource& memory = modules.budget.Source(MemoryUse::kLayouts);
   Pattern& pattern = *(*matrix)->pattern();
   alignas(Layout) std::byte room[sizeof(Layout)];
   for (const uint64_t seed : {8, 9}) {
     const std::shared_ptr<Layout> layout(
         new (room) Layout(test::PermutedLayout(s, test::RandomOrder(s.rows, seed))),
         [](Layout* gone) { std::destroy_at(gone); });
-    layout->recipe = "reversed";
+    layout->pipeline = "reversed";
     pattern.AddLayout(layout, 0);
     Floats expected(s.nnz());
     PlaceValues(*layout, ElementType::kF32, FloatsOf(s, 1).data(), expected.data(), 1);
@@ -164,135 +164,135 @@ TEST(UpdateValues, ARebuiltLayoutMayBeWhereTheFirstWas) {
 }
 
 TEST(UpdateValues, DroppedLayoutsKeepNoValues) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  auto matrix = SendMatrix(rooms.catalog, "m", s, 1);
+  auto matrix = SendMatrix(modules.catalog, "m", s, 1);
   ASSERT_TRUE(matrix.ok());
-  MemorySource& memory = rooms.budget.Source(MemoryUse::kLayouts);
+  MemorySource& memory = modules.budget.Source(MemoryUse::kLayouts);
   const auto layout = Reversed(s);
   (*matrix)->pattern()->AddLayout(layout, 0);
   ASSERT_TRUE((*matrix)->ValuesIn(*layout, memory, 1).ok());
-  EXPECT_GT(rooms.budget.used(MemoryUse::kLayouts), 0);
+  EXPECT_GT(modules.budget.used(MemoryUse::kLayouts), 0);
   (*matrix)->pattern()->DropLayout("reversed");
   (*matrix)->DropLayout("reversed");
-  EXPECT_EQ(rooms.budget.used(MemoryUse::kLayouts), 0);
+  EXPECT_EQ(modules.budget.used(MemoryUse::kLayouts), 0);
   // A request that began before still gets them, for itself.
   ASSERT_TRUE((*matrix)->ValuesIn(*layout, memory, 1).ok());
-  EXPECT_EQ(rooms.budget.used(MemoryUse::kLayouts), 0);
+  EXPECT_EQ(modules.budget.used(MemoryUse::kLayouts), 0);
 }
 
 TEST(UpdateValues, NothingIsDurableInMemory) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 1).ok());
   UpdateHeader header;
   header.tenant = "t";
   header.name = "m";
   header.durable = true;
-  const absl::Status refused = rooms.catalog.BeginUpdate(header).status();
+  const absl::Status refused = modules.catalog.BeginUpdate(header).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("--data-dir"));
 }
 
 TEST(UpdateValues, StoppedBeforeItIsPublished) {
   TemporaryDirectory directory;
-  Rooms rooms(directory.path());
+  Modules modules(directory.path());
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
+  ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 1).ok());
   UpdateHeader header;
   header.tenant = "t";
   header.name = "m";
   header.durable = true;
-  auto update = rooms.catalog.BeginUpdate(header);
+  auto update = modules.catalog.BeginUpdate(header);
   ASSERT_TRUE(update.ok()) << update.status();
   ASSERT_TRUE(Feed(**update, 0, FloatsOf(s, 2)).ok());
   const std::atomic<bool> stop = true;
   EXPECT_TRUE(absl::IsCancelled((*update)->Finish(1, &stop).status()));
-  EXPECT_EQ((*rooms.catalog.Find("t", "m"))->version(), 1u);
-  EXPECT_EQ(rooms.store->Load()->matrices[0].version, 1u);
+  EXPECT_EQ((*modules.catalog.Find("t", "m"))->version(), 1u);
+  EXPECT_EQ(modules.store->Load()->matrices[0].version, 1u);
 }
 
 TEST(UpdateValues, Refusals) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
-  EXPECT_TRUE(absl::IsNotFound(Update(rooms.catalog, Header("x"), {}).status()));
+  ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 1).ok());
+  EXPECT_TRUE(absl::IsNotFound(Update(modules.catalog, Header("x"), {}).status()));
   UpdateHeader wide = Header("m");
   wide.type = ElementType::kF64;
-  EXPECT_THAT(std::string(rooms.catalog.BeginUpdate(wide).status().message()),
+  EXPECT_THAT(std::string(modules.catalog.BeginUpdate(wide).status().message()),
               HasSubstr("values are f64, but matrix 'm' is f32"));
   Floats values = FloatsOf(s, 2);
   values.push_back(1);
-  EXPECT_TRUE(absl::IsInvalidArgument(Update(rooms.catalog, Header("m"), values).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Update(modules.catalog, Header("m"), values).status()));
   values.resize(s.nnz() - 1);
-  EXPECT_TRUE(absl::IsInvalidArgument(Update(rooms.catalog, Header("m"), values).status()));
-  auto update = rooms.catalog.BeginUpdate(Header("m"));
+  EXPECT_TRUE(absl::IsInvalidArgument(Update(modules.catalog, Header("m"), values).status()));
+  auto update = modules.catalog.BeginUpdate(Header("m"));
   ASSERT_TRUE(update.ok());
   EXPECT_TRUE(absl::IsInvalidArgument((*update)->Claim(1, 0, 4).status()));
-  EXPECT_EQ(rooms.catalog.Find("t", "m").value()->version(), 1u);
+  EXPECT_EQ(modules.catalog.Find("t", "m").value()->version(), 1u);
 }
 
 TEST(UpdateValues, OnlyTheVersionThatWasMeant) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
-  const absl::Status early = rooms.catalog.BeginUpdate(Header("m", 2)).status();
+  ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 1).ok());
+  const absl::Status early = modules.catalog.BeginUpdate(Header("m", 2)).status();
   EXPECT_TRUE(absl::IsAborted(early));
   EXPECT_THAT(std::string(early.message()), HasSubstr("is at version 1, not 2"));
-  auto slow = rooms.catalog.BeginUpdate(Header("m", 1));
+  auto slow = modules.catalog.BeginUpdate(Header("m", 1));
   ASSERT_TRUE(slow.ok());
   ASSERT_TRUE(Feed(**slow, 0, FloatsOf(s, 3)).ok());
-  ASSERT_TRUE(Update(rooms.catalog, Header("m", 1), FloatsOf(s, 2)).ok());
+  ASSERT_TRUE(Update(modules.catalog, Header("m", 1), FloatsOf(s, 2)).ok());
   EXPECT_TRUE(absl::IsAborted((*slow)->Finish(1).status()));
-  EXPECT_EQ(rooms.catalog.Find("t", "m").value()->version(), 2u);
+  EXPECT_EQ(modules.catalog.Find("t", "m").value()->version(), 2u);
 }
 
 TEST(UpdateValues, OfAMatrixThatIsReplacedOrDeletedMeanwhile) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 1).ok());
-  auto first = rooms.catalog.BeginUpdate(Header("m"));
-  auto second = rooms.catalog.BeginUpdate(Header("m"));
+  ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 1).ok());
+  auto first = modules.catalog.BeginUpdate(Header("m"));
+  auto second = modules.catalog.BeginUpdate(Header("m"));
   ASSERT_TRUE(first.ok() && second.ok());
   ASSERT_TRUE(Feed(**first, 0, FloatsOf(s, 2)).ok() && Feed(**second, 0, FloatsOf(s, 2)).ok());
   const test::Pattern other = test::Uniform(50, 60, 7, 2);
   UploadHeader header = HeaderOf("m", other);
   header.replace = true;
   ASSERT_TRUE(
-      Send(rooms.catalog, header, other.row_offsets, other.column_indices, FloatsOf(other)).ok());
+      Send(modules.catalog, header, other.row_offsets, other.column_indices, FloatsOf(other)).ok());
   EXPECT_TRUE(absl::IsAborted((*first)->Finish(1).status()));
-  ASSERT_TRUE(rooms.catalog.Delete("t", "m").ok());
+  ASSERT_TRUE(modules.catalog.Delete("t", "m").ok());
   EXPECT_TRUE(absl::IsNotFound((*second)->Finish(1).status()));
 }
 
 TEST(UpdateValues, ManyAtOnceLoseNoVersion) {
-  Rooms rooms;
+  Modules modules;
   const test::Pattern s = test::Uniform(50, 60, 7, 1);
-  ASSERT_TRUE(SendMatrix(rooms.catalog, "m", s, 0).ok());
+  ASSERT_TRUE(SendMatrix(modules.catalog, "m", s, 0).ok());
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 25; ++i) {
-        EXPECT_TRUE(Update(rooms.catalog, Header("m"), FloatsOf(s, 100 * t + i)).ok());
+        EXPECT_TRUE(Update(modules.catalog, Header("m"), FloatsOf(s, 100 * t + i)).ok());
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(rooms.catalog.Find("t", "m").value()->version(), 101u);
+  EXPECT_EQ(modules.catalog.Find("t", "m").value()->version(), 101u);
 }
 
 TEST(UpdateValues, WithoutMemoryForALayoutNothingChanges) {
   const test::Pattern s = test::Uniform(500, 600, 50, 1);
-  Rooms rooms("", /*memory=*/450'000);
-  auto matrix = SendMatrix(rooms.catalog, "m", s, 1);
+  Modules modules("", /*memory=*/450'000);
+  auto matrix = SendMatrix(modules.catalog, "m", s, 1);
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   (*matrix)->pattern()->AddLayout(Reversed(s), 0);
-  auto hog = AllocateArray(rooms.budget.Source(MemoryUse::kBuffers), "hog", ElementType::kF32,
-                           (450'000 - rooms.budget.used() - 150'000) / 4);
+  auto hog = AllocateArray(modules.budget.Source(MemoryUse::kBuffers), "hog", ElementType::kF32,
+                           (450'000 - modules.budget.used() - 150'000) / 4);
   ASSERT_TRUE(hog.ok()) << hog.status();
-  const absl::Status status = Update(rooms.catalog, Header("m"), FloatsOf(s, 2)).status();
+  const absl::Status status = Update(modules.catalog, Header("m"), FloatsOf(s, 2)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_EQ(rooms.catalog.Find("t", "m").value(), *matrix);
+  EXPECT_EQ(modules.catalog.Find("t", "m").value(), *matrix);
 }
 
 }  // namespace

@@ -185,7 +185,7 @@ TEST_F(StoreTest, LayoutsComeBackWithAllTheirArrays) {
   EXPECT_EQ(contents.layouts[0].build_seconds, 0.25);
   const Layout read = *store_->ReadLayout(contents.layouts[0], HeapMemory());
   EXPECT_EQ(read.kind, layout.kind);
-  EXPECT_EQ(read.recipe, layout.recipe);
+  EXPECT_EQ(read.pipeline, layout.pipeline);
   EXPECT_EQ(read.parameters, layout.parameters);
   EXPECT_EQ(read.transposed, layout.transposed);
   EXPECT_EQ(read.value_slots, layout.value_slots);
@@ -326,7 +326,7 @@ TEST_F(StoreTest, PlansAreStoredAllOrNone) {
   EXPECT_THAT(store_->Load()->plans, IsEmpty());
 }
 
-TEST_F(StoreTest, WantedClassesStayUntilTheyHaveAPlan) {
+TEST_F(StoreTest, WantedSignaturesStayUntilTheyHaveAPlan) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   const std::vector<WantedRecord> wanted = {{"P", "spmm"}, {"P", "sddmm"}};
   ASSERT_TRUE(store_->PutWanted(wanted).ok());
@@ -336,15 +336,15 @@ TEST_F(StoreTest, WantedClassesStayUntilTheyHaveAPlan) {
   Reopen();
   const StoreContents contents = *store_->Load();
   ASSERT_EQ(contents.wanted.size(), 1U);
-  EXPECT_EQ(contents.wanted[0].problem_class, "sddmm");
+  EXPECT_EQ(contents.wanted[0].signature, "sddmm");
   ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
   EXPECT_THAT(store_->Load()->wanted, IsEmpty());
 }
 
-TEST_F(StoreTest, NewMeasurementsReplaceThoseOfTheirClassAndComeLast) {
+TEST_F(StoreTest, NewMeasurementsReplaceThoseOfTheirSignatureAndComeLast) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
-  const auto of = [](const char* problem_class, const char* kernel, double ms, int64_t k = 32) {
-    return MeasurementRecord{"P", problem_class, "csr", kernel, "cpu", k, ms, 3, 1};
+  const auto of = [](const char* signature, const char* kernel, double ms, int64_t k = 32) {
+    return MeasurementRecord{"P", signature, "csr", kernel, "cpu", k, ms, 3, 1};
   };
   const std::vector<MeasurementRecord> before = {of("spmm", "x", 1), of("spmm", "y", 2),
                                                  of("sddmm", "x", 3)};
@@ -363,7 +363,7 @@ TEST_F(StoreTest, NewMeasurementsReplaceThoseOfTheirClassAndComeLast) {
   EXPECT_EQ(contents.measurements[2].k, 16);
 }
 
-TEST_F(StoreTest, NewDecisionsReplaceThoseOfTheirClass) {
+TEST_F(StoreTest, NewDecisionsReplaceThoseOfTheirSignature) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   const std::vector<DecisionRecord> before = {{"P", "spmm", "aspt", true, "tiles"},
                                               {"P", "spmm", "", false, "narrower"},
@@ -374,11 +374,11 @@ TEST_F(StoreTest, NewDecisionsReplaceThoseOfTheirClass) {
   EXPECT_EQ(store_->PutDecisions(std::vector<DecisionRecord>{{"Q", "spmm", "", false, ""}}).code(),
             absl::StatusCode::kNotFound);
   Reopen();
-  std::vector<std::string> recipes;
+  std::vector<std::string> pipelines;
   const StoreContents contents = *store_->Load();
-  for (const DecisionRecord& d : contents.decisions) recipes.push_back(d.recipe);
-  EXPECT_THAT(recipes, ElementsAre("aspt", "lsh_cluster"));
-  EXPECT_EQ(contents.decisions[0].problem_class, "sddmm");
+  for (const DecisionRecord& d : contents.decisions) pipelines.push_back(d.pipeline);
+  EXPECT_THAT(pipelines, ElementsAre("aspt", "lsh_cluster"));
+  EXPECT_EQ(contents.decisions[0].signature, "sddmm");
   EXPECT_TRUE(contents.decisions[1].tried);
   EXPECT_EQ(contents.decisions[1].reason, "scattered");
   ASSERT_TRUE(store_->DeleteMatrix("tenant", "a").ok());
@@ -498,7 +498,7 @@ TEST_F(StoreTest, CatalogsFromBeforeDecisionsAreTaken) {
   const StoreContents contents = *store_->Load();
   ASSERT_EQ(contents.measurements.size(), 1U);
   EXPECT_EQ(contents.measurements[0].median_ms, 1.5);
-  EXPECT_EQ(contents.measurements[0].floor_ms, 0) << "not known";
+  EXPECT_EQ(contents.measurements[0].roofline_ms, 0) << "not known";
   EXPECT_EQ(contents.measurements[0].compulsory_bytes, 0) << "not known";
   EXPECT_EQ(contents.measurements[0].model, "") << "not known";
   EXPECT_EQ(contents.patterns[0].preparation.detail, "");
@@ -624,9 +624,9 @@ TEST_F(StoreTest, PlansOfADroppedLayoutAreWantedAgain) {
   ASSERT_TRUE(store_->DropLayout("P", "aspt").ok());
   const StoreContents contents = *store_->Load();
   ASSERT_EQ(contents.plans.size(), 1U);
-  EXPECT_EQ(contents.plans[0].problem_class, "sddmm");
+  EXPECT_EQ(contents.plans[0].signature, "sddmm");
   ASSERT_EQ(contents.wanted.size(), 1U);
-  EXPECT_EQ(contents.wanted[0].problem_class, "spmm");
+  EXPECT_EQ(contents.wanted[0].signature, "spmm");
 }
 
 TEST_F(StoreTest, ManyThreadsWriteReadAndScrub) {
@@ -714,7 +714,7 @@ TEST_F(StoreTest, NewerSchemaIsRefused) {
   EXPECT_THAT(std::string(store.status().message()), HasSubstr("another program"));
 }
 
-TEST_F(StoreTest, OlderMeasurementsWereOfTheirClasssWidth) {
+TEST_F(StoreTest, OlderMeasurementsWereOfTheirSignaturesWidth) {
   ASSERT_TRUE(store_->PutMatrix(RandomMatrix("a", "P", 1)).ok());
   store_.reset();
   Execute(kToVersion13);

@@ -93,7 +93,7 @@ def simulate(classes, shared, estimated, building, requests, most=MOST_TRIED):
 
 def trial(m):
     """Seconds."""
-    return (1 if m.censored else TURNS) * (m.median_ms + m.csr_ms) / 1e3
+    return (m.runs if m.censored else TURNS) * (m.median_ms + m.csr_ms) / 1e3
 
 
 def everything(measured):

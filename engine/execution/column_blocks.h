@@ -1,4 +1,5 @@
-// SpMM on a GPU that has no room for all of it: slabs of K columns, as wide as there is room for.
+// SpMM on a GPU that has no room for all of it: blocks of its columns, as wide as there is room
+// for.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@ namespace sparsed::engine {
 
 /// C = alpha * op(S) * B + beta * C, S on the GPU and the others in host memory. Outlives the
 /// multiplication.
-struct SlabProduct {
+struct ColumnBlockProduct {
   struct Host {
     Array array;
     DenseShape shape;
@@ -29,44 +30,45 @@ struct SlabProduct {
   MemoryOwner& owner;  ///< who pays
 };
 
-/// A slab's operand goes up while the one before is multiplied, and its result comes down
+/// A column block's operand goes up while the one before is multiplied, and its result comes down
 /// meanwhile.
-class SlabMultiplication {
+class ColumnBlockMultiplication {
  public:
-  SlabMultiplication(const SlabProduct& product, GpuBackend& gpu, Lane& lane, const Token& token)
-      : product_(product), gpu_(gpu), lane_(lane), token_(token) {}
+  ColumnBlockMultiplication(const ColumnBlockProduct& product, GpuBackend& gpu, WorkerSlot& slot,
+                            const Token& token)
+      : product_(product), gpu_(gpu), slot_(slot), token_(token) {}
 
-  /// RESOURCE_EXHAUSTED if not even narrow slabs fit, UNIMPLEMENTED if no kernel serves them; both
-  /// before anything was computed. Nothing is under way afterwards.
+  /// RESOURCE_EXHAUSTED if not even narrow column blocks fit, UNIMPLEMENTED if no kernel serves
+  /// them; both before anything was computed. Nothing is under way afterwards.
   absl::Status Run();
   /// Of those that ran.
   int64_t width() const { return width_; }
   std::string_view kernel() const { return kernel_->name(); }
 
  private:
-  struct Slab {
+  struct ColumnBlock {
     Array b, c;
     int64_t first = 0, width = 0;  ///< columns; width 0: nothing in flight
   };
 
   int64_t k() const { return product_.b.shape.cols; }
   Problem ProblemOf(int64_t width) const;
-  BoundRun Bind(Slab& slab, int64_t width) const;
-  /// Memory for two slabs as wide as possible, and the kernel's workspace for them.
+  BoundRun Bind(ColumnBlock& block, int64_t width) const;
+  /// Memory for two column blocks as wide as possible, and the kernel's workspace for them.
   absl::Status Reserve();
   absl::Status ReserveFor(int64_t width);
-  /// The plan's kernel, or the first of the layout's that serves slabs of both widths.
+  /// The plan's kernel, or the first of the layout's that serves column blocks of both widths.
   std::optional<LayoutKernel> FindKernel(int64_t width, int64_t rest) const;
-  absl::Status Queue(Slab& slab, cuda::Stream& stream);
-  absl::Status BringDown(Slab& slab, cuda::Stream& stream);
+  absl::Status Queue(ColumnBlock& block, cuda::Stream& stream);
+  absl::Status BringDown(ColumnBlock& block, cuda::Stream& stream);
 
-  const SlabProduct& product_;
+  const ColumnBlockProduct& product_;
   GpuBackend& gpu_;
-  Lane& lane_;
+  WorkerSlot& slot_;
   const Token& token_;
   std::optional<LayoutKernel> kernel_;
   int64_t width_ = 0;
-  std::array<Slab, 2> slabs_;
+  std::array<ColumnBlock, 2> blocks_;
 };
 
 }  // namespace sparsed::engine

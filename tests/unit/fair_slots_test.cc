@@ -1,4 +1,4 @@
-// Tenants on a lane: who goes next, who gives way, and what is refused.
+// Tenants on a worker slot: who goes next, who gives way, and what is refused.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,21 +11,21 @@
 
 #include "engine/execution/cpu_backend.h"
 #include "engine/execution/scheduler.h"
-#include "tests/unit/engine/lane_work.h"
+#include "tests/unit/engine/slot_work.h"
 
 namespace sparsed::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
-class FairLanesTest : public testing::Test {
+class FairSlotsTest : public testing::Test {
  protected:
-  FairLanesTest() {
+  FairSlotsTest() {
     scheduler_ =
-        std::make_shared<Scheduler>(ExecutorOptions{.lanes = 1}, std::vector<Backend*>{&cpu_});
+        std::make_shared<Scheduler>(ExecutorOptions{.slots = 1}, std::vector<Backend*>{&cpu_});
     scheduler_->Open();
   }
-  ~FairLanesTest() override { scheduler_->Close(); }
+  ~FairSlotsTest() override { scheduler_->Close(); }
 
   std::shared_ptr<Work> Make(const std::string& tenant, Work::Step step, Work::Cost cost = {},
                              int priority = 0, std::chrono::nanoseconds timeout = 0ns) {
@@ -36,7 +36,7 @@ class FairLanesTest : public testing::Test {
     return work;
   }
   Work::Step Writes(const std::string& what) {
-    return [this, what](Work&, Lane&) {
+    return [this, what](Work&, WorkerSlot&) {
       Write(what);
       return Job::Next::kEnded;
     };
@@ -49,9 +49,9 @@ class FairLanesTest : public testing::Test {
     const std::lock_guard lock(mutex_);
     return written_;
   }
-  /// Has the only lane until it is let go.
-  std::shared_ptr<Work> TakeLane(const std::string& tenant) {
-    auto work = Make(tenant, [this](Work&, Lane&) {
+  /// Has the only worker slot until it is let go.
+  std::shared_ptr<Work> TakeSlot(const std::string& tenant) {
+    auto work = Make(tenant, [this](Work&, WorkerSlot&) {
       taken_ = true;
       while (!let_go_) std::this_thread::sleep_for(1ms);
       return Job::Next::kEnded;
@@ -69,8 +69,8 @@ class FairLanesTest : public testing::Test {
   std::atomic<bool> taken_ = false, let_go_ = false;
 };
 
-TEST_F(FairLanesTest, WhoHadTheLaneForLongWaitsForTheOthers) {
-  const auto first = TakeLane("long");
+TEST_F(FairSlotsTest, WhoHadTheSlotForLongWaitsForTheOthers) {
+  const auto first = TakeSlot("long");
   std::vector<std::shared_ptr<Work>> all;
   for (int i = 0; i < 3; ++i) all.push_back(Make("long", Writes("l")));
   for (int i = 0; i < 3; ++i) all.push_back(Make("short", Writes("s")));
@@ -82,8 +82,8 @@ TEST_F(FairLanesTest, WhoHadTheLaneForLongWaitsForTheOthers) {
   EXPECT_TRUE(first->end->Wait().ok());
 }
 
-TEST_F(FairLanesTest, ThePriorityCountsWithinATenant) {
-  const auto first = TakeLane("t");
+TEST_F(FairSlotsTest, ThePriorityCountsWithinATenant) {
+  const auto first = TakeSlot("t");
   std::vector<std::shared_ptr<Work>> all;
   for (const int priority : {0, 2, 1, 2}) {
     all.push_back(Make("t", Writes(std::to_string(priority)), {}, priority));
@@ -94,11 +94,11 @@ TEST_F(FairLanesTest, ThePriorityCountsWithinATenant) {
   EXPECT_EQ(written(), "2210");
 }
 
-TEST_F(FairLanesTest, ALongOneGivesWayToAnotherTenantAndToShortOnesOfItsOwn) {
+TEST_F(FairSlotsTest, ALongOneGivesWayToAnotherTenantAndToShortOnesOfItsOwn) {
   for (const char* const tenant : {"other", "t"}) {
     std::atomic<bool> runs = false;
     const auto huge = Make("t",
-                           [&](Work& self, Lane&) {
+                           [&](Work& self, WorkerSlot&) {
                              runs = true;
                              const auto give_up = std::chrono::steady_clock::now() + 20s;
                              while (std::chrono::steady_clock::now() < give_up) {
@@ -119,12 +119,12 @@ TEST_F(FairLanesTest, ALongOneGivesWayToAnotherTenantAndToShortOnesOfItsOwn) {
   }
 }
 
-TEST_F(FairLanesTest, LongOnesOfATenantEndInTheirOrder) {
-  const auto first = TakeLane("t");
+TEST_F(FairSlotsTest, LongOnesOfATenantEndInTheirOrder) {
+  const auto first = TakeSlot("t");
   std::vector<std::shared_ptr<Work>> all;
   for (const char* const name : {"a", "b"}) {
     all.push_back(Make("t",
-                       [&, name, left = 3](Work&, Lane&) mutable {
+                       [&, name, left = 3](Work&, WorkerSlot&) mutable {
                          Write(name);
                          return --left > 0 ? Job::Next::kAgain : Job::Next::kEnded;
                        },
@@ -136,8 +136,8 @@ TEST_F(FairLanesTest, LongOnesOfATenantEndInTheirOrder) {
   EXPECT_EQ(written(), "aaabbb");
 }
 
-TEST_F(FairLanesTest, WhatCannotEndInTimeIsRefusedAtOnce) {
-  const auto first = TakeLane("t");
+TEST_F(FairSlotsTest, WhatCannotEndInTimeIsRefusedAtOnce) {
+  const auto first = TakeSlot("t");
   const Work::Cost minute = {.next_seconds = 60, .rest_seconds = 60};
   const auto queued = Make("t", Writes("q"), minute);
   queued->Submit();
@@ -160,14 +160,14 @@ TEST_F(FairLanesTest, WhatCannotEndInTimeIsRefusedAtOnce) {
   EXPECT_EQ(written().find("late"), std::string::npos);
 }
 
-TEST_F(FairLanesTest, AnIdleDeviceTriesWhatItExpectsToBeTooLong) {
+TEST_F(FairSlotsTest, AnIdleDeviceTriesWhatItExpectsToBeTooLong) {
   const auto work = Make("t", Writes("it ran"), {.next_seconds = 60, .rest_seconds = 60}, 0, 20s);
   work->Submit();
   EXPECT_TRUE(work->end->Wait().ok());
 }
 
-TEST_F(FairLanesTest, TenantsSecondsAreCounted) {
-  const auto work = Make("t", [](Work&, Lane&) {
+TEST_F(FairSlotsTest, TenantsSecondsAreCounted) {
+  const auto work = Make("t", [](Work&, WorkerSlot&) {
     std::this_thread::sleep_for(5ms);
     return Job::Next::kEnded;
   });

@@ -1,4 +1,4 @@
-// Jobs made for the purpose, to look at what lanes do with them.
+// Jobs made for the purpose, to look at what worker slots do with them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,10 +45,10 @@ class End final : public ResultSink {
   std::optional<absl::Status> status_;
 };
 
-/// Does a function on its lane, at each turn, and is predicted to cost what it is told.
+/// Does a function on its worker slot, at each turn, and is predicted to cost what it is told.
 class Work final : public Job {
  public:
-  using Step = std::function<Next(Work&, Lane&)>;
+  using Step = std::function<Next(Work&, WorkerSlot&)>;
   Work(std::shared_ptr<Scheduler> scheduler, std::string tenant, DeviceId device, Step step)
       : Work(std::move(scheduler), std::move(tenant), device, std::make_shared<End>(),
              std::move(step)) {}
@@ -72,7 +72,7 @@ class Work final : public Job {
         step_(std::move(step)) {}
   Cost Predict() const override { return cost; }
   bool IsOneStep() const override { return true; }
-  Next Run(Lane& lane, absl::Status*) override { return step_(*this, lane); }
+  Next Run(WorkerSlot& slot, absl::Status*) override { return step_(*this, slot); }
   void Drop() override {}
   const Step step_;
 };

@@ -1,5 +1,5 @@
-// The steps that recipes are made of. A new layout is a file in kernels/formats (a new order of
-// rows one in kernels/reorder) and its step in recipe_steps.cc.
+// The steps that pipelines are made of. A new layout is a file in kernels/formats (a new order of
+// rows one in kernels/reorder) and its step in pipeline_steps.cc.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 namespace sparsed {
 
-/// What a step does to the draft; the steps of a recipe ascend in it, each at most once.
+/// What a step does to the draft; the steps of a pipeline ascend in it, each at most once.
 enum class Phase : uint8_t {
   kPlain,      ///< nothing; alone
   kTranspose,  ///< swaps rows and columns
@@ -25,13 +25,13 @@ enum class Phase : uint8_t {
 
 /// A layout in the making.
 struct Draft {
-  const Recipe& recipe;
+  const Pipeline& pipeline;
   const BuildContext& context;
   CsrView csr;                       ///< the pattern, in its row_order, as the next step sees it
   std::optional<Layout> transposed;  ///< owns csr's arrays, if they are not the caller's
   std::optional<Array> row_order;    ///< owns csr's row_order
   std::optional<Layout> layout;      ///< once there is one
-  bool skipped = false;              ///< the recipe brings nothing; no further step runs
+  bool skipped = false;              ///< the pipeline brings nothing; no further step runs
   std::string notes;
 
   /// Adds a sentence to the notes.
@@ -54,19 +54,19 @@ struct StepDefinition {
   std::string_view variant;
   std::vector<std::string_view> flags;  ///< with the variant
   std::vector<ParameterDefinition> parameters;
-  absl::Status (*apply)(const RecipeStep& step, Draft& draft);
+  absl::Status (*apply)(const PipelineStep& step, Draft& draft);
 };
 
 /// All of them; those of one name are neighbours.
 std::span<const StepDefinition> StepDefinitions();
 
 /// Null if there is none.
-const StepDefinition* FindStep(const RecipeStep& step);
+const StepDefinition* FindStep(const PipelineStep& step);
 
 /// A parameter's value or a flag's 1; `fallback` if the step does not have it.
-int64_t ValueOf(const RecipeStep& step, std::string_view key, int64_t fallback);
+int64_t ValueOf(const PipelineStep& step, std::string_view key, int64_t fallback);
 
-/// The recipe with the flag "force" at every step that knows it: no skip rule ends it.
-Recipe Forced(Recipe recipe);
+/// The pipeline with the flag "force" at every step that knows it: no skip rule ends it.
+Pipeline Forced(Pipeline pipeline);
 
 }  // namespace sparsed

@@ -1,4 +1,4 @@
-#include "kernels/recipe.h"
+#include "kernels/pipeline.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,7 @@
 #include "kernels/formats/aspt.h"
 #include "kernels/formats/csr_build.h"
 #include "kernels/formats/permute.h"
-#include "kernels/recipe_steps.h"
+#include "kernels/pipeline_steps.h"
 
 namespace sparsed {
 namespace {
@@ -87,8 +87,8 @@ bool IsParameter(std::string_view step, std::string_view key) {
   });
 }
 
-absl::StatusOr<RecipeStep> ParseStep(Scanner& scanner) {
-  RecipeStep step;
+absl::StatusOr<PipelineStep> ParseStep(Scanner& scanner) {
+  PipelineStep step;
   step.name = scanner.Word();
   if (step.name.empty()) return scanner.Expected("the name of a step");
   if (!scanner.Take('(') || scanner.Take(')')) return step;
@@ -119,7 +119,7 @@ absl::StatusOr<RecipeStep> ParseStep(Scanner& scanner) {
 }
 
 /// Flags are 1 or absent.
-absl::Status CheckFlags(const RecipeStep& step) {
+absl::Status CheckFlags(const PipelineStep& step) {
   for (const StepDefinition& definition : StepDefinitions()) {
     if (definition.name != step.name) continue;
     for (std::string_view flag : definition.flags) {
@@ -133,14 +133,14 @@ absl::Status CheckFlags(const RecipeStep& step) {
 }
 
 /// The step with the flags that are set, first, and every parameter, in the table's order.
-absl::StatusOr<RecipeStep> Complete(const RecipeStep& step) {
+absl::StatusOr<PipelineStep> Complete(const PipelineStep& step) {
   const StepDefinition* definition = FindStep(step);
   if (definition == nullptr) {
     return absl::InvalidArgumentError(
         fmt::format("transform pipeline: unknown step '{}'; known: {}", step.name, KnownSteps()));
   }
   if (absl::Status status = CheckFlags(step); !status.ok()) return status;
-  RecipeStep complete{step.name, {}};
+  PipelineStep complete{step.name, {}};
   for (std::string_view flag : definition->flags) {
     if (ValueOf(step, flag, 0) == 1) complete.parameters.emplace_back(flag, 1);
   }
@@ -183,10 +183,10 @@ std::string Title(const StepDefinition& definition) {
                                     : fmt::format("{}({})", definition.name, definition.variant);
 }
 
-absl::Status CheckSequence(const Recipe& recipe) {
-  for (size_t i = 1; i < recipe.steps.size(); ++i) {
-    const StepDefinition& before = *FindStep(recipe.steps[i - 1]);
-    const StepDefinition& step = *FindStep(recipe.steps[i]);
+absl::Status CheckSequence(const Pipeline& pipeline) {
+  for (size_t i = 1; i < pipeline.steps.size(); ++i) {
+    const StepDefinition& before = *FindStep(pipeline.steps[i - 1]);
+    const StepDefinition& step = *FindStep(pipeline.steps[i]);
     if (before.phase == Phase::kPlain || step.phase == Phase::kPlain) {
       return absl::InvalidArgumentError("transform pipeline: csr stands alone");
     }
@@ -195,9 +195,9 @@ absl::Status CheckSequence(const Recipe& recipe) {
           fmt::format("transform pipeline: {} cannot follow {}", Title(step), Title(before)));
     }
   }
-  const StepDefinition& last = *FindStep(recipe.steps.back());
+  const StepDefinition& last = *FindStep(pipeline.steps.back());
   if (last.phase == Phase::kRefine &&
-      (recipe.steps.size() == 1 || recipe.steps[recipe.steps.size() - 2].name != kAspt)) {
+      (pipeline.steps.size() == 1 || pipeline.steps[pipeline.steps.size() - 2].name != kAspt)) {
     return absl::InvalidArgumentError(fmt::format(
         "transform pipeline: {} must follow a step that leaves a remainder: aspt", Title(last)));
   }
@@ -242,26 +242,26 @@ absl::Status Finish(Draft& draft) {
 
 }  // namespace
 
-absl::StatusOr<Recipe> ParseRecipe(std::string_view text) {
+absl::StatusOr<Pipeline> ParsePipeline(std::string_view text) {
   Scanner scanner(text);
-  Recipe recipe;
+  Pipeline pipeline;
   do {
     auto step = ParseStep(scanner);
     if (!step.ok()) return step.status();
     auto complete = Complete(*step);
     if (!complete.ok()) return complete.status();
-    recipe.steps.push_back(*std::move(complete));
+    pipeline.steps.push_back(*std::move(complete));
   } while (scanner.Take('>'));
   if (!scanner.AtEnd()) return scanner.Expected("'>' or the end");
-  if (absl::Status status = CheckSequence(recipe); !status.ok()) return status;
-  return recipe;
+  if (absl::Status status = CheckSequence(pipeline); !status.ok()) return status;
+  return pipeline;
 }
 
-std::string ToString(const Recipe& recipe) {
+std::string ToString(const Pipeline& pipeline) {
   std::vector<std::string> steps;
-  for (const RecipeStep& given : recipe.steps) {
+  for (const PipelineStep& given : pipeline.steps) {
     const auto complete = Complete(given);
-    const RecipeStep& step = complete.ok() ? *complete : given;
+    const PipelineStep& step = complete.ok() ? *complete : given;
     const StepDefinition* definition = FindStep(step);
     std::vector<std::string> options;
     for (const auto& [key, value] : step.parameters) {
@@ -277,18 +277,18 @@ std::string ToString(const Recipe& recipe) {
   return fmt::format("{}", fmt::join(steps, " > "));
 }
 
-absl::StatusOr<BuiltLayout> BuildLayout(const Recipe& given, const CsrView& csr,
+absl::StatusOr<BuiltLayout> BuildLayout(const Pipeline& given, const CsrView& csr,
                                         const BuildContext& context) {
-  const auto recipe = ParseRecipe(ToString(given));
-  if (!recipe.ok()) return recipe.status();
-  Draft draft{*recipe, context, csr, {}, {}, {}, false, {}};
-  for (const RecipeStep& step : recipe->steps) {
+  const auto pipeline = ParsePipeline(ToString(given));
+  if (!pipeline.ok()) return pipeline.status();
+  Draft draft{*pipeline, context, csr, {}, {}, {}, false, {}};
+  for (const PipelineStep& step : pipeline->steps) {
     if (context.stopped()) return absl::CancelledError("the build was stopped");
     if (absl::Status status = FindStep(step)->apply(step, draft); !status.ok()) return status;
     if (draft.skipped) return BuiltLayout{{}, true, std::move(draft.notes)};
   }
   if (absl::Status status = Finish(draft); !status.ok()) return status;
-  draft.layout->recipe = ToString(*recipe);
+  draft.layout->pipeline = ToString(*pipeline);
   return BuiltLayout{*std::move(draft.layout), false, std::move(draft.notes)};
 }
 

@@ -1,5 +1,5 @@
-// Lanes of a GPU: short jobs go before long ones, long ones never have all lanes, and what runs at
-// once shares the GPU's time. On the stand-in, with jobs made for the purpose.
+// Worker slots of a GPU: short jobs go before long ones, long ones never have all slots, and what
+// runs at once shares the GPU's time. On the stand-in, with jobs made for the purpose.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 #include "engine/execution/gpu_backend.h"
 #include "engine/execution/scheduler.h"
-#include "tests/unit/engine/lane_work.h"
+#include "tests/unit/engine/slot_work.h"
 
 namespace sparsed::engine {
 namespace {
@@ -22,14 +22,14 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-class GpuLanes : public ::testing::Test {
+class GpuWorkerSlots : public ::testing::Test {
  protected:
-  static constexpr int kLanes = 4;
+  static constexpr int kSlots = 4;
   static constexpr Work::Cost kShort = {.next_seconds = 1e-4};
   static constexpr Work::Cost kLong = {.next_seconds = 1, .is_long = true};
 
   void SetUp() override {
-    device_ = Device::Open(0, {.memory_bytes = int64_t{520} << 20, .lanes = kLanes}).value();
+    device_ = Device::Open(0, {.memory_bytes = int64_t{520} << 20, .slots = kSlots}).value();
     backend_.emplace(*device_);
     scheduler_ = std::make_shared<Scheduler>(ExecutorOptions(), std::vector<Backend*>{&*backend_});
     scheduler_->Open();
@@ -54,8 +54,8 @@ class GpuLanes : public ::testing::Test {
   }
   /// Runs until it is let go.
   std::shared_ptr<Work> SubmitLong(const std::string& tenant) {
-    return Submit(tenant, kLong, [this](Work&, Lane& lane) {
-      EXPECT_FALSE(lane.express);
+    return Submit(tenant, kLong, [this](Work&, WorkerSlot& slot) {
+      EXPECT_FALSE(slot.express);
       ++long_running_;
       EXPECT_TRUE(WaitFor([this] { return let_go_.load(); }));
       --long_running_;
@@ -83,32 +83,32 @@ class GpuLanes : public ::testing::Test {
   std::atomic<int> long_running_ = 0;
 };
 
-TEST_F(GpuLanes, AShortOnePassesLongOnesWhichNeverHaveAllLanes) {
+TEST_F(GpuWorkerSlots, AShortOnePassesLongOnesWhichNeverHaveAllSlots) {
   std::vector<std::shared_ptr<Work>> all;
-  for (int i = 0; i < 3 * kLanes; ++i) all.push_back(SubmitLong("huge"));
-  ASSERT_TRUE(WaitFor([this] { return long_running_ == kLanes - 1; }));
+  for (int i = 0; i < 3 * kSlots; ++i) all.push_back(SubmitLong("huge"));
+  ASSERT_TRUE(WaitFor([this] { return long_running_ == kSlots - 1; }));
   for (const char* const tenant : {"tiny", "huge"}) {
-    const auto tiny = Submit(tenant, kShort, [](Work&, Lane& lane) {
-      EXPECT_TRUE(lane.express);
+    const auto tiny = Submit(tenant, kShort, [](Work&, WorkerSlot& slot) {
+      EXPECT_TRUE(slot.express);
       return Job::Next::kEnded;
     });
     EXPECT_TRUE(tiny->end->Wait().ok()) << tenant;
   }
-  EXPECT_EQ(long_running_, kLanes - 1);
-  const LaneWaits waits = scheduler_->lane_waits(device_->id());
+  EXPECT_EQ(long_running_, kSlots - 1);
+  const SlotWaits waits = scheduler_->slot_waits(device_->id());
   EXPECT_EQ(waits.beside, 2);
   EXPECT_EQ(waits.turns[0], 2);
-  EXPECT_EQ(waits.turns[1], kLanes - 1);
+  EXPECT_EQ(waits.turns[1], kSlots - 1);
   let_go_ = true;
   for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());
 }
 
-TEST_F(GpuLanes, AShortOneRunsInTheThreadThatHasNothingElseToDo) {
+TEST_F(GpuWorkerSlots, AShortOneRunsInTheThreadThatHasNothingElseToDo) {
   std::thread::id ran;
   const auto runs_here = [&](const std::string& tenant, Work::Cost cost) {
     ran = {};
-    const auto work = Begin(tenant, cost, [&](Work&, Lane& lane) {
-      EXPECT_NE(lane.gpu, nullptr);
+    const auto work = Begin(tenant, cost, [&](Work&, WorkerSlot& slot) {
+      EXPECT_NE(slot.gpu, nullptr);
       ran = std::this_thread::get_id();
       return Job::Next::kEnded;
     });
@@ -117,46 +117,46 @@ TEST_F(GpuLanes, AShortOneRunsInTheThreadThatHasNothingElseToDo) {
     EXPECT_TRUE(work->end->Wait().ok());
     return ended && ran == std::this_thread::get_id();
   };
-  // Until the lanes' threads are there, nobody knows that they have nothing to do.
+  // Until the worker slots' threads are there, nobody knows that they have nothing to do.
   ASSERT_TRUE(WaitFor([&] { return runs_here("t", kShort); }));
-  const int64_t turns = scheduler_->lane_waits(device_->id()).turns[0];
+  const int64_t turns = scheduler_->slot_waits(device_->id()).turns[0];
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(runs_here("t", kShort)) << i;
-  EXPECT_EQ(scheduler_->lane_waits(device_->id()).turns[0], turns + 100);
+  EXPECT_EQ(scheduler_->slot_waits(device_->id()).turns[0], turns + 100);
   EXPECT_GT(SecondsOf("t"), 0);
   // Others would wait for it, in the place of the thread that brings more of them.
   EXPECT_FALSE(runs_here("t", kLong));
-  // Beside long ones there is the express lane, for who has had no more than they, and with that
+  // Beside long ones there is the express slot, for who has had no more than they, and with that
   // taken nothing.
   const auto huge = SubmitLong("huge");
   ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
   EXPECT_TRUE(WaitFor([&] { return runs_here("u", kShort); }));
   std::atomic<bool> express = false, done = false;
-  const auto first = Submit("v", kShort, [&](Work&, Lane&) {
+  const auto first = Submit("v", kShort, [&](Work&, WorkerSlot&) {
     express = true;
     EXPECT_TRUE(WaitFor([&] { return done.load(); }));
     return Job::Next::kEnded;
   });
   ASSERT_TRUE(WaitFor([&] { return express.load(); }));
-  const auto second = Begin("w", kShort, [](Work&, Lane&) { return Job::Next::kEnded; });
+  const auto second = Begin("w", kShort, [](Work&, WorkerSlot&) { return Job::Next::kEnded; });
   second->SubmitHere();
   EXPECT_FALSE(second->end->ended());
   done = let_go_ = true;
   for (const auto& work : {first, second, huge}) EXPECT_TRUE(work->end->Wait().ok());
 }
 
-TEST_F(GpuLanes, ALaneIsOneThreadsAtATime) {
-  // Whoever runs it, a lane runs one job at a time, and all that are asked for run.
+TEST_F(GpuWorkerSlots, ASlotIsOneThreadsAtATime) {
+  // Whoever runs it, a worker slot runs one job at a time, and all that are asked for run.
   std::mutex mutex;
   std::set<const void*> busy;
   std::atomic<int> ran = 0;
-  const Work::Step step = [&](Work&, Lane& lane) {
+  const Work::Step step = [&](Work&, WorkerSlot& slot) {
     {
       const std::lock_guard lock(mutex);
-      EXPECT_TRUE(busy.insert(lane.gpu).second) << "two jobs in one lane";
+      EXPECT_TRUE(busy.insert(slot.gpu).second) << "two jobs in one worker slot";
     }
     std::this_thread::sleep_for(20us);
     const std::lock_guard lock(mutex);
-    busy.erase(lane.gpu);
+    busy.erase(slot.gpu);
     ++ran;
     return Job::Next::kEnded;
   };
@@ -179,9 +179,9 @@ TEST_F(GpuLanes, ALaneIsOneThreadsAtATime) {
   EXPECT_EQ(ran, kThreads * kOfEach);
 }
 
-TEST_F(GpuLanes, ClosingWaitsForWhatRunsInAnothersThread) {
+TEST_F(GpuWorkerSlots, ClosingWaitsForWhatRunsInAnothersThread) {
   std::atomic<bool> runs = false, left = false;
-  const auto work = Begin("t", kShort, [&](Work&, Lane&) {
+  const auto work = Begin("t", kShort, [&](Work&, WorkerSlot&) {
     runs = true;
     EXPECT_TRUE(WaitFor([this] { return let_go_.load(); }));
     left = true;
@@ -200,27 +200,27 @@ TEST_F(GpuLanes, ClosingWaitsForWhatRunsInAnothersThread) {
   EXPECT_TRUE(work->end->ended());
 }
 
-TEST_F(GpuLanes, ShortOnesHaveAllLanesWhileNoLongOneRuns) {
+TEST_F(GpuWorkerSlots, ShortOnesHaveAllSlotsWhileNoLongOneRuns) {
   std::atomic<int> running = 0;
   std::vector<std::shared_ptr<Work>> all;
-  for (int i = 0; i < kLanes; ++i) {
-    all.push_back(Submit("t", kShort, [&](Work&, Lane&) {
+  for (int i = 0; i < kSlots; ++i) {
+    all.push_back(Submit("t", kShort, [&](Work&, WorkerSlot&) {
       ++running;
-      EXPECT_TRUE(WaitFor([&] { return running == kLanes; })) << "they do not run at once";
+      EXPECT_TRUE(WaitFor([&] { return running == kSlots; })) << "they do not run at once";
       return Job::Next::kEnded;
     }));
   }
   for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());
 }
 
-TEST_F(GpuLanes, OtherLanesLeaveShortOnesToTheExpressOneBesideALongOne) {
+TEST_F(GpuWorkerSlots, OtherSlotsLeaveShortOnesToTheExpressOneBesideALongOne) {
   const auto huge = SubmitLong("huge");
   ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
   std::atomic<int> running = 0, most = 0;
   std::vector<std::shared_ptr<Work>> all;
   for (int i = 0; i < 20; ++i) {
-    all.push_back(Submit("tiny", kShort, [&](Work&, Lane& lane) {
-      EXPECT_TRUE(lane.express);
+    all.push_back(Submit("tiny", kShort, [&](Work&, WorkerSlot& slot) {
+      EXPECT_TRUE(slot.express);
       most = std::max(most.load(), ++running);
       std::this_thread::yield();
       --running;
@@ -233,11 +233,11 @@ TEST_F(GpuLanes, OtherLanesLeaveShortOnesToTheExpressOneBesideALongOne) {
   EXPECT_TRUE(huge->end->Wait().ok());
 }
 
-TEST_F(GpuLanes, WhoHadMoreThanALongOneWaitsForIt) {
+TEST_F(GpuWorkerSlots, WhoHadMoreThanALongOneWaitsForIt) {
   const auto huge = SubmitLong("huge");
   ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
   scheduler_->Charge(device_->id(), "greedy", 3600);
-  const auto end = [](Work&, Lane&) { return Job::Next::kEnded; };
+  const auto end = [](Work&, WorkerSlot&) { return Job::Next::kEnded; };
   const auto greedy = Submit("greedy", kShort, end);
   const auto modest = Submit("modest", kShort, end);
   EXPECT_TRUE(modest->end->Wait().ok());
@@ -247,7 +247,7 @@ TEST_F(GpuLanes, WhoHadMoreThanALongOneWaitsForIt) {
   EXPECT_TRUE(greedy->end->Wait().ok());
 }
 
-TEST_F(GpuLanes, ManyWithLongOnesHaveNoMoreThanTheirPartsBesideManyWithShortOnes) {
+TEST_F(GpuWorkerSlots, ManyWithLongOnesHaveNoMoreThanTheirPartsBesideManyWithShortOnes) {
   constexpr int kEach = 4;
   std::atomic<bool> over = false;
   std::vector<std::shared_ptr<Work>> all;
@@ -256,10 +256,10 @@ TEST_F(GpuLanes, ManyWithLongOnesHaveNoMoreThanTheirPartsBesideManyWithShortOnes
     tenants.push_back(tenant);
     // One that comes back is as good as another that waits.
     for (int i = 0; i < 2; ++i) {
-      all.push_back(Submit(tenant, cost, [&over, takes](Work& self, Lane&) {
+      all.push_back(Submit(tenant, cost, [&over, takes](Work& self, WorkerSlot&) {
         std::this_thread::sleep_for(takes);
-        // The host has its part of a turn, so that the time of the express lane's kernels alone
-        // gives those with short ones no more than that lane's part.
+        // The host has its part of a turn, so that the time of the express slot's kernels alone
+        // gives those with short ones no more than that worker slot's part.
         self.AddBusy(static_cast<uint64_t>(std::chrono::nanoseconds(takes).count()) / 5);
         return over ? Job::Next::kEnded : Job::Next::kAgain;
       }));
@@ -284,7 +284,7 @@ TEST_F(GpuLanes, ManyWithLongOnesHaveNoMoreThanTheirPartsBesideManyWithShortOnes
   for (const auto& work : all) EXPECT_TRUE(work->end->Wait().ok());
 }
 
-TEST_F(GpuLanes, WhatRunsAtOnceSharesTheTimeOfTheGpu) {
+TEST_F(GpuWorkerSlots, WhatRunsAtOnceSharesTheTimeOfTheGpu) {
   const auto begun = Clock::now();
   std::vector<std::shared_ptr<Work>> all;
   for (const char* const tenant : {"a", "b", "c"}) all.push_back(SubmitLong(tenant));
@@ -299,12 +299,12 @@ TEST_F(GpuLanes, WhatRunsAtOnceSharesTheTimeOfTheGpu) {
   EXPECT_GE(SecondsOf("a"), 0.010);
 }
 
-TEST_F(GpuLanes, AnExpressOneAnswersForTheTimeOfItsKernels) {
+TEST_F(GpuWorkerSlots, AnExpressOneAnswersForTheTimeOfItsKernels) {
   const auto begun = Clock::now();
   const auto huge = SubmitLong("huge");
   ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
   std::atomic<double> kernel = 0;
-  const auto tiny = Submit("tiny", kShort, [&](Work& self, Lane&) {
+  const auto tiny = Submit("tiny", kShort, [&](Work& self, WorkerSlot&) {
     const auto from = Clock::now();
     std::this_thread::sleep_for(20ms);
     const auto took = std::chrono::nanoseconds(Clock::now() - from).count();
@@ -320,21 +320,21 @@ TEST_F(GpuLanes, AnExpressOneAnswersForTheTimeOfItsKernels) {
   EXPECT_LE(SecondsOf("tiny") + SecondsOf("huge"), all_of_it.count() * 1.001);
 }
 
-TEST_F(GpuLanes, WhatAnExpressOneHadIsNotTakenFromWhoCameAfterwards) {
+TEST_F(GpuWorkerSlots, WhatAnExpressOneHadIsNotTakenFromWhoCameAfterwards) {
   std::atomic<bool> comes = false, runs = false;
-  const auto before = Submit("before", kLong, [&](Work&, Lane&) {
+  const auto before = Submit("before", kLong, [&](Work&, WorkerSlot&) {
     comes = true;
     EXPECT_TRUE(WaitFor([&] { return runs.load(); }));
     return Job::Next::kEnded;
   });
   ASSERT_TRUE(WaitFor([&] { return comes.load(); }));
-  const auto tiny = Submit("tiny", kShort, [](Work& self, Lane&) {
+  const auto tiny = Submit("tiny", kShort, [](Work& self, WorkerSlot&) {
     std::this_thread::sleep_for(100ms);
     self.AddBusy(100'000'000);
     return Job::Next::kEnded;
   });
   EXPECT_TRUE(tiny->end->Wait().ok());
-  const auto after = Submit("after", kLong, [&](Work&, Lane&) {
+  const auto after = Submit("after", kLong, [&](Work&, WorkerSlot&) {
     runs = true;
     EXPECT_TRUE(WaitFor([this] { return let_go_.load(); }));
     return Job::Next::kEnded;
@@ -348,21 +348,22 @@ TEST_F(GpuLanes, WhatAnExpressOneHadIsNotTakenFromWhoCameAfterwards) {
   EXPECT_GE(SecondsOf("after"), had.count() * 0.6) << "half of the short one's would be missing";
 }
 
-TEST_F(GpuLanes, AShortOneGoesBesideATrialThatHasTheGpuToItself) {
+TEST_F(GpuWorkerSlots, AShortOneGoesBesideATrialThatHasTheGpuToItself) {
   std::atomic<bool> over = false;
   std::atomic<int> steps = 0;
   // Without it no trial would have to take a turn.
-  const auto busy = Submit("busy", {}, [&](Work&, Lane&) {
+  const auto busy = Submit("busy", {}, [&](Work&, WorkerSlot&) {
     ++steps;
     std::this_thread::yield();
     return over ? Job::Next::kEnded : Job::Next::kAgain;
   });
   const absl::Status ran = scheduler_->RunIdle(
       device_->id(),
-      [&](Lane& lane) {
-        EXPECT_EQ(lane.gpu, &device_->trial_lane());
+      [&](WorkerSlot& slot) {
+        EXPECT_EQ(slot.gpu, &device_->trial_slot());
         const int before = steps;
-        const auto tiny = Submit("tiny", kShort, [](Work&, Lane&) { return Job::Next::kEnded; });
+        const auto tiny =
+            Submit("tiny", kShort, [](Work&, WorkerSlot&) { return Job::Next::kEnded; });
         EXPECT_TRUE(tiny->end->Wait().ok()) << "it waits for the trial's end";
         EXPECT_EQ(steps, before) << "of others nobody knows what they take";
         return true;
@@ -373,21 +374,21 @@ TEST_F(GpuLanes, AShortOneGoesBesideATrialThatHasTheGpuToItself) {
   EXPECT_TRUE(busy->end->Wait().ok());
 }
 
-TEST_F(GpuLanes, AShortOneDoesNotStandBackFromATrialThatWaitsForALongOne) {
+TEST_F(GpuWorkerSlots, AShortOneDoesNotStandBackFromATrialThatWaitsForALongOne) {
   const auto huge = SubmitLong("huge");
   ASSERT_TRUE(WaitFor([this] { return long_running_ == 1; }));
   std::atomic<bool> tried = false;
   std::thread trial([&] {
-    EXPECT_TRUE(
-        scheduler_
-            ->RunIdle(
-                device_->id(), [&](Lane&) { return tried = true; }, nullptr, Clock::now() + 60s)
-            .ok());
+    EXPECT_TRUE(scheduler_
+                    ->RunIdle(
+                        device_->id(), [&](WorkerSlot&) { return tried = true; }, nullptr,
+                        Clock::now() + 60s)
+                    .ok());
   });
   // It is due after a tenth of a second, and then again and again.
   const auto enough = Clock::now() + 400ms;
   while (Clock::now() < enough) {
-    const auto tiny = Submit("tiny", kShort, [](Work&, Lane&) { return Job::Next::kEnded; });
+    const auto tiny = Submit("tiny", kShort, [](Work&, WorkerSlot&) { return Job::Next::kEnded; });
     EXPECT_TRUE(tiny->end->Wait().ok());
   }
   EXPECT_FALSE(tried);

@@ -1,4 +1,5 @@
-// The engine's rooms around a catalog, for tests: in memory or over a directory that outlives them.
+// The engine's modules around a catalog, for tests: in memory or over a directory that outlives
+// them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,9 +42,9 @@ class TemporaryDirectory {
 };
 
 /// Catalogs over a store. `directory` empty: in memory.
-struct Rooms {
-  explicit Rooms(const std::string& directory = "", int64_t memory = kPlenty,
-                 int64_t preparation_memory = kPlenty, const DenseOptions& held = {})
+struct Modules {
+  explicit Modules(const std::string& directory = "", int64_t memory = kPlenty,
+                   int64_t preparation_memory = kPlenty, const DenseOptions& held = {})
       : store(directory.empty() ? MakeInMemoryStore()
                                 : OpenStore(PosixFileSystem(), directory).value()),
         budget(memory, preparation_memory),

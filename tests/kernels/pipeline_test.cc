@@ -1,5 +1,5 @@
-// Recipes: their text, the layouts they make, the skip rules, stopping and memory.
-#include "kernels/recipe.h"
+// Pipelines: their text, the layouts they make, the skip rules, stopping and memory.
+#include "kernels/pipeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "kernels/formats/aspt.h"
-#include "kernels/recipe_steps.h"
+#include "kernels/pipeline_steps.h"
 #include "tests/generate.h"
 #include "tests/kernels/counting_memory.h"
 #include "tests/kernels/layout_testing.h"
@@ -21,9 +21,9 @@ using testing::Not;
 
 absl::StatusOr<BuiltLayout> Build(std::string_view text, const Pattern& pattern,
                                   const BuildContext& context) {
-  const auto recipe = ParseRecipe(text);
-  if (!recipe.ok()) return recipe.status();
-  return BuildLayout(*recipe, pattern.view(), context);
+  const auto pipeline = ParsePipeline(text);
+  if (!pipeline.ok()) return pipeline.status();
+  return BuildLayout(*pipeline, pattern.view(), context);
 }
 
 BuiltLayout Built(std::string_view text, const Pattern& pattern) {
@@ -32,11 +32,11 @@ BuiltLayout Built(std::string_view text, const Pattern& pattern) {
   return built.ok() ? *std::move(built) : BuiltLayout();
 }
 
-std::string Canonical(std::string_view text) { return ToString(ParseRecipe(text).value()); }
+std::string Canonical(std::string_view text) { return ToString(ParsePipeline(text).value()); }
 
 constexpr std::string_view kReordered = "lsh_cluster > aspt > lsh_cluster(remainder)";
 
-TEST(Recipe, CanonicalTextSpellsEverythingOut) {
+TEST(Pipeline, CanonicalTextSpellsEverythingOut) {
   EXPECT_EQ(Canonical("csr"), "csr");
   EXPECT_EQ(Canonical(" csr( ) "), "csr");
   EXPECT_EQ(Canonical("transpose"), "transpose");
@@ -55,7 +55,7 @@ TEST(Recipe, CanonicalTextSpellsEverythingOut) {
   EXPECT_EQ(Canonical("bcsr"), "bcsr(width=0)");
 }
 
-TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
+TEST(Pipeline, ErrorsSayWhatIsWrongAndWhatIsKnown) {
   const struct {
     std::string_view text, message;
   } cases[] = {
@@ -98,16 +98,16 @@ TEST(Recipe, ErrorsSayWhatIsWrongAndWhatIsKnown) {
       {"lsh_cluster > lsh_cluster(remainder)", "must follow a step that leaves a remainder: aspt"},
   };
   for (const auto& [text, message] : cases) {
-    const auto recipe = ParseRecipe(text);
-    ASSERT_FALSE(recipe.ok()) << text;
-    EXPECT_TRUE(absl::IsInvalidArgument(recipe.status())) << text;
-    EXPECT_THAT(std::string(recipe.status().message()), HasSubstr(std::string(message))) << text;
+    const auto pipeline = ParsePipeline(text);
+    ASSERT_FALSE(pipeline.ok()) << text;
+    EXPECT_TRUE(absl::IsInvalidArgument(pipeline.status())) << text;
+    EXPECT_THAT(std::string(pipeline.status().message()), HasSubstr(std::string(message))) << text;
   }
 }
 
-TEST(Recipe, ForcesTheStepsThatKnowOfIt) {
+TEST(Pipeline, ForcesTheStepsThatKnowOfIt) {
   const auto forced = [](std::string_view text) {
-    return ToString(Forced(ParseRecipe(text).value()));
+    return ToString(Forced(ParsePipeline(text).value()));
   };
   EXPECT_EQ(forced("transpose > row_panels"), Canonical("transpose > row_panels(force)"));
   EXPECT_EQ(forced("lsh_cluster(force) > aspt > lsh_cluster(remainder)"),
@@ -115,7 +115,7 @@ TEST(Recipe, ForcesTheStepsThatKnowOfIt) {
   EXPECT_EQ(forced("plain_sort"), Canonical("plain_sort"));
 }
 
-TEST(Recipe, BuilderChecksRecipesMadeByHand) {
+TEST(Pipeline, BuilderChecksPipelinesMadeByHand) {
   const Pattern pattern = Band(20, 2);
   EXPECT_TRUE(
       absl::IsInvalidArgument(BuildLayout({{{"hyb", {}}}}, pattern.view(), OnHeap()).status()));
@@ -124,7 +124,7 @@ TEST(Recipe, BuilderChecksRecipesMadeByHand) {
   EXPECT_TRUE(absl::IsInvalidArgument(BuildLayout({}, pattern.view(), OnHeap()).status()));
   const auto built = BuildLayout({{{"aspt", {}}}}, pattern.view(), OnHeap());
   ASSERT_TRUE(built.ok());
-  EXPECT_EQ(built->layout.recipe, "aspt(panel=64,min_dense=2)");
+  EXPECT_EQ(built->layout.pipeline, "aspt(panel=64,min_dense=2)");
 }
 
 /// The layout, a "csr" one, holds the pattern's nonzeros where value_source says.
@@ -164,7 +164,7 @@ TEST(BuildLayout, PlainTransposedAndPermutedCsr) {
       Uniform(300, 7000, 30, 2), FromCoordinates(5, 5, {{4, 0}})};
   for (const Pattern& pattern : patterns) {
     const BuiltLayout plain = Built("csr", pattern);
-    EXPECT_EQ(plain.layout.recipe, "csr");
+    EXPECT_EQ(plain.layout.pipeline, "csr");
     EXPECT_EQ(plain.layout.Find(kValueSource), nullptr);
     ExpectCsrHolds(plain.layout, pattern);
     for (const int threads : {1, 2, 5}) {
@@ -179,7 +179,7 @@ TEST(BuildLayout, PlainTransposedAndPermutedCsr) {
     const BuiltLayout permuted = Built(text, clusters);
     ASSERT_FALSE(permuted.skipped) << permuted.notes;
     EXPECT_NE(permuted.layout.Find("row_order"), nullptr);
-    EXPECT_EQ(permuted.layout.recipe, Canonical(text));
+    EXPECT_EQ(permuted.layout.pipeline, Canonical(text));
     ExpectCsrHolds(permuted.layout, clusters);
   }
 }

@@ -1,4 +1,4 @@
-#include "kernels/recipe_steps.h"
+#include "kernels/pipeline_steps.h"
 
 #include <fmt/format.h>
 
@@ -44,9 +44,9 @@ constexpr double kLeastHeavyRatio = 0.2;
 /// With more threads the CPU has built row segments before those of the GPU are copied back.
 constexpr int kFewThreads = 8;
 
-absl::Status Plain(const RecipeStep&, Draft&) { return absl::OkStatus(); }
+absl::Status Plain(const PipelineStep&, Draft&) { return absl::OkStatus(); }
 
-absl::Status Transpose(const RecipeStep&, Draft& draft) {
+absl::Status Transpose(const PipelineStep&, Draft& draft) {
   auto transposed = TransposeCsr(draft.csr, draft.context);
   if (!transposed.ok()) return transposed.status();
   draft.transposed = *std::move(transposed);
@@ -55,7 +55,7 @@ absl::Status Transpose(const RecipeStep&, Draft& draft) {
 }
 
 /// The order that Algorithm 3 gives, or nothing, with a note, if it has too few pairs to work with.
-absl::StatusOr<std::optional<Array>> Cluster(const RecipeStep& step, const CsrView& csr,
+absl::StatusOr<std::optional<Array>> Cluster(const PipelineStep& step, const CsrView& csr,
                                              std::string_view what, Draft& draft) {
   LshOptions lsh;
   lsh.siglen = static_cast<int>(ValueOf(step, "siglen", lsh.siglen));
@@ -75,15 +75,15 @@ absl::StatusOr<std::optional<Array>> Cluster(const RecipeStep& step, const CsrVi
 }
 
 /// Of the step that makes the layout; null if it will be CSR.
-const RecipeStep* FormatStep(const Recipe& recipe) {
-  for (const RecipeStep& step : recipe.steps) {
+const PipelineStep* FormatStep(const Pipeline& pipeline) {
+  for (const PipelineStep& step : pipeline.steps) {
     const StepDefinition* definition = FindStep(step);
     if (definition != nullptr && definition->phase == Phase::kFormat) return &step;
   }
   return nullptr;
 }
 
-AsptOptions TilingOf(const RecipeStep& step) {
+AsptOptions TilingOf(const PipelineStep& step) {
   AsptOptions options;
   options.panel = ValueOf(step, "panel", options.panel);
   options.min_dense = ValueOf(step, "min_dense", options.min_dense);
@@ -94,7 +94,7 @@ AsptOptions TilingOf(const RecipeStep& step) {
 /// paper's rule for the first round); for CSR, which reuses through the cache as the remainder
 /// does, and for row panels by the similarity of consecutive rows (the rule for the second).
 absl::StatusOr<bool> RowsAreClustered(Draft& draft) {
-  if (const RecipeStep* format = FormatStep(draft.recipe);
+  if (const PipelineStep* format = FormatStep(draft.pipeline);
       format != nullptr && format->name == kAspt) {
     const AsptOptions tiling = TilingOf(*format);
     const auto ratio = DenseTileRatio(draft.csr, tiling.panel, tiling.min_dense, draft.context);
@@ -112,7 +112,7 @@ absl::StatusOr<bool> RowsAreClustered(Draft& draft) {
   return high;
 }
 
-absl::Status ClusterRowsStep(const RecipeStep& step, Draft& draft) {
+absl::Status ClusterRowsStep(const PipelineStep& step, Draft& draft) {
   std::optional<Array> order;
   const auto clustered = RowsAreClustered(draft);
   if (!clustered.ok()) return clustered.status();
@@ -124,13 +124,13 @@ absl::Status ClusterRowsStep(const RecipeStep& step, Draft& draft) {
   if (order.has_value()) {
     draft.row_order = std::move(order);
     draft.csr.row_order = draft.row_order->As<int32_t>();
-  } else if (FormatStep(draft.recipe) == nullptr) {
+  } else if (FormatStep(draft.pipeline) == nullptr) {
     draft.skipped = true;
   }
   return absl::OkStatus();
 }
 
-absl::Status BreadthFirstStep(const RecipeStep& /*step*/, Draft& draft) {
+absl::Status BreadthFirstStep(const PipelineStep& /*step*/, Draft& draft) {
   auto order = BreadthFirst(draft.csr, draft.context);
   if (!order.ok()) return order.status();
   draft.row_order = *std::move(order);
@@ -138,7 +138,7 @@ absl::Status BreadthFirstStep(const RecipeStep& /*step*/, Draft& draft) {
   return absl::OkStatus();
 }
 
-absl::Status GroupRowsStep(const RecipeStep& step, Draft& draft) {
+absl::Status GroupRowsStep(const PipelineStep& step, Draft& draft) {
   auto order = GroupRows(draft.csr, ValueOf(step, "size", 8), draft.context);
   if (!order.ok()) return order.status();
   draft.row_order = *std::move(order);
@@ -147,7 +147,7 @@ absl::Status GroupRowsStep(const RecipeStep& step, Draft& draft) {
 }
 
 template <RowSort kSort>
-absl::Status SortRowsStep(const RecipeStep& step, Draft& draft) {
+absl::Status SortRowsStep(const PipelineStep& step, Draft& draft) {
   RowPolicy policy;
   policy.warps = ValueOf(step, "warps", policy.warps);
   policy.run = ValueOf(step, "run", policy.run);
@@ -160,7 +160,7 @@ absl::Status SortRowsStep(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
-absl::Status Tile(const RecipeStep& step, Draft& draft) {
+absl::Status Tile(const PipelineStep& step, Draft& draft) {
   auto layout = BuildAspt(draft.csr, TilingOf(step), draft.context);
   if (!layout.ok()) return layout.status();
   draft.csr.row_order = {};
@@ -175,7 +175,7 @@ absl::Status Tile(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
-absl::Status CutIntoPanels(const RecipeStep& step, Draft& draft) {
+absl::Status CutIntoPanels(const PipelineStep& step, Draft& draft) {
   const int64_t panel_rows = ValueOf(step, "rows", 8);
   const auto slots = CountPanelSlots(draft.csr, panel_rows, draft.context);
   if (!slots.ok()) return slots.status();
@@ -194,7 +194,7 @@ absl::Status CutIntoPanels(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
-absl::Status ListPanels(const RecipeStep& step, Draft& draft) {
+absl::Status ListPanels(const PipelineStep& step, Draft& draft) {
   auto layout = BuildCooPanels(draft.csr, ValueOf(step, "rows", 16), draft.context);
   if (!layout.ok()) return layout.status();
   draft.csr.row_order = {};
@@ -203,7 +203,7 @@ absl::Status ListPanels(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
-absl::Status LeaveOutEmptyRows(const RecipeStep&, Draft& draft) {
+absl::Status LeaveOutEmptyRows(const PipelineStep&, Draft& draft) {
   auto layout = BuildDcsr(draft.csr, draft.transposed.has_value(), draft.context);
   if (!layout.ok()) return layout.status();
   draft.csr.row_order = {};
@@ -221,7 +221,7 @@ absl::Status Skip(const absl::Status& why, Draft& draft) {
 
 /// A layout whose rows keep their order, and whose builder refuses patterns that it does not suit.
 template <typename Build>
-absl::Status FormatForProducts(const RecipeStep& step, Draft& draft, const Build& build) {
+absl::Status FormatForProducts(const PipelineStep& step, Draft& draft, const Build& build) {
   if (!draft.csr.row_order.empty()) {
     draft.Note(fmt::format("{}: its rows are not put into another order", step.name));
     draft.skipped = true;
@@ -234,22 +234,23 @@ absl::Status FormatForProducts(const RecipeStep& step, Draft& draft, const Build
   return absl::OkStatus();
 }
 
-template <absl::StatusOr<Layout> (*kBuild)(const RecipeStep&, const CsrView&, const BuildContext&)>
-absl::Status FormatForProducts(const RecipeStep& step, Draft& draft) {
+template <absl::StatusOr<Layout> (*kBuild)(const PipelineStep&, const CsrView&,
+                                           const BuildContext&)>
+absl::Status FormatForProducts(const PipelineStep& step, Draft& draft) {
   return FormatForProducts(step, draft, [&] { return kBuild(step, draft.csr, draft.context); });
 }
 
-absl::StatusOr<Layout> Diagonals(const RecipeStep&, const CsrView& csr,
+absl::StatusOr<Layout> Diagonals(const PipelineStep&, const CsrView& csr,
                                  const BuildContext& context) {
   return BuildDiagonals(csr, context);
 }
 
-absl::StatusOr<Layout> Ell(const RecipeStep& step, const CsrView& csr,
+absl::StatusOr<Layout> Ell(const PipelineStep& step, const CsrView& csr,
                            const BuildContext& context) {
   return BuildEll(csr, step.name, context);
 }
 
-absl::Status CutIntoBlocks(const RecipeStep& step, Draft& draft) {
+absl::Status CutIntoBlocks(const PipelineStep& step, Draft& draft) {
   const int64_t width = ValueOf(step, "width", 0);
   BlockShape shape = {ValueOf(step, "height", width), width};
   if (width == 0 && draft.csr.row_order.empty()) {
@@ -266,22 +267,22 @@ absl::Status CutIntoBlocks(const RecipeStep& step, Draft& draft) {
   return FormatForProducts(step, draft, [&] { return BuildBcsr(draft.csr, shape, draft.context); });
 }
 
-absl::StatusOr<Layout> Words(const RecipeStep&, const CsrView& csr, const BuildContext& context) {
+absl::StatusOr<Layout> Words(const PipelineStep&, const CsrView& csr, const BuildContext& context) {
   return BuildRowWords(csr, context);
 }
 
-absl::StatusOr<Layout> Parts(const RecipeStep& step, const CsrView& csr,
+absl::StatusOr<Layout> Parts(const PipelineStep& step, const CsrView& csr,
                              const BuildContext& context) {
   return BuildColumnParts(csr, ValueOf(step, "parts", 2), context);
 }
 
-absl::StatusOr<Layout> Sections(const RecipeStep& step, const CsrView& csr,
+absl::StatusOr<Layout> Sections(const PipelineStep& step, const CsrView& csr,
                                 const BuildContext& context) {
   const int64_t columns = ValueOf(step, "columns", 16);
   return BuildIncsr(csr, {columns, ValueOf(step, "block", columns)}, context);
 }
 
-absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
+absl::Status CutIntoSegments(const PipelineStep& step, Draft& draft) {
   RowSegmentsOptions options;
   options.panel = ValueOf(step, "panel", options.panel);
   options.min_heavy = ValueOf(step, "min_heavy", options.min_heavy);
@@ -312,7 +313,7 @@ absl::Status CutIntoSegments(const RecipeStep& step, Draft& draft) {
   return absl::OkStatus();
 }
 
-absl::Status ClusterRemainderStep(const RecipeStep& step, Draft& draft) {
+absl::Status ClusterRemainderStep(const PipelineStep& step, Draft& draft) {
   const CsrView remainder = ViewAspt(*draft.layout).Remainder();
   const double similarity = AverageConsecutiveSimilarity(remainder, draft.context.threads);
   const bool high = similarity > kSimilarityThreshold;
@@ -429,7 +430,7 @@ std::span<const StepDefinition> StepDefinitions() {
   return *definitions;
 }
 
-const StepDefinition* FindStep(const RecipeStep& step) {
+const StepDefinition* FindStep(const PipelineStep& step) {
   const StepDefinition* found = nullptr;
   for (const StepDefinition& definition : StepDefinitions()) {
     if (definition.name != step.name) continue;
@@ -440,7 +441,7 @@ const StepDefinition* FindStep(const RecipeStep& step) {
   return found;
 }
 
-int64_t ValueOf(const RecipeStep& step, std::string_view key, int64_t fallback) {
+int64_t ValueOf(const PipelineStep& step, std::string_view key, int64_t fallback) {
   for (const auto& [name, value] : step.parameters) {
     if (name == key) return value;
   }
@@ -452,13 +453,13 @@ void Draft::Note(std::string_view sentence) {
   notes += sentence;
 }
 
-Recipe Forced(Recipe recipe) {
-  for (RecipeStep& step : recipe.steps) {
+Pipeline Forced(Pipeline pipeline) {
+  for (PipelineStep& step : pipeline.steps) {
     const StepDefinition* const definition = FindStep(step);
     if (definition == nullptr || std::ranges::count(definition->flags, "force") == 0) continue;
     if (ValueOf(step, "force", 0) == 0) step.parameters.emplace_back("force", 1);
   }
-  return recipe;
+  return pipeline;
 }
 
 }  // namespace sparsed

@@ -1,13 +1,14 @@
-// Recipes: the steps that turn plain CSR into a layout, as text, and the builder that follows them.
+// Pipelines: the steps that turn plain CSR into a layout, as text, and the builder that follows
+// them.
 //
-//   recipe := step { " > " step } ;  step := name [ "(" [ option { "," option } ] ")" ]
+//   pipeline := step { " > " step } ;  step := name [ "(" [ option { "," option } ] ")" ]
 //   option := key "=" integer | flag
 //
 // The steps, in the order in which they may follow each other, stand above their table
-// (recipe_steps.cc).
+// (pipeline_steps.cc).
 // The flag "force" of lsh_cluster, row_panels and row_segments goes ahead even where a skip rule
 // says no.
-// Canonical text has every parameter spelt out, so that equal recipes have equal text.
+// Canonical text has every parameter spelt out, so that equal pipelines have equal text.
 #pragma once
 
 #include <algorithm>
@@ -27,19 +28,19 @@
 namespace sparsed {
 class BuildAccelerator;
 
-struct RecipeStep {
+struct PipelineStep {
   std::string name;
   std::vector<std::pair<std::string, int64_t>> parameters;  ///< flags have value 1
 };
 
-struct Recipe {
-  std::vector<RecipeStep> steps;
+struct Pipeline {
+  std::vector<PipelineStep> steps;
 };
 
 /// INVALID_ARGUMENT names the step or parameter that is unknown and what is known.
-absl::StatusOr<Recipe> ParseRecipe(std::string_view text);
+absl::StatusOr<Pipeline> ParsePipeline(std::string_view text);
 /// Canonical text, defaults filled in.
-std::string ToString(const Recipe& recipe);
+std::string ToString(const Pipeline& pipeline);
 
 /// What a builder may use, and whom it tells.
 struct BuildContext {
@@ -61,7 +62,7 @@ struct BuildContext {
   bool stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
 };
 
-/// A layout, or the reason why the recipe would bring nothing for this pattern.
+/// A layout, or the reason why the pipeline would bring nothing for this pattern.
 struct BuiltLayout {
   Layout layout;
   bool skipped = false;  ///< a skip rule said so: no layout
@@ -71,7 +72,7 @@ struct BuiltLayout {
 
 /// Builds a layout from a valid plain CSR pattern.
 /// Errors: RESOURCE_EXHAUSTED (memory), CANCELLED.
-absl::StatusOr<BuiltLayout> BuildLayout(const Recipe& recipe, const CsrView& csr,
+absl::StatusOr<BuiltLayout> BuildLayout(const Pipeline& pipeline, const CsrView& csr,
                                         const BuildContext& context);
 
 }  // namespace sparsed
