@@ -78,7 +78,7 @@ json RowJson(const MatrixRow& row) {
                  {"durable", row.durable},
                  {"bytes", row.bytes},
                  {"state", engine::Name(row.state)},
-                 {"class", row.signature},
+                 {"signature", row.signature},
                  {"plan", row.plan},
                  {"in_use", row.in_use},
                  {"gain", KnownOr(row.gain)},
@@ -152,11 +152,11 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
   for (const auto& [active, per_second, in_use] : matrix.UsedPlans()) {
     if (list.size() == kMostOfMatrix) break;
     const engine::Plan& plan = active->plan;
-    list.push_back({{"class", engine::SignatureText(plan.signature)},
+    list.push_back({{"signature", engine::SignatureText(plan.signature)},
                     {"product", plan.pair ? ToString(*plan.pair, pattern.hash()) : ""},
-                    {"recipe", plan.pipeline},
+                    {"pipeline", plan.pipeline},
                     {"kernel", plan.kernel},
-                    {"csr_ms", KnownOr(plan.baseline_ms)},
+                    {"baseline_ms", KnownOr(plan.baseline_ms)},
                     {"plan_ms", KnownOr(plan.plan_ms)},
                     {"gain", KnownOr(GainOf(plan))},
                     {"rate", per_second},
@@ -175,7 +175,7 @@ json LayoutsJson(const engine::Pattern& pattern) {
   for (const engine::Pattern::BuiltEntry& entry : pattern.Layouts()) {
     if (list.size() == kMostOfMatrix) break;
     const Layout& layout = *entry.description;
-    list.push_back({{"recipe", layout.pipeline},
+    list.push_back({{"pipeline", layout.pipeline},
                     {"kind", layout.kind},
                     {"bytes", layout.bytes()},
                     {"resident", entry.layout->resident()},
@@ -231,22 +231,22 @@ std::string TextOf(const Candidate& candidate) {
 
 json CandidateJson(const Candidate& candidate, const engine::Pattern& pattern,
                    const engine::Executor& executor, const std::set<std::string>& plans) {
-  json row = {{"class", engine::SignatureText(candidate.of())}};
+  json row = {{"signature", engine::SignatureText(candidate.of())}};
   if (!candidate.measured) {
     const engine::Decision& decision = *candidate.decision;
-    row["recipe"] = decision.pipeline;
+    row["pipeline"] = decision.pipeline;
     row["kernel"] = decision.kernel;
     row["reason"] = ForClients(decision.reason);
     return row;
   }
   const engine::Measurement& m = *candidate.measured;
   row["product"] = m.pair ? ToString(*m.pair, pattern.hash()) : "";
-  row["recipe"] = m.pipeline;
+  row["pipeline"] = m.pipeline;
   row["kernel"] = m.kernel;
   row["device"] = m.device;
   row["k"] = m.k;
   row["median_ms"] = m.median_ms;
-  row["csr_ms"] = KnownOr(m.baseline_ms);
+  row["baseline_ms"] = KnownOr(m.baseline_ms);
   row["gain"] = KnownOr(m.median_ms > 0 ? m.baseline_ms / m.median_ms : 0);
   AddRoofline(engine::RooflineOf(m, executor), row);
   row["gflops"] = KnownOr(m.gflops);
@@ -392,11 +392,11 @@ Answer CandidatesAnswer(PageTables& tables, const HttpRequest& request) {
 
 Answer PictureAnswer(PageTables& tables, const HttpRequest& request) {
   static KeptPictures kept;
-  const absl::StatusOr<Query> query = Query::Parse(request.query, {"tenant", "name", "recipe"});
+  const absl::StatusOr<Query> query = Query::Parse(request.query, {"tenant", "name", "pipeline"});
   if (!query.ok()) return query.status();
   const absl::StatusOr<engine::MatrixLease> found = FindMatrix(tables, request.viewer, *query);
   if (!found.ok()) return found.status();
-  const std::string& pipeline = query->Text("recipe");
+  const std::string& pipeline = query->Text("pipeline");
   engine::Pattern& pattern = *(*found)->pattern();
   const std::string key = pattern.hash() + pipeline;
   if (std::optional<json> known = kept.Find(key)) return *std::move(known);

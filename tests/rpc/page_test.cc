@@ -189,7 +189,7 @@ TEST(Page, AMatrixHasItsPageAndItsPicture) {
   EXPECT_EQ(matrix["state"], "READY");
   ASSERT_FALSE(matrix["plans"].empty());
   for (const json& plan : matrix["plans"]) {
-    EXPECT_EQ(plan["gain"].is_null(), plan["plan_ms"] == plan["csr_ms"]) << plan;
+    EXPECT_EQ(plan["gain"].is_null(), plan["plan_ms"] == plan["baseline_ms"]) << plan;
   }
   EXPECT_GT(matrix["features"]["density"], 0);
   const json candidates = Ask(server, "candidates?name=good&limit=2");
@@ -205,7 +205,7 @@ TEST(Page, AMatrixHasItsPageAndItsPicture) {
   EXPECT_EQ(picture["width"], 50);
   EXPECT_EQ(picture["height"], 60);
   EXPECT_EQ(picture["shades"].get<std::string>().size(), 50u * 60 / 3 * 4);
-  Ask(server, "picture?name=good&recipe=nothing", "404");
+  Ask(server, "picture?name=good&pipeline=nothing", "404");
 }
 
 TEST(Page, ThePlanShownIsTheOneInUse) {
@@ -228,7 +228,7 @@ TEST(Page, ThePlanShownIsTheOneInUse) {
   const auto plan_shown = [&] { return Ask(server, "matrix?name=m"); };
   json matrix = plan_shown();
   EXPECT_EQ(matrix["in_use"], false);
-  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("K=512 ")) << "takes CSR longest";
+  EXPECT_THAT(matrix["signature"].get<std::string>(), HasSubstr("K=512 ")) << "takes CSR longest";
   const std::vector<float> b(50, 1.f);
   for (int i = 0; i < 3; ++i) Spmm(server.compute(), "m", 50, 1, b);
   // The table is as it was a moment ago.
@@ -236,7 +236,7 @@ TEST(Page, ThePlanShownIsTheOneInUse) {
     matrix = plan_shown();
     return matrix["in_use"] == true;
   }));
-  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("spmm K=1 f32 "));
+  EXPECT_THAT(matrix["signature"].get<std::string>(), HasSubstr("spmm K=1 f32 "));
   int in_use = 0;
   for (const json& plan : matrix["plans"]) {
     in_use += plan["in_use"] == true;
@@ -263,7 +263,7 @@ TEST(Page, ThePlanShownIsTheOneInUse) {
   ASSERT_TRUE(Upload(server.catalog(), header, pattern, FloatValues(pattern.nnz(), 7)).ok());
   matrix = plan_shown();
   EXPECT_EQ(matrix["in_use"], true);
-  EXPECT_THAT(matrix["class"].get<std::string>(), HasSubstr("spmm K=1 f32 "));
+  EXPECT_THAT(matrix["signature"].get<std::string>(), HasSubstr("spmm K=1 f32 "));
 }
 
 /// Where the time of a matrix's products goes, for whoever asks why it is slow.

@@ -595,7 +595,7 @@ function matrixColumns() {
      cell: roofline},
     {title: 'Plan', class: 'wide plan', brief: true, cell: (row) => row.plan ?
       [planText(row.plan), h('div', {class: 'dim'},
-        row.in_use === false ? `${row.class}, no request yet` : row.class)] :
+        row.in_use === false ? `${row.signature}, no request yet` : row.signature)] :
       NONE},
   ];
 }
@@ -672,11 +672,11 @@ class Picture {
 }
 
 /** A pipeline by its steps; with their parameters on pointing at it, and where it is read aloud. */
-function pipeline(recipe) {
-  const steps = recipe.replace(/\([^)]*\)/g, '');
-  return steps === recipe ? recipe :
-    h('span', {title: recipe, class: 'shortened'}, broken(steps),
-      h('span', {class: 'hidden-text'}, ` (${recipe})`));
+function pipeline(text) {
+  const steps = text.replace(/\([^)]*\)/g, '');
+  return steps === text ? text :
+    h('span', {title: text, class: 'shortened'}, broken(steps),
+      h('span', {class: 'hidden-text'}, ` (${text})`));
 }
 /** A kernel's name, which may be broken behind its dots and underscores. */
 const kernel = (name) => h('span', {}, broken(name));
@@ -691,15 +691,15 @@ const broken = (name) =>
 
 /** The problem signature, and of SpGEMM which product and by which layouts. */
 const signature = (row) =>
-  [row.class, row.product ? h('div', {class: 'dim'}, row.product) : null].filter(Boolean);
+  [row.signature, row.product ? h('div', {class: 'dim'}, row.product) : null].filter(Boolean);
 const PLAN_COLUMNS = [
   {title: 'Signature', class: 'signature', cell: (row) => [...signature(row), row.in_use ?
     [' ', pill('in use', 'good')] : null].flat().filter(Boolean)},
   {title: 'Used', right: true, class: 'middle',
    cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
-  {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.recipe)},
+  {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.pipeline)},
   {title: 'Kernel', class: 'plan middle', cell: (row) => kernel(row.kernel)},
-  {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
+  {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.baseline_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
   {title: 'Speed-up', right: true, cell: (row) => gain(row.gain, row.busy)},
   {title: 'Roofline', right: true, class: 'wide', cell: roofline},
@@ -710,11 +710,11 @@ const PLAN_COLUMNS = [
     row.reason].filter(Boolean)},
 ];
 const CANDIDATE_COLUMNS = [
-  {title: 'Pipeline', class: 'plan', cell: (row) => row.recipe ? pipeline(row.recipe) : 'all'},
+  {title: 'Pipeline', class: 'plan', cell: (row) => row.pipeline ? pipeline(row.pipeline) : 'all'},
   {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel ? kernel(row.kernel) : NONE},
   {title: 'Signature', class: 'signature', cell: signature},
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
-  {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.csr_ms)},
+  {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.baseline_ms)},
   {title: 'Speed-up', cell: (row) => row.gain === undefined ? NONE :
     [meter((row.gain || 0) / 4, 0.25), gain(row.gain)]},
   {title: 'Roofline', right: true, class: 'wide', cell: roofline},
@@ -725,7 +725,7 @@ const CANDIDATE_COLUMNS = [
     row.reason === undefined ? 'measured' : row.reason},
 ];
 const LAYOUT_COLUMNS = [
-  {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.recipe)},
+  {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.pipeline)},
   {title: 'Kind', cell: (row) => row.kind},
   {title: 'Bytes', right: true, cell: (row) => bytes(row.bytes)},
   {title: 'Built in', right: true, cell: (row) => seconds(row.build_seconds)},
@@ -753,14 +753,14 @@ function matrix(parameters) {
   const orderText = h('p', {class: 'empty'});
   let square = false;
   const showPictures = (layout) => {
-    const key = layout ? layout.recipe : 'none';
+    const key = layout ? layout.pipeline : 'none';
     if (shown === key) return;
     shown = key;
     drawn.length = 0;
     drawn.push(new Picture(which, 'As it was uploaded'));
     if (layout) {
-      drawn.push(new Picture({...which, recipe: layout.recipe},
-          `${square ? 'Rows and columns' : 'Rows'} in the order of ${layout.recipe}`));
+      drawn.push(new Picture({...which, pipeline: layout.pipeline},
+          `${square ? 'Rows and columns' : 'Rows'} in the order of ${layout.pipeline}`));
     }
     pictures.replaceChildren(...drawn.map((picture) => picture.element));
     drawn.forEach((picture) => picture.load().catch(showFailure));
@@ -769,7 +769,7 @@ function matrix(parameters) {
   const orders = h('select', {id: 'order', on: {change: () => {
     chosen = orders.value;
     shown = '';
-    showPictures({recipe: chosen});
+    showPictures({pipeline: chosen});
   }}});
   const which_order = h('span', {class: 'search', hidden: true},
                         h('label', {for: 'order', class: 'dim'}, 'Order'), orders);
@@ -825,14 +825,14 @@ function matrix(parameters) {
       square = row.rows === row.cols;
       const reordered = row.layouts.filter((layout) => layout.reordered);
       // That of the plan that requests use, else of another signature's.
-      const plansOf = (layout) => row.plans.filter((plan) => plan.recipe === layout.recipe);
+      const plansOf = (layout) => row.plans.filter((plan) => plan.pipeline === layout.pipeline);
       const planned = reordered.find((one) => plansOf(one).some((plan) => plan.in_use)) ||
           reordered.find((one) => plansOf(one).length > 0);
-      const layout = reordered.find((one) => one.recipe === chosen) || planned || reordered[0];
+      const layout = reordered.find((one) => one.pipeline === chosen) || planned || reordered[0];
       if (orders.length !== reordered.length) {
-        replace(orders, reordered.map((one) => h('option', {value: one.recipe}, one.recipe)));
+        replace(orders, reordered.map((one) => h('option', {value: one.pipeline}, one.pipeline)));
       }
-      if (layout) orders.value = layout.recipe;
+      if (layout) orders.value = layout.pipeline;
       which_order.hidden = reordered.length < 2;
       showPictures(layout);
       orderText.textContent = orderNote(row, layout, layout ? plansOf(layout) : []);
@@ -857,7 +857,7 @@ function orderNote(row, layout, plans) {
     const columns = row.rows === row.cols ?
         ' It is one of rows; the picture has the columns in it, too.' : '';
     return plans.length > 0 ?
-      `The second order serves ${plans.map((plan) => plan.class).join(', ')}.${columns}` :
+      `The second order serves ${plans.map((plan) => plan.signature).join(', ')}.${columns}` :
       `No plan uses the second order now.${columns}`;
   }
   if (row.plans.length === 0) return 'No order of the rows was tried yet.';
