@@ -386,6 +386,8 @@ def lose_etcd(cluster, products):
 def drain(cluster, products):
     wait_for("all nodes are there", lambda: all(
         node["state"] == "serving" for node in cluster.run("a", "cluster", "list")["nodes"]), 20)
+    for name in products:
+        cluster.run("a", "share", name, "--with=bob")
     # What b shares with c must go to a, which takes nothing while it is stopped.
     stopped = cluster.nodes["a"].process
     stopped.send_signal(signal.SIGSTOP)
@@ -398,9 +400,6 @@ def drain(cluster, products):
     def state():
         nodes = cluster.run("a", "cluster", "list")["nodes"]
         return next(node for node in nodes if node["name"] == "b")["state"]
-    shared = list(products)
-    for name in shared:
-        cluster.run("a", "share", name, "--with=bob")
     cluster.run("a", "cluster", "drain", "b", "--wait=60")
     assert state() == "drained"
     listed = cluster.matrices("a")
@@ -483,9 +482,9 @@ def with_strangers(sparsed, sparsectl, folder, etcd):
             "-keyout", "tls.key", "-out", "tls.crt", "-days", "2", "-subj", "/CN=node",
             "-addext", "subjectAltName=IP:127.0.0.1")
     tokens, lines = {}, []
-    for tenant in ("alice", "bob"):
+    for tenant, role in (("alice", "operator"), ("bob", "user"), ("ops", "operator")):
         said = subprocess.check_output(
-            [sparsectl, "token", "new", tenant, f"--tenant={tenant}", "--role=operator"], text=True)
+            [sparsectl, "token", "new", tenant, f"--tenant={tenant}", f"--role={role}"], text=True)
         tokens[tenant] = said.split("\n", 1)[0]
         lines.append(next(line for line in said.splitlines() if "sha256" in line))
     for name, text in {"access.yaml": "tokens:\n" + "\n".join(lines) + "\n",
@@ -513,9 +512,18 @@ def with_strangers(sparsed, sparsectl, folder, etcd):
         for node in cluster.nodes:
             for name in ("m0", "m3", "m4", "m5"):
                 run("alice", node, "spmm", name, "--operand=B.npy", "--out=C.npy")
-                hidden = run("bob", node, "show", f"alice~{name}", check=False)
-                text = hidden.stderr + hidden.stdout
-                assert hidden.returncode != 0 and "another node" not in text, text
+                for tenant, command in (("bob", "show"), ("bob", "explain"), ("ops", "prepare")):
+                    hidden = run(tenant, node, command, f"alice~{name}", check=False)
+                    text = hidden.stderr + hidden.stdout
+                    assert hidden.returncode != 0 and "another node" not in text, text
+                # An operator looks at it, wherever it is.
+                for command in ("show", "explain"):
+                    assert run("ops", node, command, f"alice~{name}"), name
+        run("alice", "t1", "delete", "m5")
+        for node in cluster.nodes:
+            for tenant, name in (("alice", "m5"), ("ops", "alice~m5")):
+                hidden = run(tenant, node, "show", name, check=False)
+                assert "NOT_FOUND" in hidden.stderr + hidden.stdout, hidden
         run("alice", "t1", "share", "m0", "--with=bob")
         for node in cluster.nodes:
             run("bob", node, "spmm", "alice~m0", "--operand=B.npy", "--out=C.npy")
