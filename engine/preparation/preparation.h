@@ -30,7 +30,7 @@ struct PreparationOptions {
                                ///< dropped, with a word in its status
   std::vector<ProblemSignature> default_signatures;  ///< for uploads that name none (the type is
                                                      ///< the matrix's); empty: SpMM K = 128
-  double trial_budget_ms = 2000;  ///< for all trials of one signature
+  double trial_budget_ms = 2000;                     ///< for all trials of one signature
   /// Of one preparation, after which no further layout is built or tried; 0: no limit.
   double seconds = 0;
   /// That a signature is expected to serve: what a model's candidate is to gain over all of them
