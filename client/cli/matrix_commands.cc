@@ -437,8 +437,9 @@ std::string AskedText(const MatrixInfo& info, const PrepareArguments& arguments,
                       const std::vector<ProblemSignature>& expected) {
   std::string text;
   if (arguments.pipeline.empty()) return text;
+  const std::string steps = StepsOf(arguments.pipeline);
   for (const Decision& decision : info.decisions) {
-    const bool of_it = StepsOf(decision.pipeline) == StepsOf(arguments.pipeline);
+    const bool of_it = StepsOf(decision.pipeline) == steps;
     const bool of_signature =
         expected.empty() || std::ranges::any_of(expected, [&](const ProblemSignature& c) {
           return Text(c) == Text(decision.signature);

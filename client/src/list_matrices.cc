@@ -71,10 +71,7 @@ void AskOthers(Connection& home, ShardWork& work, v1::ListMatricesRequest reques
   const auto until = steady_clock::now() + patience;
   const auto options = [&] {
     CallOptions left = work.options();
-    const std::chrono::nanoseconds patience =
-        std::max<std::chrono::nanoseconds>(until - steady_clock::now(), {});
-    left.timeout =
-        left.timeout ? std::min<std::chrono::nanoseconds>(*left.timeout, patience) : patience;
+    left.timeout = std::max<std::chrono::nanoseconds>(until - steady_clock::now(), {});
     return left;
   };
   const std::shared_ptr<Connection> keep = home.shared_from_this();

@@ -398,9 +398,10 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
     const MutexLock lock(mutex_);
     if (closing_) return absl::OkStatus();
     const auto running = running_.find(pattern.get());
+    const bool runs = running != running_.end() && !running->second->stop;
     // A trial does not show in the pattern's state, by which clients wait.
-    if (running != running_.end() && !running->second->stop &&
-        (running->second->priority != Priority::kTrial || job.priority == Priority::kTrial)) {
+    const bool shows = runs && running->second->priority != Priority::kTrial;
+    if (shows || (runs && job.priority == Priority::kTrial)) {
       const Running& under_way = *running->second;
       const auto is_anew = [&](const ProblemSignature& c) {
         return job.again.contains(c) || job.asked.contains(c);
@@ -416,9 +417,7 @@ absl::Status Preparation::Impl::Enqueue(Job job) {
     // Its last matrix may have been deleted before this call; Forget has then come already.
     if (modules_.catalog.MatricesOf(*pattern).empty()) return absl::OkStatus();
     // Of one under way the state is its own until it has ended.
-    const bool shows_running = running != running_.end() && !running->second->stop &&
-                               running->second->priority != Priority::kTrial;
-    if (job.priority == Priority::kClient && !shows_running) {
+    if (job.priority == Priority::kClient && !shows) {
       pattern->progress().Update(
           [](PreparationStatus& status) { status.state = PreparationState::kQueued; });
     }

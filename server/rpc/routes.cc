@@ -71,12 +71,11 @@ absl::Status WithoutBuffers(const absl::Status& status, const ComputeSpec& spec,
   if (!payload || !redirect.ParseFromString(std::string(*payload))) return status;
   for (const std::string& buffer : BuffersOf(spec)) {
     if (ParseShardBuffer(buffer).has_value()) continue;
-    return absl::FailedPreconditionError(
-        fmt::format("{}, and \"{}\" is a buffer of the node that was asked, {}: put it there, and "
-                    "multiply there "
-                    "(sparsectl --server={}), or have operands and results go with the request",
-                    std::string(status.message()), buffer, asked,
-                    redirect.addresses_size() > 0 ? redirect.addresses(0) : "ADDRESS"));
+    return absl::FailedPreconditionError(fmt::format(
+        "{}, and \"{}\" is a buffer of the node that was asked, {}: put it there, and "
+        "multiply there (sparsectl --server={}), or have operands and results go with the request",
+        std::string(status.message()), buffer, asked,
+        redirect.addresses_size() > 0 ? redirect.addresses(0) : "ADDRESS"));
   }
   return status;
 }
