@@ -14,11 +14,14 @@ struct PageFile {
   const std::string_view* text;
 };
 
-constexpr std::array<PageFile, 4> kFiles = {{
+constexpr std::array<PageFile, 7> kFiles = {{
     {"/", "text/html; charset=utf-8", &page_files::kIndexHtml},
     {"/style.css", "text/css; charset=utf-8", &page_files::kStyleCss},
     {"/page.js", "text/javascript; charset=utf-8", &page_files::kPageJs},
     {"/icon.svg", "image/svg+xml", &page_files::kIconSvg},
+    {"/runbooks", "text/html; charset=utf-8", &page_files::kRunbooksHtml},
+    {"/runbooks.js", "text/javascript; charset=utf-8", &page_files::kRunbooksJs},
+    {"/runbooks.md", "text/plain; charset=utf-8", &page_files::kRunbooksMd},
 }};
 
 int HttpStatusOf(const absl::Status& status) {

@@ -5,7 +5,7 @@
 
 Every view has data, the server searches, sorts and turns pages, the keyboard works, names that look
 like HTML stay text, nothing is loaded from elsewhere, a tenant sees its own things, a phone does
-not scroll sideways. Skipped (exit status 77) where Chromium is not installed.
+not scroll sideways, alerts lead to their runbooks. Skipped (exit status 77) where Chromium is not installed.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import hashlib
 import os
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -22,6 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import browser as browsers  # noqa: E402
 from running import running  # noqa: E402
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 ATTACK = "<img src=x onerror=window.attacked=1>"
 MATRICES = 30
@@ -253,6 +255,25 @@ def check_unknown(page, url):
               "document.querySelectorAll('main .facts dd').length > 0", "as one would guess it")
 
 
+def check_runbooks(page, url):
+    """Every alert's runbook_url leads to its section, with what to do."""
+    alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    addresses = re.findall(r'runbook_url: "http://\{\{ \$labels\.instance \}\}(.*?)"', alerts)
+    check(len(addresses) == alerts.count("runbook_url:") > 20, f"{len(addresses)} addresses of runbooks")
+    page.go(url + addresses[-1])
+    page.wait("document.querySelector('section.here') !== null", "the section that the address names")
+    for address in addresses:
+        section = f"document.getElementById({address.split('#')[1]!r})"
+        page.js(f"location.hash = {address.split('#')[1]!r}")
+        page.wait(f"{section}.classList.contains('here')", f"the section {address} is not shown")
+        check(page.js(f"{section}.querySelector('p').innerText.length > 60"), f"{address} says nothing")
+        title = page.js(f"{section}.querySelector('h2').innerText")
+        check(f"alert: {title}\n" in alerts, f"{address} leads to {title}")
+    text = page.js("document.querySelector('main').innerText")
+    check("```" not in text and "](" not in text, "Markdown is left in the runbooks")
+    check(page.js("document.querySelector('pre').innerText").startswith("sparsectl stats"), "no commands")
+
+
 def check_token(page, url):
     page.go(url + "/#/matrices")
     page.wait("document.getElementById('sign-in').open", "a token is asked for")
@@ -324,7 +345,7 @@ def main():
         with server(sparsed, folder) as (url, listen), browsers.Browser(program, SECONDS) as page:
             make_traffic(sparsectl, listen, folder)
             for part in (check_views, check_table, check_matrix, check_access, check_phone,
-                         check_colours, check_idle, check_unknown):
+                         check_colours, check_idle, check_unknown, check_runbooks):
                 part(page, url)
             check(not page.complaints, f"the page complains: {page.complaints}")
             check_escapes(page, url)
@@ -344,6 +365,7 @@ def main():
                 run(sparsectl, f"--server={listen}", f"--token-file={folder}/{who}", "upload",
                     write_small(folder / f"of-{who}.mtx"))
             page.size(1280, 800)
+            check_runbooks(page, url)  # which nobody needs a token to read
             check_token(page, url)
 
 

@@ -50,6 +50,8 @@ TEST(Page, FilesMayLoadNothingFromElsewhere) {
            {"/style.css", "text/css"},
            {"/page.js", "text/javascript"},
            {"/icon.svg", "image/svg+xml"},
+           {"/runbooks", "text/html"},
+           {"/runbooks.js", "text/javascript"},
        }) {
     std::string head;
     const std::string text = server.Page(path, &head);
@@ -61,7 +63,9 @@ TEST(Page, FilesMayLoadNothingFromElsewhere) {
     const std::string without = absl::StrReplaceAll(text, {{"http://www.w3.org/2000/svg", ""}});
     EXPECT_THAT(without, Not(HasSubstr("://"))) << path;
   }
-  const std::string html = server.Page("/"), script = server.Page("/page.js");
+  EXPECT_THAT(server.Page("/runbooks.md"), HasSubstr("\n## SparsedDown\n"));
+  const std::string html = server.Page("/") + server.Page("/runbooks");
+  const std::string script = server.Page("/page.js") + server.Page("/runbooks.js");
   EXPECT_THAT(html, Not(HasSubstr(" style=")));
   EXPECT_THAT(html, Not(HasSubstr("onclick")));
   for (const char* dangerous :
