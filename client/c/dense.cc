@@ -1,5 +1,7 @@
 // Dense matrices that the server holds.
 #include <chrono>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "client/c/arguments.h"
@@ -39,6 +41,15 @@ PutOptions PutOptionsOf(const sparsed_put_options* given, Arguments& in) {
   return put;
 }
 
+/// Null only where `in` has refused something.
+std::optional<DenseMatrix> BufferOf(sparsed_client* client, const char* matrix, const char* name,
+                                    Arguments& in) {
+  in.Need(client, "client");
+  std::string of = in.Name(name, "name");
+  if (!in.ok()) return std::nullopt;
+  return client->client().DenseNamed(std::move(of), matrix == nullptr ? "" : matrix);
+}
+
 }  // namespace
 }  // namespace sparsed::c
 
@@ -67,43 +78,71 @@ sparsed_error* sparsed_dense_put(sparsed_client* client, const char* name,
 sparsed_error* sparsed_dense_read(sparsed_client* client, const char* name,
                                   const sparsed_dense* into, const sparsed_call_options* options,
                                   sparsed_call** call) {
+  return sparsed_dense_read_of(client, nullptr, name, into, options, call);
+}
+
+sparsed_error* sparsed_dense_read_of(sparsed_client* client, const char* matrix, const char* name,
+                                     const sparsed_dense* into, const sparsed_call_options* options,
+                                     sparsed_call** call) {
   return sparsed::c::Guarded([&]() -> absl::Status {
     Arguments in;
-    in.Need(client, "client");
-    const std::string of = in.Name(name, "name");
+    const std::optional<sparsed::DenseMatrix> buffer =
+        sparsed::c::BufferOf(client, matrix, name, in);
     const sparsed::DenseView view = in.HostView(into, "into", /*zeros=*/false);
     const sparsed::CallOptions call_options = in.Call(options);
     if (!in.ok()) return in.status();
     const sparsed::MutableDenseView to(into->data, view.type, view.rows, view.cols,
                                        view.leading_dimension);
-    return sparsed::c::FinishOrHandOut(client->client().DenseNamed(of).ReadAsync(to, call_options),
-                                       call,
+    return sparsed::c::FinishOrHandOut(buffer->ReadAsync(to, call_options), call,
                                        [](const sparsed::DenseInfo&) { return absl::OkStatus(); });
   });
 }
 
 sparsed_error* sparsed_dense_renew(sparsed_client* client, const char* name,
                                    const sparsed_call_options* options) {
+  return sparsed_dense_renew_of(client, nullptr, name, options);
+}
+
+sparsed_error* sparsed_dense_renew_of(sparsed_client* client, const char* matrix, const char* name,
+                                      const sparsed_call_options* options) {
   return sparsed::c::Guarded([&]() -> absl::Status {
     Arguments in;
-    in.Need(client, "client");
-    const std::string of = in.Name(name, "name");
+    const std::optional<sparsed::DenseMatrix> buffer =
+        sparsed::c::BufferOf(client, matrix, name, in);
     const sparsed::CallOptions call = in.Call(options);
     if (!in.ok()) return in.status();
-    return client->client().DenseNamed(of).Renew(call).status();
+    return buffer->Renew(call).status();
   });
 }
 
 sparsed_error* sparsed_dense_delete(sparsed_client* client, const char* name,
                                     const sparsed_call_options* options) {
+  return sparsed_dense_delete_of(client, nullptr, name, options);
+}
+
+sparsed_error* sparsed_dense_delete_of(sparsed_client* client, const char* matrix, const char* name,
+                                       const sparsed_call_options* options) {
   return sparsed::c::Guarded([&]() -> absl::Status {
     Arguments in;
-    in.Need(client, "client");
-    const std::string of = in.Name(name, "name");
+    const std::optional<sparsed::DenseMatrix> buffer =
+        sparsed::c::BufferOf(client, matrix, name, in);
     const sparsed::CallOptions call = in.Call(options);
     if (!in.ok()) return in.status();
-    return client->client().DenseNamed(of).Delete(call);
+    return buffer->Delete(call);
   });
+}
+
+sparsed_error* sparsed_dense_info_of(sparsed_client* client, const char* matrix, const char* name,
+                                     const sparsed_call_options* options, char** json) {
+  return sparsed::c::Describe(
+      client, "client", options, json,
+      [&](const sparsed::CallOptions& call) -> absl::StatusOr<sparsed::DenseInfo> {
+        Arguments in;
+        const std::optional<sparsed::DenseMatrix> buffer =
+            sparsed::c::BufferOf(client, matrix, name, in);
+        if (!in.ok()) return in.status();
+        return buffer->Info(call);
+      });
 }
 
 sparsed_error* sparsed_dense_list(sparsed_client* client, const char* prefix,

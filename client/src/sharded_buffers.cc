@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <random>
 #include <vector>
 
 #include "client/src/arrays.h"
 #include "client/src/convert.h"
+#include "client/src/dense_rows.h"
 #include "client/src/dense_transfer.h"
 #include "client/src/sharded.h"
 #include "client/src/sharded_calls.h"
@@ -55,26 +55,6 @@ absl::StatusOr<std::vector<PartRows>> RowsOfParts(Connection& home, ShardWork& w
     parts.push_back(*std::move(part));
   }
   return parts;
-}
-
-/// Row by row, between the whole and a part of it without gaps.
-template <typename Move>
-void ForRows(const PartRows& rows, const DenseView& whole, const Move& move) {
-  const size_t width = static_cast<size_t>(whole.cols) * SizeOf(whole.type);
-  const int64_t stride = (whole.leading_dimension == 0 ? whole.cols : whole.leading_dimension) *
-                         static_cast<int64_t>(SizeOf(whole.type));
-  for (int64_t j = 0; j < rows.count; ++j) {
-    move(rows.numbers->rows[static_cast<size_t>(j)] * stride, static_cast<size_t>(j) * width,
-         width);
-  }
-}
-
-DenseView ConsecutiveRows(const DenseView& whole, const PartRows& rows) {
-  const int64_t stride = whole.leading_dimension == 0 ? whole.cols : whole.leading_dimension;
-  const auto* const data = static_cast<const std::byte*>(whole.data);
-  return {data == nullptr ? nullptr
-                          : data + rows.first * stride * static_cast<int64_t>(SizeOf(whole.type)),
-          whole.type, rows.count, whole.cols, stride};
 }
 
 /// Waits for the calls for all shards, which run at the same time.
@@ -127,18 +107,17 @@ absl::StatusOr<DenseMatrix> PutParts(Connection& home, ShardWork& work, ShardedM
   if (!rows.ok()) return rows.status();
   // The same for all of them, and for no others: so parts of different contents are told apart.
   const uint64_t version = ShardBuffers::NewVersion();
-  std::vector<std::vector<std::byte>> scratch(count);
+  std::vector<Scratch> scratch(count);
   std::vector<Call<DenseMatrix>> calls;  // destroyed first: they use what is above
   for (size_t i = 0; i < count; ++i) {
     const ShardInfo& shard = sharded.info().shards[i];
-    DenseView view = ConsecutiveRows(whole, (*rows)[i]);
-    if ((*rows)[i].numbers != nullptr && !zeros) {
-      scratch[i].resize(static_cast<size_t>((*rows)[i].count * whole.cols) * SizeOf(whole.type));
-      ForRows((*rows)[i], whole, [&](int64_t there, size_t here, size_t width) {
-        std::memcpy(scratch[i].data() + here, static_cast<const std::byte*>(whole.data) + there,
-                    width);
-      });
-      view = {scratch[i].data(), whole.type, (*rows)[i].count, whole.cols};
+    const PartRows& part = (*rows)[i];
+    DenseView view{nullptr, whole.type, part.count, whole.cols};
+    if (!zeros && part.numbers == nullptr) {
+      view = Rows(whole, part.first, part.count);
+    } else if (!zeros) {
+      scratch[i] = Gather(whole, part.numbers->rows);
+      view = scratch[i].View();
     }
     calls.push_back(PutDense(RouteOf(home.shared_from_this(), shard.matrix),
                              ShardBuffers::PartOf(handle, shard), view, zeros, how, work.options(),
@@ -159,20 +138,16 @@ absl::StatusOr<DenseInfo> ReadParts(Connection& home, ShardWork& work, ShardedMa
                     info->cols, Name(info->type), into.rows, into.cols, Name(into.type)));
   }
   const size_t count = sharded.info().shards.size();
-  const DenseView whole{into.data, into.type, into.rows, into.cols, into.leading_dimension};
   const absl::StatusOr<std::vector<PartRows>> rows = RowsOfParts(home, work, sharded, into.rows);
   if (!rows.ok()) return rows.status();
-  std::vector<std::vector<std::byte>> scratch(count);
+  std::vector<Scratch> scratch(count);
   std::vector<Call<DenseInfo>> calls;  // destroyed first: they use what is above
   for (size_t i = 0; i < count; ++i) {
     const ShardInfo& shard = sharded.info().shards[i];
-    const DenseView part = ConsecutiveRows(whole, (*rows)[i]);
-    MutableDenseView view{const_cast<void*>(part.data), part.type, part.rows, part.cols,
-                          part.leading_dimension};
-    if ((*rows)[i].numbers != nullptr) {
-      scratch[i].resize(static_cast<size_t>((*rows)[i].count * into.cols) * SizeOf(into.type));
-      view = {scratch[i].data(), into.type, (*rows)[i].count, into.cols};
-    }
+    const PartRows& part = (*rows)[i];
+    if (part.numbers != nullptr) scratch[i] = Scratch(into.type, part.count, into.cols);
+    const MutableDenseView view =
+        part.numbers == nullptr ? Rows(into, part.first, part.count) : scratch[i].MutableView();
     calls.push_back(ReadDense(RouteOf(home.shared_from_this(), shard.matrix),
                               ShardBuffers::PartOf(buffer, shard).name(), view, work.options()));
   }
@@ -187,10 +162,9 @@ absl::StatusOr<DenseInfo> ReadParts(Connection& home, ShardWork& work, ShardedMa
   }
   if (!all.ok()) return all;
   for (size_t i = 0; i < count; ++i) {
-    if ((*rows)[i].numbers == nullptr) continue;
-    ForRows((*rows)[i], whole, [&](int64_t there, size_t here, size_t width) {
-      std::memcpy(static_cast<std::byte*>(into.data) + there, scratch[i].data() + here, width);
-    });
+    if (const auto& numbers = (*rows)[i].numbers; numbers != nullptr) {
+      Scatter(scratch[i].View(), numbers->rows, into);
+    }
   }
   return info;
 }

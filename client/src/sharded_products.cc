@@ -15,57 +15,13 @@
 #include "client/src/arrays.h"
 #include "client/src/compute_calls.h"
 #include "client/src/convert.h"
+#include "client/src/dense_rows.h"
 #include "client/src/sharded.h"
 #include "client/src/sharded_calls.h"
 
 namespace sparsed {
 inline namespace client {
 namespace {
-
-/// A dense matrix that a part of a call reads or writes.
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(ValueType type, int64_t rows, int64_t cols)
-      : bytes_(static_cast<size_t>(rows * cols) * SizeOf(type)),
-        type_(type),
-        rows_(rows),
-        cols_(cols) {}
-  DenseView View() const { return {bytes_.data(), type_, rows_, cols_}; }
-  MutableDenseView MutableView() { return {bytes_.data(), type_, rows_, cols_}; }
-
- private:
-  std::vector<std::byte> bytes_ = std::vector<std::byte>(1);  // a pointer, also of none
-  ValueType type_ = ValueType::kF32;
-  int64_t rows_ = 0, cols_ = 1;
-};
-
-int64_t Stride(const DenseView& view) {
-  return view.leading_dimension == 0 ? view.cols : view.leading_dimension;
-}
-DenseView ConstView(const MutableDenseView& view) {
-  return {view.data, view.type, view.rows, view.cols, view.leading_dimension};
-}
-
-const std::byte* RowOf(const DenseView& view, int64_t row) {
-  return static_cast<const std::byte*>(view.data) +
-         row * Stride(view) * static_cast<int64_t>(SizeOf(view.type));
-}
-std::byte* RowOf(const MutableDenseView& view, int64_t row) {
-  return const_cast<std::byte*>(RowOf(ConstView(view), row));
-}
-size_t RowBytes(const DenseView& view) {
-  return static_cast<size_t>(view.cols) * SizeOf(view.type);
-}
-
-/// Consecutive rows of it.
-DenseView Rows(const DenseView& view, int64_t first, int64_t count) {
-  return {count == 0 ? view.data : RowOf(view, first), view.type, count, view.cols, Stride(view)};
-}
-MutableDenseView Rows(const MutableDenseView& view, int64_t first, int64_t count) {
-  return {count == 0 ? view.data : RowOf(view, first), view.type, count, view.cols,
-          Stride(ConstView(view))};
-}
 
 /// Whether it has memory in common with what is written.
 bool Overlaps(const std::optional<DenseView>& read, const MutableDenseView& written) {
@@ -107,15 +63,6 @@ absl::StatusOr<View> InMemory(const Connection& home, const Given& given, ValueT
                                                   cols == 0 ? view->cols : cols));
   }
   return *view;
-}
-
-Scratch Gather(const DenseView& from, std::span<const int32_t> rows) {
-  Scratch to(from.type, static_cast<int64_t>(rows.size()), from.cols);
-  const MutableDenseView view = to.MutableView();
-  for (size_t j = 0; j < rows.size(); ++j) {
-    std::memcpy(RowOf(view, static_cast<int64_t>(j)), RowOf(from, rows[j]), RowBytes(from));
-  }
-  return to;
 }
 
 /// Rows [first, first + count) of a column of nonzeros for each row that a shard has, in or out.
@@ -207,10 +154,10 @@ DenseView RowsFor(const ShardInfo& shard, const ShardNumbers& numbers, const Den
 /// Rows of the shard, to where they are in the whole.
 void PutRows(const DenseView& from, const ShardInfo& shard, const ShardNumbers& numbers,
              const MutableDenseView& whole) {
+  if (!numbers.rows.empty()) return Scatter(from, numbers.rows, whole);
+  const MutableDenseView to = Rows(whole, shard.first_row, from.rows);
   for (int64_t j = 0; j < from.rows; ++j) {
-    const int64_t row =
-        numbers.rows.empty() ? shard.first_row + j : numbers.rows[static_cast<size_t>(j)];
-    std::memcpy(RowOf(whole, row), RowOf(from, j), RowBytes(from));
+    std::memcpy(RowOf(to, j), RowOf(from, j), RowBytes(from));
   }
 }
 

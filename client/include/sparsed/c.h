@@ -222,6 +222,23 @@ SPARSED_API sparsed_error* sparsed_dense_renew(sparsed_client* client, const cha
                                                const sparsed_call_options* options);
 SPARSED_API sparsed_error* sparsed_dense_delete(sparsed_client* client, const char* name,
                                                 const sparsed_call_options* options);
+/* The same of buffers that were put for a matrix in shards (`rows_of`), whose nodes have rows of
+ * them each; NULL, or a matrix that is whole: as above. FAILED_PRECONDITION if parts are gone, or
+ * of different products. */
+SPARSED_API sparsed_error* sparsed_dense_read_of(sparsed_client* client, const char* matrix,
+                                                 const char* name, const sparsed_dense* into,
+                                                 const sparsed_call_options* options,
+                                                 sparsed_call** call);
+SPARSED_API sparsed_error* sparsed_dense_renew_of(sparsed_client* client, const char* matrix,
+                                                  const char* name,
+                                                  const sparsed_call_options* options);
+SPARSED_API sparsed_error* sparsed_dense_delete_of(sparsed_client* client, const char* matrix,
+                                                   const char* name,
+                                                   const sparsed_call_options* options);
+/* JSON: shape, type, bytes. */
+SPARSED_API sparsed_error* sparsed_dense_info_of(sparsed_client* client, const char* matrix,
+                                                 const char* name,
+                                                 const sparsed_call_options* options, char** json);
 /* JSON, an array by name: those whose names begin with `prefix`. */
 SPARSED_API sparsed_error* sparsed_dense_list(sparsed_client* client, const char* prefix,
                                               const sparsed_call_options* options, char** json);

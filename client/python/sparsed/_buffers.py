@@ -49,7 +49,8 @@ class Buffers(Connection):
                 same rows of products; "auto": whole, or as one of these, as the server finds best
                 for products with the matrix `rows_of`. Results that stay there lie likewise.
             rows_of: with "rows", a matrix with as many rows: each GPU gets those with as many of
-                its nonzeros; None: as many rows. With "auto", the matrix that it is for.
+                its nonzeros; None: as many rows. With "auto", the matrix that it is for. If it is
+                in shards, their nodes have the rows.
             timeout: seconds; None: no limit.
         """
         operation = self._put(
@@ -128,22 +129,27 @@ class Buffers(Connection):
             return error
 
         def finish() -> DenseMatrix:
-            return DenseMatrix(cast("Client", self), name, dense[1], dense[2], dense[4])
+            return DenseMatrix(
+                cast("Client", self), name, dense[1], dense[2], dense[4], rows_of
+            )
 
         return Operation(start, finish, (handle, keep, c_owner, of, put, packed, options))
 
-    def held(self, name: str) -> DenseMatrix:
+    def held(self, name: str, *, rows_of: str | None = None) -> DenseMatrix:
         """The buffer of that name, which the server has already.
+
+        Args:
+            rows_of: the matrix that it was put for, or whose product was kept in it, if that is in
+                shards.
 
         Raises:
             NotFound: there is none.
         """
-        for one in self.buffers(name):
-            if one["name"] == name:
-                return DenseMatrix(
-                    cast("Client", self), name, one["rows"], one["cols"], _types.parse(one["type"])
-                )
-        raise NotFound(f"the server has no buffer {name!r}")
+        of = _matrix(rows_of)
+        one = self._json("sparsed_dense_info_of", of, c_name(name))
+        return DenseMatrix(
+            cast("Client", self), name, one["rows"], one["cols"], _types.parse(one["type"]), rows_of
+        )
 
     def buffers(self, prefix: str = "") -> list[Report]:
         """What the server says about each buffer whose name begins with `prefix`, by name."""
@@ -161,32 +167,40 @@ class Buffers(Connection):
         handle = self._native_handle()
         packed = _native.DENSE.pack(*into.dense)
         options = _native.call_options(timeout)
-        name = held.name.encode()
+        of, name = _matrix(held.rows_of), held.name.encode()
         lib = _native.library()
 
         def start(call: int | None) -> int | None:
-            error: int | None = lib.sparsed_dense_read(handle.pointer, name, packed, options, call)
+            error: int | None = lib.sparsed_dense_read_of(
+                handle.pointer, of, name, packed, options, call
+            )
             return error
 
         return Operation(start, lambda: _operands.give(into), (handle, packed, options, into))
 
-    def _renew_held(self, name: str) -> None:
-        lib = _native.library()
-        handle = self._native_handle()
-        options = _native.call_options()
-        _native.check(lib.sparsed_dense_renew(handle.pointer, name.encode(), options))
+    def _renew_held(self, held: DenseMatrix) -> None:
+        self._call_held("sparsed_dense_renew_of", held)
 
-    def _delete_held(self, name: str) -> None:
-        lib = _native.library()
-        handle = self._native_handle()
-        options = _native.call_options()
-        _native.check(lib.sparsed_dense_delete(handle.pointer, name.encode(), options))
+    def _delete_held(self, held: DenseMatrix) -> None:
+        self._call_held("sparsed_dense_delete_of", held)
 
-    def _release_held(self, name: str) -> None:
+    def _release_held(self, held: DenseMatrix) -> None:
         try:
-            self._delete_held(name)
+            self._delete_held(held)
         except NotFound:
             pass
+
+    def _call_held(self, function: str, held: DenseMatrix) -> None:
+        handle = self._native_handle()
+        options = _native.call_options()
+        of = _matrix(held.rows_of)
+        _native.check(
+            getattr(_native.library(), function)(handle.pointer, of, held.name.encode(), options)
+        )
+
+
+def _matrix(rows_of: str | None) -> bytes | None:
+    return None if rows_of is None else c_name(rows_of, "rows_of")
 
 
 def _shape(shape: Any) -> tuple[int, int]:

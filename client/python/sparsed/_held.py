@@ -21,14 +21,20 @@ class DenseMatrix:
         name: its name on the server.
         shape: (rows, cols).
         type: "f32", "f64", "f16" or "bf16".
+        rows_of: the matrix that it was put for (`rows_of` of `Client.put`), or None. If that is in
+            shards, their nodes have its rows.
     """
 
-    def __init__(self, client: Client, name: str, rows: int, cols: int, type_: int) -> None:
+    def __init__(
+        self, client: Client, name: str, rows: int, cols: int, type_: int,
+        rows_of: str | None = None,
+    ) -> None:  # fmt: skip
         self._client = client
         self._type = type_
         self.name = name
         self.shape = (rows, cols)
         self.type = _types.name(type_)
+        self.rows_of = rows_of
         self._c_name = ctypes.create_string_buffer(name.encode())
 
     def read(self, out: Any = None, *, timeout: float | None = None) -> Any:
@@ -37,20 +43,20 @@ class DenseMatrix:
 
     def renew(self) -> None:
         """Its time to live begins anew."""
-        self._client._renew_held(self.name)
+        self._client._renew_held(self)
 
     def delete(self) -> None:
         """Deletes it on the server; calls under way keep it. NotFound if it is gone already."""
-        self._client._delete_held(self.name)
+        self._client._delete_held(self)
 
     def __enter__(self) -> DenseMatrix:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client._release_held(self.name)
+        self._client._release_held(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DenseMatrix, (self._client, self.name, *self.shape, self._type)
+        return DenseMatrix, (self._client, self.name, *self.shape, self._type, self.rows_of)
 
     def __repr__(self) -> str:
         rows, cols = self.shape

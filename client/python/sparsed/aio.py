@@ -143,9 +143,9 @@ class Client:
         """See `sparsed.Client.zeros`."""
         return await in_thread(self.sync.zeros, name, shape, dtype, **options)
 
-    async def held(self, name: str) -> DenseMatrix:
+    async def held(self, name: str, *, rows_of: str | None = None) -> DenseMatrix:
         """See `sparsed.Client.held`."""
-        return await in_thread(self.sync.held, name)
+        return await in_thread(self.sync.held, name, rows_of=rows_of)
 
     async def read(
         self, held: DenseMatrix, out: Any = None, *, timeout: float | None = None

@@ -25,6 +25,11 @@ static void TestNothing(sparsed_client* client, sparsed_matrix* matrix) {
   CHECK_REFUSED(sparsed_dense_read(client, "x", NULL, NULL, NULL), "into");
   CHECK_REFUSED(sparsed_dense_renew(client, NULL, NULL), "name");
   CHECK_REFUSED(sparsed_dense_delete(NULL, "x", NULL), "client");
+  CHECK_REFUSED(sparsed_dense_read_of(NULL, "m", "x", &dense, NULL, NULL), "client");
+  CHECK_REFUSED(sparsed_dense_renew_of(client, "m", NULL, NULL), "name");
+  CHECK_REFUSED(sparsed_dense_delete_of(client, "m", NULL, NULL), "name");
+  CHECK_REFUSED(sparsed_dense_info_of(client, "m", NULL, NULL, &json), "name");
+  CHECK_REFUSED(sparsed_dense_info_of(client, "m", "x", NULL, NULL), "json");
   CHECK_REFUSED(sparsed_dense_list(client, "", NULL, NULL), "json");
   CHECK_REFUSED(sparsed_memory_allocate(client, 1, NULL), "memory");
   CHECK_REFUSED(sparsed_memory_allocate(client, 0, &memory), "no bytes");

@@ -270,12 +270,21 @@ void TestHeld(sparsed_client* client, const Sparse* s) {
   CHECK_OK(sparsed_spmm(matrix, &held_b, &to, NULL, NULL, &result, NULL));
   CHECK(result.transport == SPARSED_TRANSPORT_STREAM && Near(c, expected, kRows * kK));
   CHECK_OK(sparsed_dense_renew(client, "held.b", NULL));
+  /* Of a matrix that is in no shards, with or without its name. */
+  CHECK_OK(sparsed_dense_read_of(client, "any", "held.c", &to, NULL, NULL));
+  CHECK(Near(c, expected, kRows * kK));
+  CHECK_OK(sparsed_dense_renew_of(client, "any", "held.b", NULL));
+  CHECK(Says(sparsed_dense_info_of(client, "any", "held.b", NULL, &json), &json,
+             "\"name\":\"held.b\""));
+  CHECK(Says(sparsed_dense_info_of(client, NULL, "held.b", NULL, &json), &json,
+             "\"name\":\"held.b\""));
+  CHECK_ENDS(sparsed_dense_info_of(client, NULL, "held", NULL, &json), SPARSED_NOT_FOUND, "held");
   CHECK(Says(sparsed_dense_list(client, "held.b", NULL, &json), &json, "\"owner\":\"a.test\""));
   from.device = 0;
   CHECK_ENDS(sparsed_dense_put(client, "held.b", &from, NULL, NULL, NULL), SPARSED_INVALID_ARGUMENT,
              "host memory");
   CHECK_OK(sparsed_dense_delete(client, "held.b", NULL));
-  CHECK_OK(sparsed_dense_delete(client, "held.c", NULL));
+  CHECK_OK(sparsed_dense_delete_of(client, "any", "held.c", NULL));
   CHECK_ENDS(sparsed_spmm(matrix, &held_b, &to, NULL, NULL, NULL, NULL), SPARSED_NOT_FOUND,
              "held.b");
   CHECK_OK(sparsed_matrix_delete(matrix, NULL));
