@@ -40,9 +40,9 @@ absl::StatusOr<View> InMemory(const Connection& home, const Given& given, ValueT
   const auto* const view = std::get_if<View>(&given);
   if (view == nullptr) {
     return absl::FailedPreconditionError(fmt::format(
-        "{} is a buffer: of products with a matrix in shards SpMM takes and keeps buffers "
-        "(with the matrix as it is, and its own values); all else goes with the request: files "
-        "for sparsectl, memory of the caller's",
+        "{} is a buffer: of products with a matrix in shards, operands and results of SpMM, the "
+        "operand of SpMM with the transpose, and A and B of SDDMM may be buffers; all else goes "
+        "with the request: files for sparsectl, memory of the caller's",
         what));
   }
   if (const auto bytes = BytesOf(*view, what); !bytes.ok()) return bytes.status();
@@ -276,57 +276,105 @@ absl::StatusOr<ComputeResult> AddUp(ShardWork& work, std::vector<Part>& parts, d
   return AddUp<float, float>(work, parts, beta, accumulate, c);
 }
 
-/// SpMM of which the operand, or the result, stays on the nodes.
-absl::StatusOr<ComputeResult> SpmmHeld(Connection& home, ShardWork& work, ShardedMatrix& sharded,
-                                       const Operand& b, const Destination& c,
-                                       const SpmmOptions& spmm) {
+/// An operand of which each shard's node has its part, or which the caller has.
+struct Given {
+  const DenseMatrix* buffer = nullptr;
+  std::optional<DenseView> view = {};
+};
+
+/// A buffer, or as InMemory.
+absl::StatusOr<Given> GivenAs(Connection& home, const Operand& operand, ValueType type,
+                              int64_t rows, int64_t cols, const char* what) {
+  if (const DenseMatrix* const buffer = BufferOf(operand)) return Given{buffer};
+  const auto view = InMemory<DenseView>(home, operand, type, rows, cols, what);
+  if (!view.ok()) return view.status();
+  return Given{nullptr, *view};
+}
+
+/// Of a buffer whose parts are multiplied where they lie, that they are all there, and of one
+/// product: each node sees its own alone.
+absl::Status CheckParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
+                        const DenseMatrix* buffer) {
+  if (buffer == nullptr) return absl::OkStatus();
+  return ShardBuffers::Renew(home, work, sharded, *buffer).status();
+}
+
+/// The shard's part of it: by the shard's rows, or by its columns.
+Operand OperandFor(const Given& given, const ShardInfo& shard, const ShardNumbers& numbers,
+                   bool by_rows, Scratch& scratch) {
+  if (given.buffer != nullptr) return ShardBuffers::PartOf(*given.buffer, shard);
+  return by_rows ? RowsFor(shard, numbers, *given.view, scratch)
+                 : ColumnsFor(numbers, *given.view, scratch);
+}
+
+absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, ShardedMatrix& sharded,
+                                          const Operand& b, const Destination& c,
+                                          const SpmmOptions& spmm) {
   const MatrixInfo& info = sharded.info();
-  if (absl::Status own = ShardBuffers::CheckOwn(sharded); !own.ok()) return own;
-  if (spmm.transpose || spmm.values) {
-    return absl::FailedPreconditionError(
-        "with a matrix in shards, buffers are operands and results of SpMM that is not transposed, "
-        "with the matrix's own values");
+  const int64_t in = spmm.transpose ? info.rows : info.cols;
+  const int64_t out = spmm.transpose ? info.cols : info.rows;
+  const DenseMatrix* const kept = BufferOf(c);
+  if (kept != nullptr && spmm.transpose) {
+    return absl::FailedPreconditionError(fmt::format(
+        "\"{}\" cannot keep the result: of the transpose of a matrix in shards it is the sum of "
+        "what all shards make, which the client adds up in memory of the caller's",
+        kept->name()));
   }
-  if (BufferOf(b) != nullptr && BufferOf(c) != nullptr &&
-      BufferOf(b)->name() == BufferOf(c)->name()) {
+  if (kept != nullptr && BufferOf(b) != nullptr && BufferOf(b)->name() == kept->name()) {
     return absl::InvalidArgumentError(
         fmt::format("\"{}\" is operand and result: other nodes would read rows of it that are "
                     "results already, take two buffers in turn",
-                    BufferOf(b)->name()));
+                    kept->name()));
   }
-  std::optional<DenseView> from, accumulate;
+  const absl::StatusOr<Given> from = GivenAs(home, b, info.type, in, 0, "b");
+  if (!from.ok()) return from.status();
+  int64_t cols = from->view ? from->view->cols : 0;
   std::optional<MutableDenseView> to;
-  int64_t cols = 0;
-  if (BufferOf(b) == nullptr) {
-    const auto given = InMemory<DenseView>(home, b, info.type, info.cols, 0, "b");
-    if (!given.ok()) return given.status();
-    from = *given;
-    cols = from->cols;
-  }
-  if (BufferOf(c) == nullptr) {
-    const auto given = InMemory<MutableDenseView>(home, c, info.type, info.rows, cols, "c");
+  if (kept == nullptr) {
+    const auto given = InMemory<MutableDenseView>(home, c, info.type, out, cols, "c");
     if (!given.ok()) return given.status();
     to = *given;
     cols = to->cols;
   }
-  // Without one it is what the result's place holds.
-  std::optional<Operand> old = spmm.accumulate;
-  if (spmm.beta != 0 && !old && to) old = ConstView(*to);
-  if (spmm.beta != 0 && old && BufferOf(*old) == nullptr) {
-    const auto given = InMemory<DenseView>(home, *old, info.type, info.rows, cols, "accumulate");
-    if (!given.ok()) return given.status();
-    accumulate = *given;
+  Given accumulate;
+  if (spmm.beta != 0) {
+    // Without one it is what the result's place holds.
+    const Operand old = spmm.accumulate ? *spmm.accumulate
+                        : to            ? Operand(ConstView(*to))
+                                        : Operand(*kept);
+    // The client adds what all shards make of S^T B.
+    if (spmm.transpose) {
+      const auto view = InMemory<DenseView>(home, old, info.type, out, cols, "accumulate");
+      if (!view.ok()) return view.status();
+      accumulate.view = *view;
+    } else {
+      const absl::StatusOr<Given> given = GivenAs(home, old, info.type, out, cols, "accumulate");
+      if (!given.ok()) return given.status();
+      accumulate = *given;
+    }
   }
-  if (const DenseMatrix* const added = spmm.beta == 0 ? nullptr
-                                       : old          ? BufferOf(*old)
-                                                      : BufferOf(c)) {
-    // Each node adds its own part, and sees no other.
-    const auto whole = ShardBuffers::Renew(home, work, sharded, *added);
-    if (!whole.ok()) return whole.status();
+  std::optional<DenseView> values;
+  std::shared_ptr<const std::vector<int64_t>> begins;
+  if (spmm.values) {
+    const auto given = InMemory<DenseView>(home, *spmm.values, info.type, info.nnz, 1, "values");
+    if (!given.ok()) return given.status();
+    values = *given;
+    auto known = BeginsOf(home, work, sharded);
+    if (!known.ok()) return known.status();
+    begins = *std::move(known);
+  }
+  if (from->buffer != nullptr || kept != nullptr || accumulate.buffer != nullptr) {
+    if (absl::Status own = ShardBuffers::CheckOwn(sharded); !own.ok()) return own;
+  }
+  // (B of S itself is gathered by the nodes, which look at all of its parts.)
+  for (const DenseMatrix* const here :
+       {spmm.transpose ? from->buffer : nullptr, accumulate.buffer}) {
+    if (absl::Status parts = CheckParts(home, work, sharded, here); !parts.ok()) return parts;
   }
   // Which rows of the caller's memory are a shard's, and no others are asked for.
   std::vector<Part> parts(info.shards.size());
-  if (from || (sharded.partitioned() && (to || accumulate))) {
+  if (from->view || spmm.transpose ||
+      (sharded.partitioned() && (to || accumulate.view || values))) {
     auto known = PartsOf(home, work, sharded);
     if (!known.ok()) return known.status();
     parts = *std::move(known);
@@ -334,26 +382,33 @@ absl::StatusOr<ComputeResult> SpmmHeld(Connection& home, ShardWork& work, Sharde
     const auto consecutive = std::make_shared<const ShardNumbers>();
     for (Part& part : parts) part.numbers = consecutive;
   }
-  const uint64_t version = to ? 0 : ShardBuffers::NewVersion();
-  const bool apart =
-      to && (sharded.partitioned() || Overlaps(from, *to) || Overlaps(accumulate, *to));
+  const uint64_t version = kept != nullptr ? ShardBuffers::NewVersion() : 0;
+  // One shard's result is not to be in the place of what another has yet to read.
+  const bool apart = to && (spmm.transpose || sharded.partitioned() || Overlaps(from->view, *to) ||
+                            Overlaps(accumulate.view, *to) || Overlaps(values, *to));
   for (size_t i = 0; i < parts.size(); ++i) {
     Part& part = parts[i];
     const ShardInfo& shard = info.shards[i];
-    SpmmOptions how{.alpha = spmm.alpha, .beta = spmm.beta, .allow_tf32 = spmm.allow_tf32};
-    if (accumulate) {
-      how.accumulate = RowsFor(shard, *part.numbers, *accumulate, part.accumulate);
-    } else if (spmm.beta != 0 && old) {
-      how.accumulate = ShardBuffers::PartOf(*BufferOf(*old), shard);
+    SpmmOptions how{
+        .transpose = spmm.transpose, .alpha = spmm.alpha, .allow_tf32 = spmm.allow_tf32};
+    if (values) {
+      how.values = ValuesFor(sharded, i, *part.numbers, begins.get(), *values, part.values);
     }
-    const Operand operand = from ? Operand(ColumnsFor(*part.numbers, *from, part.b))
-                                 : Operand(ShardBuffers::PartOf(*BufferOf(b), shard));
-    if (apart) part.result = Scratch(info.type, shard.rows, to->cols);
-    const Destination result = !to     ? Destination(ShardBuffers::PartOf(*BufferOf(c), shard))
-                               : apart ? Destination(part.result.MutableView())
+    if (spmm.beta != 0 && !spmm.transpose) {
+      how.beta = spmm.beta;
+      how.accumulate =
+          OperandFor(accumulate, shard, *part.numbers, /*by_rows=*/true, part.accumulate);
+    }
+    const Operand operand = OperandFor(*from, shard, *part.numbers, spmm.transpose, part.b);
+    if (apart) part.result = Scratch(info.type, spmm.transpose ? shard.cols : shard.rows, cols);
+    const Destination result = kept != nullptr ? Destination(ShardBuffers::PartOf(*kept, shard))
+                               : apart         ? Destination(part.result.MutableView())
                                        : Destination(Rows(*to, shard.first_row, shard.rows));
     part.call = Spmm(RouteOf(home.shared_from_this(), shard.matrix), shard.matrix, operand, result,
                      how, work.options(), /*queue=*/"", /*in_shards=*/{}, version);
+  }
+  if (spmm.transpose) {
+    return AddUp(work, parts, spmm.beta, accumulate.view ? &*accumulate.view : nullptr, *to);
   }
   const absl::StatusOr<ComputeResult> done = WaitForAll(work, parts);
   if (!done.ok() || !apart) return done;
@@ -363,94 +418,15 @@ absl::StatusOr<ComputeResult> SpmmHeld(Connection& home, ShardWork& work, Sharde
   return done;
 }
 
-absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, ShardedMatrix& sharded,
-                                          const Operand& b, const Destination& c,
-                                          const SpmmOptions& spmm) {
-  if (BufferOf(b) != nullptr || BufferOf(c) != nullptr ||
-      (spmm.accumulate && BufferOf(*spmm.accumulate) != nullptr)) {
-    return SpmmHeld(home, work, sharded, b, c, spmm);
-  }
-  const MatrixInfo& info = sharded.info();
-  const int64_t in = spmm.transpose ? info.rows : info.cols;
-  const int64_t out = spmm.transpose ? info.cols : info.rows;
-  const auto from = InMemory<DenseView>(home, b, info.type, in, 0, "b");
-  if (!from.ok()) return from.status();
-  const auto to = InMemory<MutableDenseView>(home, c, info.type, out, from->cols, "c");
-  if (!to.ok()) return to.status();
-  std::optional<DenseView> accumulate, values;
-  if (spmm.beta != 0) {
-    accumulate = ConstView(*to);
-    if (spmm.accumulate) {
-      const auto given =
-          InMemory<DenseView>(home, *spmm.accumulate, info.type, out, from->cols, "accumulate");
-      if (!given.ok()) return given.status();
-      accumulate = *given;
-    }
-  }
-  if (spmm.values) {
-    const auto given = InMemory<DenseView>(home, *spmm.values, info.type, info.nnz, 1, "values");
-    if (!given.ok()) return given.status();
-    values = *given;
-  }
-  std::shared_ptr<const std::vector<int64_t>> begins;
-  if (values) {
-    auto known = BeginsOf(home, work, sharded);
-    if (!known.ok()) return known.status();
-    begins = *std::move(known);
-  }
-  absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
-  if (!parts.ok()) return parts.status();
-  // One shard's result is not to be in the place of what another has yet to read.
-  const bool apart = sharded.partitioned() || Overlaps(*from, *to) || Overlaps(accumulate, *to) ||
-                     Overlaps(values, *to);
-  for (size_t i = 0; i < parts->size(); ++i) {
-    Part& part = (*parts)[i];
-    const ShardInfo& shard = info.shards[i];
-    SpmmOptions how{
-        .transpose = spmm.transpose, .alpha = spmm.alpha, .allow_tf32 = spmm.allow_tf32};
-    if (values)
-      how.values = ValuesFor(sharded, i, *part.numbers, begins.get(), *values, part.values);
-    std::optional<DenseView> operand;
-    std::optional<MutableDenseView> result;
-    if (spmm.transpose) {
-      operand = RowsFor(shard, *part.numbers, *from, part.b);
-      part.result = Scratch(info.type, shard.cols, from->cols);
-      result = part.result.MutableView();
-    } else {
-      operand = ColumnsFor(*part.numbers, *from, part.b);
-      if (accumulate) {
-        how.beta = spmm.beta;
-        how.accumulate = RowsFor(shard, *part.numbers, *accumulate, part.accumulate);
-      }
-      result = Rows(*to, shard.first_row, shard.rows);
-      if (apart) {
-        part.result = Scratch(info.type, shard.rows, from->cols);
-        result = part.result.MutableView();
-      }
-    }
-    part.call = Spmm(RouteOf(home.shared_from_this(), shard.matrix), shard.matrix, *operand,
-                     *result, how, work.options());
-  }
-  if (spmm.transpose) {
-    return AddUp(work, *parts, spmm.beta, accumulate ? &*accumulate : nullptr, *to);
-  }
-  const absl::StatusOr<ComputeResult> done = WaitForAll(work, *parts);
-  if (!done.ok() || !apart) return done;
-  for (size_t i = 0; i < parts->size(); ++i) {
-    const Part& part = (*parts)[i];
-    PutRows(part.result.View(), info.shards[i], *part.numbers, *to);
-  }
-  return done;
-}
-
 absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
                                            ShardedMatrix& sharded, const Operand& a,
                                            const Operand& b, const Destination& values,
                                            const SddmmOptions& sddmm) {
   const MatrixInfo& info = sharded.info();
-  const auto left = InMemory<DenseView>(home, a, info.type, info.rows, 0, "a");
+  const absl::StatusOr<Given> left = GivenAs(home, a, info.type, info.rows, 0, "a");
   if (!left.ok()) return left.status();
-  const auto right = InMemory<DenseView>(home, b, info.type, info.cols, left->cols, "b");
+  const absl::StatusOr<Given> right =
+      GivenAs(home, b, info.type, info.cols, left->view ? left->view->cols : 0, "b");
   if (!right.ok()) return right.status();
   const auto to = InMemory<MutableDenseView>(home, values, info.type, info.nnz, 1, "values");
   if (!to.ok()) return to.status();
@@ -461,12 +437,17 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
     if (!given.ok()) return given.status();
     own = *given;
   }
+  if (left->buffer != nullptr || right->buffer != nullptr) {
+    if (absl::Status mine = ShardBuffers::CheckOwn(sharded); !mine.ok()) return mine;
+  }
+  absl::Status there = CheckParts(home, work, sharded, left->buffer);
+  if (!there.ok()) return there;
   const auto begins = BeginsOf(home, work, sharded);
   if (!begins.ok()) return begins.status();
   absl::StatusOr<std::vector<Part>> parts = PartsOf(home, work, sharded);
   if (!parts.ok()) return parts.status();
-  const bool apart =
-      sharded.partitioned() || Overlaps(*left, *to) || Overlaps(*right, *to) || Overlaps(own, *to);
+  const bool apart = sharded.partitioned() || Overlaps(left->view, *to) ||
+                     Overlaps(right->view, *to) || Overlaps(own, *to);
   for (size_t i = 0; i < parts->size(); ++i) {
     Part& part = (*parts)[i];
     const ShardInfo& shard = info.shards[i];
@@ -478,8 +459,9 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
       result = part.result.MutableView();
     }
     part.call = Sddmm(RouteOf(home.shared_from_this(), shard.matrix), shard.matrix,
-                      RowsFor(shard, *part.numbers, *left, part.a),
-                      ColumnsFor(*part.numbers, *right, part.b), result, how, work.options());
+                      OperandFor(*left, shard, *part.numbers, /*by_rows=*/true, part.a),
+                      OperandFor(*right, shard, *part.numbers, /*by_rows=*/false, part.b), result,
+                      how, work.options());
   }
   const absl::StatusOr<ComputeResult> done = WaitForAll(work, *parts);
   if (!done.ok() || !apart) return done;

@@ -110,6 +110,9 @@ def hold(cluster):
     shutil.copy(cluster.folder / "C.npy", cluster.folder / "once.npy")
     twice = product(cluster, "a", "whole", "once.npy")
     added = [2 * x + y for x, y in zip(once, twice)]
+    turned = product(cluster, "a", "whole", "B.npy", "--transpose")
+    cluster.run("a", "sddmm", "whole", "--left=once.npy", "--right=B.npy", "--out=V.npy")
+    sampled = numbers(cluster.folder / "V.npy")
     for name in ("g", "parts", "metis"):
         put = cluster.run("a", "buffers", "put", "x", "B.npy", f"--for={name}")
         assert put["shards"] == 3 and put["rows"] == 3000, put
@@ -118,6 +121,10 @@ def hold(cluster):
             cluster.run(node, "spmm", name, "--operand=@x", "--keep-as=y")
             assert close(kept(cluster, node, "y", name), once), f"{node}: y of {name} is another"
         assert close(product(cluster, "c", name, "@x"), once), f"{name}: @x gives another"
+        assert close(product(cluster, "b", name, "@x", "--transpose"), turned), \
+            f"{name}: the transpose times @x gives another"
+        cluster.run("a", "sddmm", name, "--left=@y", "--right=@x", "--out=V.npy")
+        assert close(numbers(cluster.folder / "V.npy"), sampled), f"{name}: SDDMM of @y and @x"
         cluster.run("c", "spmm", name, "--operand=@y", "--keep-as=z")
         assert close(kept(cluster, "a", "z", name), twice), f"{name}: S y is another"
         # What is there is added to; also operands that the client brings.
@@ -163,8 +170,8 @@ def held_mistakes(cluster):
             says="has no buffer named")
     cluster.run("a", "buffers", "put", "x", "B.npy", "--for=g")
     refused(cluster, "b", "spmm", "g", "--operand=@x", "--keep-as=y", "--transpose",
-            says="not transposed")
-    refused(cluster, "b", "sddmm", "g", "--left=@x", "--right=B.npy", "--out=V.npy",
+            says="the client adds up")
+    refused(cluster, "b", "sddmm", "g", "--left=@x", "--right=@x", "--keep-as=v",
             says="is a buffer")
     refused(cluster, "b", "spmm", "g", "--operand=@x", "--keep-as=x", says="operand and result")
     # One node's part is another product's.

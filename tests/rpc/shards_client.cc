@@ -154,17 +154,7 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
                   transposed, ct, "SpMM, transposed, with alpha and beta");
   if (!status.ok()) return status;
   for (const bool with_own : {false, true}) {
-    std::vector<double> products(static_cast<size_t>(s.nnz()));
-    for (int64_t row = 0; row < kRows; ++row) {
-      for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
-        double sum = 0;
-        for (int64_t k = 0; k < kWidth; ++k) {
-          sum += static_cast<double>(tall[row * kWidth + k]) *
-                 static_cast<double>(wide[s.columns[i] * kWidth + k]);
-        }
-        products[i] = sum * static_cast<double>(with_own ? own[i] : s.values[i]);
-      }
-    }
+    const std::vector<double> products = SddmmOf(s, with_own ? own : s.values, tall, wide);
     SddmmOptions options;
     if (with_own) options.values = values;
     status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
@@ -176,6 +166,68 @@ absl::Status Multiply(const Matrix& matrix, const Sparse<T>& s) {
     status = expect(matrix.Sddmm(a, b, MutableDenseView(of.data(), s.nnz(), 1), options), products,
                     of, "SDDMM in the place of its values");
     if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+/// What SDDMM makes of A, which is tall, and B, which is wide.
+template <typename T>
+std::vector<double> SddmmOf(const Sparse<T>& s, const std::vector<T>& values,
+                            const std::vector<T>& tall, const std::vector<T>& wide) {
+  std::vector<double> products(static_cast<size_t>(s.nnz()));
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t i = s.offsets[row]; i < s.offsets[row + 1]; ++i) {
+      double sum = 0;
+      for (int64_t k = 0; k < kWidth; ++k) {
+        sum += static_cast<double>(tall[row * kWidth + k]) *
+               static_cast<double>(wide[s.columns[i] * kWidth + k]);
+      }
+      products[i] = sum * static_cast<double>(values[i]);
+    }
+  }
+  return products;
+}
+
+/// Products whose results come to the caller, of operands that stay on the nodes: x of the wide
+/// matrix.
+template <typename T>
+absl::Status TakeHeld(const Client& client, const Matrix& matrix, const Sparse<T>& s,
+                      const DenseMatrix& x, const std::vector<T>& wide) {
+  const std::vector<T> tall = Numbers<T>(kRows * kWidth, 6), own = Numbers<T>(s.nnz(), 7);
+  const DenseView a(tall.data(), kRows, kWidth), b(wide.data(), kCols, kWidth);
+  const DenseView values(own.data(), s.nnz(), 1);
+  const auto t = client.PutDense("t", a, {.rows_of = matrix.name()});
+  if (!t.ok()) return t.status();
+  std::vector<T> c(kRows * kWidth), ct(kCols * kWidth), of(static_cast<size_t>(s.nnz()));
+  const MutableDenseView out(c.data(), kRows, kWidth), across(ct.data(), kCols, kWidth);
+  const MutableDenseView products(of.data(), s.nnz(), 1);
+  std::vector<absl::Status> checks;
+  const auto check = [&](const absl::StatusOr<ComputeResult>& result,
+                         const std::vector<double>& expected, const std::vector<T>& got,
+                         const char* what) {
+    checks.push_back(result.status());
+    if (result.ok()) checks.push_back(Same(expected, got, what));
+  };
+  SpmmOptions how{.values = values};
+  check(matrix.Spmm(x, out, how), SpmmOf(s, own, wide, false), c, "held, with values");
+  std::vector<double> sums = SpmmOf(s, s.values, tall, true);
+  how = {.transpose = true};
+  check(matrix.Spmm(*t, across, how), sums, ct, "held, transposed");
+  for (double& sum : sums) sum *= 3;
+  how = {.transpose = true, .alpha = 2, .beta = 1};
+  check(matrix.Spmm(*t, across, how), sums, ct, "held, transposed, added to");
+  how = {.transpose = true, .values = values};
+  check(matrix.Spmm(*t, across, how), SpmmOf(s, own, tall, true), ct,
+        "held, transposed, with values");
+  const std::vector<double> expected = SddmmOf(s, s.values, tall, wide);
+  check(matrix.Sddmm(*t, x, products), expected, of, "SDDMM of two that are held");
+  check(matrix.Sddmm(a, x, products), expected, of, "SDDMM whose B is held");
+  check(matrix.Sddmm(*t, b, products), expected, of, "SDDMM whose A is held");
+  check(matrix.Sddmm(*t, x, products, {.values = values}), SddmmOf(s, own, tall, wide), of,
+        "SDDMM of two that are held, with values");
+  checks.push_back(t->Delete());
+  for (const absl::Status& one : checks) {
+    if (!one.ok()) return one;
   }
   return absl::OkStatus();
 }
@@ -242,6 +294,7 @@ absl::Status Hold(const Client& client, const std::string& name, const Sparse<T>
   if (!written.ok() || written->version == zeros->version) {
     return Wrong("y was written, and has the version that it had");
   }
+  if (absl::Status took = TakeHeld(client, matrix, s, *x, wide); !took.ok()) return took;
   if (absl::Status gone = x->Delete(); !gone.ok()) return gone;
   if (absl::Status gone = y->Delete(); !gone.ok()) return gone;
   if (!absl::IsNotFound(x->Delete()) || !absl::IsNotFound(x->Info().status())) {
@@ -603,8 +656,8 @@ absl::Status Refused(const absl::Status& status, absl::StatusCode code, std::str
   return Wrong(fmt::format("\"{}\" is expected, and this came: {}", says, status.ToString()));
 }
 
-/// Of "g", kRows x kCols of f32 in shards; adds to `checks`.
-absl::Status MisuseBuffers(const Client& client, std::vector<absl::Status>& checks) {
+/// Of "g", kRows x kCols of f32 in shards with so many nonzeros; adds to `checks`.
+absl::Status MisuseBuffers(const Client& client, int64_t nnz, std::vector<absl::Status>& checks) {
   using enum absl::StatusCode;
   const Matrix g = client.MatrixNamed("g");
   const std::vector<float> b(kCols * kWidth), seven(7 * kWidth);
@@ -632,8 +685,30 @@ absl::Status MisuseBuffers(const Client& client, std::vector<absl::Status>& chec
                            kInvalidArgument, ""));
   checks.push_back(Refused(g.Spmm(*x, client.DenseNamed("y")).status(), kFailedPrecondition,
                            "\"y\" is not there"));
-  checks.push_back(Refused(g.Spmm(*x, out, {.transpose = true}).status(), kFailedPrecondition,
-                           "not transposed"));
+  checks.push_back(Refused(g.Spmm(in, *x, {.transpose = true}).status(), kFailedPrecondition,
+                           "the client adds up"));
+  std::vector<float> across(kCols * kWidth);
+  const MutableDenseView turned(across.data(), kCols, kWidth);
+  checks.push_back(Refused(g.Spmm(*x, turned, {.transpose = true}).status(), kInvalidArgument, ""));
+  SpmmOptions sum{.transpose = true, .beta = 1};
+  sum.accumulate = *x;
+  const std::vector<float> tall(kRows * kWidth);
+  const DenseView left(tall.data(), kRows, kWidth);
+  checks.push_back(
+      Refused(g.Spmm(left, turned, sum).status(), kFailedPrecondition, "accumulate is a buffer"));
+  SpmmOptions other_values;
+  other_values.values = *x;
+  checks.push_back(
+      Refused(g.Spmm(in, out, other_values).status(), kFailedPrecondition, "values is a buffer"));
+  std::vector<float> of(static_cast<size_t>(nnz));
+  const MutableDenseView nonzeros(of.data(), nnz, 1);
+  checks.push_back(
+      Refused(g.Sddmm(left, *x, *x).status(), kFailedPrecondition, "values is a buffer"));
+  checks.push_back(Refused(g.Sddmm(client.DenseNamed("none"), in, nonzeros).status(), kNotFound,
+                           "no buffer named \"none\""));
+  checks.push_back(Refused(g.Sddmm(left, client.DenseNamed("none"), nonzeros).status(),
+                           kFailedPrecondition, "put it"));
+  checks.push_back(Refused(g.Sddmm(*x, in, nonzeros).status(), kInvalidArgument, ""));
   std::vector<float> few(kCols);
   checks.push_back(Refused(x->Read(MutableDenseView(few.data(), kCols, 1)).status(),
                            kInvalidArgument, "the destination"));
@@ -863,9 +938,7 @@ absl::Status MisuseShards(const std::string& address) {
   std::vector<double> doubles(kCols * kWidth);
   checks.push_back(Refused(g.Spmm(DenseView(doubles.data(), kCols, kWidth), out).status(),
                            kInvalidArgument, "b is f64, the matrix f32"));
-  checks.push_back(Refused(g.Sddmm(client->DenseNamed("x"), in, out).status(), kFailedPrecondition,
-                           "a is a buffer"));
-  if (absl::Status right = MisuseBuffers(*client, checks); !right.ok()) return right;
+  if (absl::Status right = MisuseBuffers(*client, s.nnz(), checks); !right.ok()) return right;
   checks.push_back(Refused(g.UpdateValues(std::span<const float>(s.values)).status(),
                            kFailedPrecondition, "in 3 shards"));
   checks.push_back(Refused(g.Copy("h").status(), kFailedPrecondition, "in 3 shards"));
