@@ -122,7 +122,7 @@ def one_is_gone(cluster):
         states.update((node["name"], node["state"])
                       for node in cluster.run("a", "cluster", "list")["nodes"])
         return states["c"] == "gone"
-    wait_for("c is gone", gone, 20)
+    wait_for("c is gone", gone)
     assert states == {"a": "serving", "b": "serving", "c": "gone"}, states
     assert "sparsectl cluster forget c" in said(cluster, "a", "cluster", "list")
 
@@ -154,7 +154,7 @@ def one_is_gone(cluster):
     cluster.nodes["c"].start()
     # Who waits for it is answered soon after it is back.
     cluster.product("a", lost[0])
-    wait_for("all is known again", lambda: "note" not in cluster.run("a", "list"), 10)
+    wait_for("all is known again", lambda: "note" not in cluster.run("a", "list"))
     say("of a node that is gone: what it had is told, and that nobody knows more")
 
 
@@ -174,7 +174,7 @@ def one_is_silent(cluster):
             assert (matrix["state"] == "unknown") == (matrix["nodes"] == ["c"]), matrix
     assert re.search("silent: c|gone: c", listed["note"]), listed["note"]
     wait_for("c is there", lambda: all(
-        node["state"] == "serving" for node in cluster.run("a", "cluster", "list")["nodes"]), 20)
+        node["state"] == "serving" for node in cluster.run("a", "cluster", "list")["nodes"]))
     say("a list does not wait for a node that is silent for long")
 
 
@@ -198,14 +198,14 @@ def nobody_knows(cluster):
         etcd_asks(cluster.etcd, "kv/deleterange",
                   {"key": key("/sparsed/nodes/"), "range_end": key("/sparsed/nodes0")})
         cluster.etcd.kill()
-        wait_for("etcd is missed", lambda: nodes()[0] != "", 20)
+        wait_for("etcd is missed", lambda: nodes()[0] != "")
         problem, states = nodes()
         assert "etcd has not answered" in problem, problem
         assert states["a"] == "serving" and "gone" not in states.values(), states
         text = said(cluster, "a", "cluster", "list")
         assert "forget" not in text and "gone" not in text, text
         cluster.etcd.start()
-        wait_for("all are there", lambda: set(nodes()[1].values()) == {"serving"}, 30)
+        wait_for("all are there", lambda: set(nodes()[1].values()) == {"serving"})
         if "unknown" in states.values():
             say("while etcd is silent nobody is said to be gone")
             return
@@ -235,7 +235,7 @@ def main():
             cluster.run("b", "upload", "g.mtx", "--shards=3")
             for node in cluster.nodes:
                 wait_for(f"{node} lists all",
-                         lambda n=node: set(cluster.matrices(n)) == {"g", *MATRICES}, 10)
+                         lambda n=node: set(cluster.matrices(n)) == {"g", *MATRICES})
             lists_tell(cluster)
             advice_can_be_followed(cluster)
             mistakes(cluster)

@@ -79,7 +79,7 @@ def multiply(cluster):
     names = ("g", "parts", "metis")
     for node in cluster.nodes:
         wait_for(f"{node} lists all",
-                 lambda n=node: set(cluster.matrices(n)) == {"whole", *names}, 10)
+                 lambda n=node: set(cluster.matrices(n)) == {"whole", *names})
         for flags in ((), ("--transpose", "--alpha=0.5")):
             expected = product(cluster, node, "whole", "B.npy", *flags)
             for name in names:
@@ -224,13 +224,13 @@ def kill_one(cluster):
     cluster.run(others[0], "rename", "g", "renamed")
     assert close(product(cluster, others[1], "renamed", "B.npy"), expected)
     cluster.nodes[victim].start()
-    wait_for("it knows the new name", lambda: "renamed" in cluster.matrices(victim), 20)
+    wait_for("it knows the new name", lambda: "renamed" in cluster.matrices(victim))
     assert close(product(cluster, victim, "renamed", "B.npy"), expected)
     cluster.run(victim, "upload", "g.mtx", "--name=renamed", "--shards=2", "--replace")
     assert close(product(cluster, victim, "renamed", "B.npy"), expected)
     for name in ("renamed", "parts", "metis", "whole"):
         cluster.run(victim, "delete", name)
-    wait_for("nothing is left", lambda: owned(cluster) == 0, 30)
+    wait_for("nothing is left", lambda: owned(cluster) == 0)
     say("it came back; what was deleted left nothing")
 
 
