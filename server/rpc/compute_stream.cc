@@ -186,6 +186,12 @@ void ComputeStream::OnRefused(const absl::Status& why) {
   Do(std::move(todo));
 }
 
+/// What a client that closed its side may have left out.
+absl::Status ClosedEarly() {
+  return absl::InvalidArgumentError(
+      "the stream was closed before all bytes of the operands had come");
+}
+
 bool ComputeStream::OnMessage(Op op, grpc::ByteBuffer bytes) {
   {
     const MutexLock lock(mutex_);
@@ -230,12 +236,10 @@ void ComputeStream::OnReadsDone(const absl::Status& why) {
     if (!why.ok()) Abandon(why, todo);
     if (transport_.IsCancelled()) Abandon(absl::CancelledError("the client is gone"), todo);
     for (const auto& [id, request] : requests_) {
-      // Of those with carriers, bytes may still come by these.
+      // Of those with carriers, bytes may still come by these; of those whose call is yet to come
+      // none may be missing.
       if (request->submitted || abandoned_ || !request->carriers.empty()) continue;
-      Stop(*request,
-           absl::InvalidArgumentError(
-               "the stream was closed before all bytes of the operands had come"),
-           todo);
+      if (request->call() != nullptr) Stop(*request, ClosedEarly(), todo);
     }
     Proceed(todo);
   }
@@ -327,15 +331,15 @@ void ComputeStream::Count(InFlightTable& table) {
 
 absl::Status ComputeStream::Handle(Op op, ComputeMessage message, bool* goes_on) {
   if (auto* chunk = std::get_if<wire::ChunkView>(&message)) {
-    if (!transport_.is_ring()) return Receive(*chunk, nullptr, nullptr);
+    if (!transport_.is_ring()) return Receive(*chunk, nullptr, goes_on);
     return absl::InvalidArgumentError("a ring carries no chunks");
   }
   if (auto* start = std::get_if<ComputeStart>(&message)) {
     if (transport_.is_ring() && start->spec.ok()) {
       if (absl::Status s = CheckNoArrays(*start->spec); !s.ok()) start->spec = std::move(s);
     }
-    *goes_on = Open(op, std::move(*start));
-    if (!*goes_on) ResumeCarriers();
+    Open(op, std::move(*start));
+    ResumeCarriers();
   } else {
     Cancel(std::get<ComputeCancel>(message));
   }
@@ -434,7 +438,7 @@ absl::StatusOr<std::shared_ptr<engine::Call>> ComputeStream::BeginCall(
       [&](auto& of) { return service_.engine.executor().Begin(std::move(of), request); }, spec);
 }
 
-bool ComputeStream::Open(Op op, ComputeStart start) {
+void ComputeStream::Open(Op op, ComputeStart start) {
   auto request = std::make_shared<ComputeRequest>(
       *this, start.request_id, service_.telemetry.Begin(op, *caller(), start.subject),
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
@@ -457,28 +461,35 @@ bool ComputeStream::Open(Op op, ComputeStart start) {
     }
   }
   if (!admitted.ok()) {
-    Do(std::move(todo));
-    return false;
+    return Do(std::move(todo));
   }
   CountBytes(service_.engine, *start.spec, request->record());
   if (const auto* spgemm = std::get_if<engine::SpgemmSpec>(&*start.spec)) {
     request->publishes = spgemm->keep_as;
   }
   if (!WaitsForNodes(service_, *start.spec)) {
-    BeginAdmitted(*start.spec, request, /*here=*/true);
-    return false;
+    return BeginAdmitted(*start.spec, request, /*here=*/true);
   }
-  // The stream's next message is read when the call is there.
+  // Other messages are read meanwhile; the request's own chunks wait for the call.
   auto spec = std::make_shared<ComputeSpec>(*std::move(start.spec));
   const absl::Status queued =
       service_.gathers.Run(tenant_, [self = shared_from_this(), request, spec] {
         self->BeginAdmitted(*spec, request, /*here=*/false);
         self->ResumeCarriers();
-        self->Handled(absl::OkStatus());
+        self->TakeEarly(*request);
       });
-  if (queued.ok()) return true;
-  RefuseAdmitted(request, queued);
-  return false;
+  if (!queued.ok()) RefuseAdmitted(request, queued);
+}
+
+void ComputeStream::TakeEarly(const ComputeRequest& request) {
+  std::optional<wire::ChunkView> chunk;
+  {
+    const MutexLock lock(mutex_);
+    if (!early_.has_value() || early_->request_id != request.id()) return;
+    chunk = std::move(early_);
+    early_.reset();
+  }
+  Handled(Receive(*chunk, nullptr, nullptr));
 }
 
 void ComputeStream::RefuseAdmitted(const std::shared_ptr<ComputeRequest>& request,
@@ -512,6 +523,9 @@ void ComputeStream::BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<Compu
     const absl::Status fits =
         share_->Check("the request", static_cast<int64_t>((*call)->announced()));
     if (!fits.ok()) Stop(*request, fits, todo);
+    if (!complete && reads_done_ && request->carriers.empty()) {
+      Stop(*request, ClosedEarly(), todo);
+    }
     if (!request->failure.ok()) Stop(*request, request->failure, todo);
     if (abandoned_) Stop(*request, status_, todo);
     complete = complete && todo.stop.empty();
@@ -533,12 +547,17 @@ bool ComputeStream::FailedRecently(uint64_t id) const {
   return std::ranges::find(recently_failed_, id) != recently_failed_.end();
 }
 
-bool ComputeStream::IsEarly(const wire::ChunkView& chunk) const {
-  if (abandoned_ || finished_) return false;
+bool ComputeStream::IsWaiting(const wire::ChunkView& chunk) const {
   const auto found = requests_.find(chunk.request_id);
-  if (found == requests_.end()) return !FailedRecently(chunk.request_id);
+  if (abandoned_ || found == requests_.end()) return false;
   const ComputeRequest& request = *found->second;
   return request.call() == nullptr && !request.ended && !request.failed;
+}
+
+bool ComputeStream::IsEarly(const wire::ChunkView& chunk) const {
+  if (abandoned_ || finished_) return false;
+  if (requests_.contains(chunk.request_id)) return IsWaiting(chunk);
+  return !FailedRecently(chunk.request_id);
 }
 
 absl::StatusOr<bool> ComputeStream::ReceiveFrom(Carrier& carrier, wire::ChunkView chunk) {
@@ -556,6 +575,12 @@ absl::Status ComputeStream::Receive(wire::ChunkView& chunk, Carrier* by, bool* k
   absl::Status status;
   {
     const MutexLock lock(mutex_);
+    if (by == nullptr && kept != nullptr && IsWaiting(chunk)) {
+      // TakeEarly goes on with it.
+      *kept = true;
+      early_ = std::move(chunk);
+      return absl::OkStatus();
+    }
     if (by != nullptr && IsEarly(chunk)) {
       // Under the lock: whoever opens the request resumes it afterwards.
       *kept = true;
@@ -635,6 +660,11 @@ void ComputeStream::Cancel(const ComputeCancel& cancel) {
     found->second->EndSending(
         absl::CancelledError("the request was cancelled while its result was sent"));
     call = found->second->call();
+    if (call == nullptr && !found->second->ended) {
+      // It waits for other nodes.
+      found->second->failed = true;
+      found->second->failure = absl::CancelledError("the request was cancelled");
+    }
   }
   if (call != nullptr) call->Cancel();
 }

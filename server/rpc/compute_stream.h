@@ -132,12 +132,14 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
     std::shared_ptr<ComputeRequest> of;  ///< whose chunk it writes; null: its name
   };
 
-  /// `*goes_on`: it does on another thread, which calls Handled.
+  /// `*goes_on`: the message waits for another thread, which calls Handled.
   absl::Status Handle(Op op, ComputeMessage message, bool* goes_on);
   /// A message: the next one is read.
   void Handled(const absl::Status& status);
-  /// True: it goes on on another thread.
-  bool Open(Op op, ComputeStart start);
+  void Open(Op op, ComputeStart start);
+  /// On the thread that opened a request which waited for other nodes: goes on with what came for
+  /// it meanwhile.
+  void TakeEarly(const ComputeRequest& request);
   /// `here`: this thread has nothing else to do.
   void BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request, bool here);
   void RefuseAdmitted(const std::shared_ptr<ComputeRequest>& request, const absl::Status& status);
@@ -147,7 +149,7 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   /// Carriers with chunks of requests that were not there look again.
   void ResumeCarriers();
   /// `by`: a carrier, which gets the chunk back, with `*kept`, if its request is not there; null:
-  /// this stream itself.
+  /// this stream itself, which keeps it, with `*kept`, if the request waits for other nodes.
   absl::Status Receive(wire::ChunkView& chunk, Carrier* by, bool* kept);
   void Cancel(const ComputeCancel& cancel);
 
@@ -159,7 +161,9 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Join(const std::vector<std::string>& carriers, ComputeRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Whether a chunk came before its request.
+  /// Whether a chunk came before its request's call.
+  bool IsWaiting(const wire::ChunkView& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Likewise, or before its request.
   bool IsEarly(const wire::ChunkView& chunk) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool FailedRecently(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Joined>::iterator Find(const Carrier& carrier) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -201,6 +205,8 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   std::vector<Joined> carriers_ ABSL_GUARDED_BY(mutex_);
   /// Those that may keep a chunk of a request that was not there.
   std::vector<std::shared_ptr<Carrier>> waiting_ ABSL_GUARDED_BY(mutex_);
+  /// The stream's last message, of a request that waits for other nodes: none is read meanwhile.
+  std::optional<wire::ChunkView> early_ ABSL_GUARDED_BY(mutex_);
   /// Their chunks may still be on the way.
   std::deque<uint64_t> recently_failed_ ABSL_GUARDED_BY(mutex_);
   /// In `sending_` but not in `requests_`.

@@ -3,7 +3,10 @@
 import os
 import pickle
 import shutil
+import signal
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -73,3 +76,42 @@ def test_buffers_of_a_matrix_in_shards(cluster, partition):
             pass
         with pytest.raises(sparsed.NotFound):
             b.renew()
+
+
+def test_others_do_not_wait_for_a_product_that_waits_for_a_node(cluster):
+    a = scipy.sparse.random(ROWS, ROWS, 0.05, "csr", np.float32, rng=7)
+    x = np.random.default_rng(1).random((ROWS, K), np.float32)
+    with sparsed.connect(cluster.nodes["a"].address) as one:
+        g = one.upload("g", a, shards=2)
+        b = one.put("x", x, distribution="rows", rows_of="g")
+        np.testing.assert_allclose(g.spmm(b), a @ x, rtol=1e-4, atol=1e-5)
+        b = one.put("x", x, distribution="rows", rows_of="g")
+        # One that is on the node that goes on.
+        for seed in range(100):
+            small = scipy.sparse.random(ROWS, ROWS, 0.02, "csr", np.float32, rng=seed)
+            whole = one.upload("w", small, replace=True)
+            if whole.info()["nodes"] == ["a"]:
+                break
+        else:
+            raise AssertionError("a hundred matrices, and none is on a")
+        expected = whole.spmm(x)
+        ended = []
+
+        def wait_for_rows():
+            try:
+                g.spmm(b, timeout=60)
+            except sparsed.Error as error:
+                ended.append(error)
+
+        stopped = cluster.nodes["b"].process
+        stopped.send_signal(signal.SIGSTOP)
+        try:
+            waiting = threading.Thread(target=wait_for_rows)
+            waiting.start()
+            for _ in range(20):
+                assert (whole.spmm(x, timeout=30) == expected).all()
+                time.sleep(0.05)
+            assert waiting.is_alive(), f"it did not wait: {ended}"
+        finally:
+            stopped.send_signal(signal.SIGCONT)
+        waiting.join()
