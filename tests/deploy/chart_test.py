@@ -178,7 +178,9 @@ def check_cluster(sparsed, chart):
            form.container["command"])
     expect([name["name"] for name in form.container["env"]] == ["POD_NAME"], form.container["env"])
     expect("lifecycle" not in form.container, form.container)
-    labels = form.one("StatefulSet")["spec"]["selector"]["matchLabels"]
+    spec = form.one("StatefulSet")["spec"]
+    expect(spec["minReadySeconds"] >= 30, "alerts may fire in a rolling restart:", spec)
+    labels = spec["selector"]["matchLabels"]
     policy = form.one("NetworkPolicy")["spec"]
     expect({"podSelector": {"matchLabels": labels}} in policy["ingress"][0]["from"], policy)
     [peers, others] = policy["egress"]
