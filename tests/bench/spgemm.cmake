@@ -9,3 +9,9 @@ if(GRAPHBLAS_INCLUDE_DIR AND GRAPHBLAS_LIBRARY)
   target_link_libraries(bench_spgemm PRIVATE ${GRAPHBLAS_LIBRARY})
   target_compile_definitions(bench_spgemm PRIVATE SPARSED_HAS_GRAPHBLAS)
 endif()
+# As docs/results-cpu.md has it, for a moment: a line of JSON for each section.
+add_test(NAME bench_spgemm_test
+  COMMAND bench_spgemm --sections --generated none --threads 1 --repeats=1 --seconds=0.001 --min-nnz=10000
+    ${PROJECT_SOURCE_DIR}/tests/data/delaunay_n16.mtx.gz)
+set_tests_properties(bench_spgemm_test PROPERTIES LABELS e2e TIMEOUT 300 ENVIRONMENT OMP_WAIT_POLICY=passive
+  PASS_REGULAR_EXPRESSION "\"kernel\"")

@@ -325,7 +325,7 @@ def page(results):
         text += ["## InCSR: sections of S columns in blocks of b", "",
                  "The default kernel's time over that of `cpu.incsr.sections` with S and b columns, S * S as above, processor time of one thread of an AMD EPYC (Zen 5), medians beside other work. A block's values "
                  "are a vector of 4 b bytes; where S exceeds b, one number and a mask stand for several blocks. Empty: more than 10 times CSR's memory, or three times the default's time. Made by", "",
-                 "<!-- not run: minutes of measuring, and GraphBLAS beside -->", "```sh",
+                 "<!-- not run: it measures for minutes, beside GraphBLAS; tests/bench/spgemm.cmake runs it -->", "```sh",
                  "OMP_WAIT_POLICY=passive bench_spgemm --sections --generated none --threads 1 --repeats=5 --seconds=0.3 --min-nnz=10000 MATRIX.mtx.gz... > sections.jsonl", "```", "",
                  sections(swept)]
     if (results / "preparation.jsonl").exists():

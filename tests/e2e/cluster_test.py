@@ -65,7 +65,8 @@ class Etcd:
                 ["etcd", "--name=test", f"--data-dir={self.folder / 'etcd'}",
                  f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
                  f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
-                 f"--initial-cluster=test={peer}", *flags],
+                 f"--initial-cluster=test={peer}", "--auto-compaction-mode=periodic",
+                 "--auto-compaction-retention=1h", *flags],
                 stdout=log, stderr=log, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": ""})
 
         def healthy():

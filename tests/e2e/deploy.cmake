@@ -14,6 +14,6 @@ set_target_properties(sparsed_broken_driver PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/broken_driver)
 add_test(NAME start_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/start_test.py
-    $<TARGET_FILE:sparsed> $<TARGET_FILE_DIR:sparsed_broken_driver>)
+    $<TARGET_FILE:sparsed> $<TARGET_FILE_DIR:sparsed_broken_driver> $<TARGET_FILE:sparsectl>)
 set_tests_properties(gpu_architectures_test list_skipped_test deploy_test chart_test start_test PROPERTIES
   LABELS e2e SKIP_RETURN_CODE 77 TIMEOUT 300)

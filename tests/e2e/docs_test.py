@@ -7,8 +7,11 @@ Without pages: all that the repository has but CHANGELOG.md. The blocks of a pag
 marked as `sh` run one after the other in one shell, in an empty folder that looks like the root of the
 repository. Comments of HTML before a block change that:
 
-  <!-- not run: REASON -->    it cannot run here, and why: a GPU, root, a network, an hour; that its
-                              commands and flags are there is looked at all the same
+  <!-- not run: REASON; tests/FILE runs it -->   it cannot run here, and why: root, a network, an hour; and
+                              the test that runs its commands, or such ones
+  <!-- not run: it takes X, which no test has -->   a GPU, for instance. That commands and flags of
+                              blocks that do not run are there is looked at all the same
+  <!-- fails: TEXT -->        it fails on purpose, and says that
   <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
   <!-- needs: LIBRARY -->     only where this shared library is installed: libxgboost.so.0
 
@@ -21,10 +24,12 @@ sources, has to have what a server serves.
 
 Addresses and folders that documents name, such as 127.0.0.1:7470 and /var/lib/sparsed, are replaced by
 free ones. `sparsed` in the background is waited for; in the foreground it is stopped once it serves. A
-page that starts none has one with a data directory. Exits with 1 if a command failed, or a reason is missing.
+page that starts none has one with a data directory. What is downloaded from https://example.org/ is
+tests/e2e/docs_test.py's own. Exits with 1 if a command failed, or a reason is missing.
 """
 
 import ctypes
+import gzip
 import os
 import re
 import shlex
@@ -40,6 +45,8 @@ from running import reserved_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240  # that a page may take
+# Why a block does not run.
+REASON = re.compile(r"[^;]+(?:; (?P<tests>tests/\S+(?:, tests/\S+)*) (?:runs?|renders) it|, which no test has)", re.S)
 
 PRELUDE = r"""
 set -eEo pipefail
@@ -71,6 +78,12 @@ serve_for_a_moment() {
   kill "$pid"
   wait "$pid"
 }
+# A block that fails on purpose, and what it says.
+fails() {
+  local said
+  if said=$(bash -c "$2" 2>&1); then echo "the block at line $block was to fail"; exit 1; fi
+  [[ "$said" == *"$1"* ]] || { echo "the block at line $block says: $said"; exit 1; }
+}
 # A block of Python in the page's one program.
 run_python() {
   [[ -n "${PROGRAM_PID:-}" ]] || coproc PROGRAM { exec python3 -c "$PROGRAM_READER"; }
@@ -96,27 +109,25 @@ for path in sys.stdin:
 class Block:
     """Commands between ```sh and ```, or of Python, and what the comments before them say."""
 
-    def __init__(self, kind, line, text, reason, needs):
-        self.kind, self.line, self.text, self.reason, self.needs = kind, line, text, reason, needs
+    def __init__(self, kind, line, text, comments):
+        self.kind, self.line, self.text = kind, line, text
+        self.reason, self.needs, self.fails = (comments.get(name) for name in ("not run", "needs", "fails"))
 
 
 def blocks_of(page):
     """The page's blocks; comments belong to the next one, with nothing but blank lines between."""
-    found, reason, needs = [], None, None
+    found, comments = [], {}
     lines = page.read_text().splitlines()
     at = 0
     while at < len(lines):
         line = lines[at]
-        comment = re.match(r"<!-- (not run|needs): *(.*?) *(-->|$)", line)
+        comment = re.match(r"<!-- (not run|needs|fails): *(.*?) *(-->|$)", line)
         if comment:
             text = comment[2]
             while not lines[at].rstrip().endswith("-->"):
                 at += 1
                 text += "\n" + lines[at].rstrip().removesuffix("-->").rstrip()
-            if comment[1] == "not run":
-                reason = text
-            else:
-                needs = text
+            comments[comment[1]] = text
         elif re.match(r" *```", line):
             first = at + 1
             at += 1
@@ -126,10 +137,10 @@ def blocks_of(page):
             if kind in ("sh", "python"):
                 indent = len(line) - len(line.lstrip())
                 text = "\n".join(part[indent:] for part in lines[first:at])
-                found.append(Block(kind, first, text, reason, needs))
-            reason, needs = None, None
+                found.append(Block(kind, first, text, comments))
+            comments = {}
         elif line.strip():
-            reason, needs = None, None
+            comments = {}
         at += 1
     return found
 
@@ -194,8 +205,10 @@ class Page:
         for block in blocks:
             where = f"{self.path.relative_to(ROOT)}:{block.line}"
             if block.reason is not None:
-                if len(block.reason) < 5:
-                    self.problems.append(f"{where}: a reason is missing")
+                reason = REASON.fullmatch(block.reason)
+                tests = re.split(", ", reason["tests"] or "") if reason else []
+                if not reason or not all((ROOT / test).exists() for test in tests):
+                    self.problems.append(f"{where}: the reason names no test that runs it, or no file: {block.reason}")
                 self.left_out.append(f"{where}: {block.reason}")
                 self.problems += [f"{where}: {wrong}"
                                   for wrong in wrong_commands(block, self.programs)]
@@ -231,13 +244,15 @@ class Page:
         programs.mkdir()
         for name, program in zip(("sparsed", "sparsectl"), self.programs):
             (programs / name).symlink_to(program)
-        for name in ("run", "etc", "tmp"):
+        for name in ("run", "etc", "tmp", "web"):
             (work / name).mkdir()
+        (work / "web/graph.txt.gz").write_bytes(gzip.compress(b"# from to\n0 1\n0 2\n1 2\n"))
         port, metrics = reserved_port(), reserved_port()
         replaced = {
             "127.0.0.1:7470": f"127.0.0.1:{port}", "127.0.0.1:7471": f"127.0.0.1:{metrics}",
             "localhost:7471": f"127.0.0.1:{metrics}", "/var/lib/sparsed": f"{work}/data",
             "/run/sparsed": f"{work}/run", "/etc/sparsed": f"{work}/etc", "/tmp/": f"{work}/tmp/",
+            "https://example.org/": f"file://{work}/web/",
         }
 
         script = PRELUDE
@@ -246,6 +261,8 @@ class Page:
         for block in blocks:
             commands = as_functions(block.text) if block.kind == "sh" else block.text
             commands = re.sub("|".join(map(re.escape, replaced)), lambda found: replaced[found[0]], commands)
+            if block.fails is not None:
+                commands = f"fails {shlex.quote(block.fails)} {shlex.quote(commands)}"
             if block.kind == "python":
                 program = work / f"{self.path.name}:{block.line}"
                 program.write_text("\n" * block.line + commands)

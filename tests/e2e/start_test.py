@@ -2,7 +2,7 @@
 """What the server says when it starts: who can reach it, a GPU that it cannot use, its settings, and to
 systemd.
 
-  start_test.py SPARSED BROKEN_DRIVER
+  start_test.py SPARSED BROKEN_DRIVER SPARSECTL
 
 BROKEN_DRIVER is a folder with a libcuda.so.1 that is no driver.
 """
@@ -24,7 +24,8 @@ problems = []
 class Started:
     """A server on free ports, its log and its metrics."""
 
-    def __init__(self, sparsed, *flags, environment=None, before=(), data="--in-memory"):
+    def __init__(self, sparsed, *flags, environment=None, before=(), data="--in-memory",
+                 meanwhile=lambda server: None):
         variables = {name: value for name, value in os.environ.items()
                      if name != "CUDA_VISIBLE_DEVICES"}
         process = subprocess.Popen(
@@ -38,6 +39,7 @@ class Started:
                 if not line:
                     raise RuntimeError(f"{flags}: it ended: {self.log}")
                 self.log.append(json.loads(line))
+            meanwhile(self.events("serving")[0]["listen"])
             url = f"http://{self.events('serving')[0]['metrics']}/metrics"
             self.metrics = urllib.request.urlopen(url, timeout=60).read().decode()
         finally:
@@ -288,7 +290,44 @@ def check_config(sparsed):
                started.stderr)
 
 
-def main(sparsed, broken_driver):
+def check_without_serving(sparsed, sparsectl):
+    """--calibrate and --salvage: they do what they are for and end; a server starts with what they left."""
+    def said(*flags):
+        return subprocess.run([sparsed, "--devices=cpu", "--host-memory=64MiB", "--threads=1", *flags],
+                              capture_output=True, text=True, timeout=120)
+
+    with tempfile.TemporaryDirectory(prefix="sparsed-salvage-") as folder:
+        data = f"--data-dir={folder}/data"
+        with open(f"{folder}/edges.txt", "w") as file:
+            file.write("0 1\n1 2\n2 0\n")
+
+        def ask(server, *words):
+            done = subprocess.run([sparsectl, f"--server={server}", *words], capture_output=True, text=True,
+                                  timeout=60)
+            expect(done.returncode == 0, words, done)
+            return done.stdout
+
+        Started(sparsed, "--devices=cpu", data=data,
+                meanwhile=lambda server: ask(server, "upload", f"{folder}/edges.txt", "--name=mine", "--wait"))
+        done = said(data, "--calibrate")
+        # A machine on which something else runs is refused, or none of whose memory is free for it.
+        expect("cpu" in done.stdout.lower() if done.returncode == 0 else "was not calibrated" in done.stderr,
+               done)
+        done = said(data, "--salvage")
+        expect(done.returncode == 1 and "nothing to salvage" in done.stderr, done)
+        catalog = f"{folder}/data/catalog.sqlite"
+        with open(catalog, "r+b") as file:
+            file.write(b"no database" * 1000)
+        done = said(data, "--listen=127.0.0.1:0", "--metrics-listen=off")
+        expect(done.returncode == 1 and "--salvage" in done.stderr, done)
+        done = said(data, "--salvage")
+        expect(done.returncode == 0 and "mine" in done.stdout + done.stderr, done)
+        Started(sparsed, "--devices=cpu", data=data,
+                meanwhile=lambda server: expect("mine" in ask(server, "list"), "what was salvaged is not served"))
+        expect(os.path.exists(f"{folder}/data/damaged-1"), os.listdir(f"{folder}/data"))
+
+
+def main(sparsed, broken_driver, sparsectl):
     check_gpu(sparsed, broken_driver)
     check_addresses(sparsed)
     check_volumes(sparsed)
@@ -296,6 +335,7 @@ def main(sparsed, broken_driver):
     check_watchdog(sparsed)
     check_time_slice(sparsed)
     check_config(sparsed)
+    check_without_serving(sparsed, sparsectl)
     for problem in problems:
         print(problem)
     if not problems:
