@@ -276,7 +276,7 @@ absl::StatusOr<ComputeResult> AddUp(ShardWork& work, std::vector<Part>& parts, d
   return AddUp<float, float>(work, parts, beta, accumulate, c);
 }
 
-/// An operand of which each shard's node has its part, or which the caller has.
+/// An operand of which each shard's node has its part, or which the caller has. Refers to it.
 struct Given {
   const DenseMatrix* buffer = nullptr;
   std::optional<DenseView> view = {};
@@ -296,7 +296,11 @@ absl::StatusOr<Given> GivenAs(Connection& home, const Operand& operand, ValueTyp
 absl::Status CheckParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
                         const DenseMatrix* buffer) {
   if (buffer == nullptr) return absl::OkStatus();
-  return ShardBuffers::Renew(home, work, sharded, *buffer).status();
+  const absl::Status parts = ShardBuffers::Renew(home, work, sharded, *buffer).status();
+  if (!absl::IsNotFound(parts)) return parts;
+  // Of products NOT_FOUND would be the shards. As nodes say it.
+  return absl::FailedPreconditionError(
+      fmt::format("\"{}\" is not there: put it for the matrix (again)", buffer->name()));
 }
 
 /// The shard's part of it: by the shard's rows, or by its columns.
@@ -337,18 +341,17 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
     cols = to->cols;
   }
   Given accumulate;
+  std::optional<Operand> old = spmm.accumulate;  // what is given refers to it
   if (spmm.beta != 0) {
     // Without one it is what the result's place holds.
-    const Operand old = spmm.accumulate ? *spmm.accumulate
-                        : to            ? Operand(ConstView(*to))
-                                        : Operand(*kept);
+    if (!old) old = to ? Operand(ConstView(*to)) : Operand(*kept);
     // The client adds what all shards make of S^T B.
     if (spmm.transpose) {
-      const auto view = InMemory<DenseView>(home, old, info.type, out, cols, "accumulate");
+      const auto view = InMemory<DenseView>(home, *old, info.type, out, cols, "accumulate");
       if (!view.ok()) return view.status();
       accumulate.view = *view;
     } else {
-      const absl::StatusOr<Given> given = GivenAs(home, old, info.type, out, cols, "accumulate");
+      const absl::StatusOr<Given> given = GivenAs(home, *old, info.type, out, cols, "accumulate");
       if (!given.ok()) return given.status();
       accumulate = *given;
     }

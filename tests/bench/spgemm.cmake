@@ -13,5 +13,5 @@ endif()
 add_test(NAME bench_spgemm_test
   COMMAND bench_spgemm --sections --generated none --threads 1 --repeats=1 --seconds=0.001 --min-nnz=10000
     ${PROJECT_SOURCE_DIR}/tests/data/delaunay_n16.mtx.gz)
-set_tests_properties(bench_spgemm_test PROPERTIES LABELS e2e TIMEOUT 300 ENVIRONMENT OMP_WAIT_POLICY=passive
-  PASS_REGULAR_EXPRESSION "\"kernel\"")
+set_tests_properties(bench_spgemm_test PROPERTIES LABELS bench TIMEOUT 300 ENVIRONMENT OMP_WAIT_POLICY=passive
+  PASS_REGULAR_EXPRESSION "cpu.incsr.sections S=8 b=8")

@@ -92,8 +92,8 @@ def advice_can_be_followed(cluster):
 
 def mistakes(cluster):
     cluster.run("a", "buffers", "put", "q", "B.npy", "--for=g")
-    refused = said(cluster, "a", "sddmm", "g", "--left=@q", "--right=@q", "--out=V.npy", code=6)
-    assert "SpMM takes and keeps buffers" in refused and "files" in refused, refused
+    refused = said(cluster, "a", "sddmm", "g", "--left=@q", "--right=@q", "--keep-as=v", code=6)
+    assert "operands and results of SpMM" in refused and "files" in refused, refused
     cluster.run("a", "buffers", "delete", "q", "--for=g")
     refused = said(cluster, "a", "upload", "m0.mtx", "--name=bad", "--shards=2",
                    "--partition=metiss", code=3)

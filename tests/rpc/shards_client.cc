@@ -704,8 +704,10 @@ absl::Status MisuseBuffers(const Client& client, int64_t nnz, std::vector<absl::
   const MutableDenseView nonzeros(of.data(), nnz, 1);
   checks.push_back(
       Refused(g.Sddmm(left, *x, *x).status(), kFailedPrecondition, "values is a buffer"));
-  checks.push_back(Refused(g.Sddmm(client.DenseNamed("none"), in, nonzeros).status(), kNotFound,
-                           "no buffer named \"none\""));
+  checks.push_back(Refused(g.Sddmm(client.DenseNamed("none"), in, nonzeros).status(),
+                           kFailedPrecondition, "\"none\" is not there"));
+  checks.push_back(Refused(g.Spmm(client.DenseNamed("none"), turned, {.transpose = true}).status(),
+                           kFailedPrecondition, "\"none\" is not there"));
   checks.push_back(Refused(g.Sddmm(left, client.DenseNamed("none"), nonzeros).status(),
                            kFailedPrecondition, "put it"));
   checks.push_back(Refused(g.Sddmm(*x, in, nonzeros).status(), kInvalidArgument, ""));
