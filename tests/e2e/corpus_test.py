@@ -159,6 +159,16 @@ def test_measure(folder):
     check(sorted(parts) == sorted(names), f"{parts} and {names}")
     check("2 left" in run("measure", *FEW, f"--out={folder}/stopped.jsonl", "--stop-after=1e-9",
                           "--limit=2"), "it did not stop")
+    # As docs/corpus.md has it, of two patterns: every candidate, in both types.
+    few = FEW[:2] + FEW[3:] + ("--signatures=spmm:8", "--limit=2")
+    run("measure", *few, f"--out={folder}/rules.jsonl")
+    run("measure", *few, f"--out={folder}/explored.jsonl", "--types=f32,f16", "--explore", "--part=1/1",
+        "--seconds-per-pattern=60", "--stop-after=540")
+    explored, ruled = ([line for line in lines_of(f"{folder}/{name}.jsonl") if line["line"] == "measurement"]
+                       for name in ("explored", "rules"))
+    check({line["type"] for line in explored} == {"f32", "f16"}, "types are missing")
+    recipes = [{line["recipe"] for line in lines} for lines in (explored, ruled)]
+    check(recipes[0] - recipes[1], f"nothing was explored: {recipes}")
 
 
 def test_failures(folder):

@@ -173,6 +173,13 @@ def with_a_token(sparsed, sparsectl, folder):
         call(f"--server={server}", "spmm", "m", "--operand=B.npy", "--out=C.npy")
         expect(gateway.asked == [server] * len(gateway.asked) and gateway.asked, gateway.asked)
         asked = len(gateway.asked)
+        # By flags alone, as docs/cluster.md has it.
+        certificate = environment.pop("SPARSED_TLS_CA")
+        del environment["SPARSED_GATEWAY"]
+        call(f"--gateway={gateway.address}", f"--server={server}", f"--tls-ca={certificate}", "list")
+        expect(len(gateway.asked) > asked, "the gateway was not asked")
+        asked = len(gateway.asked)
+        environment["SPARSED_TLS_CA"] = certificate
         environment["SPARSED_GATEWAY"] = "nothing that is one"
         call(f"--server=unix:{folder}/s", "list")
         expect(len(gateway.asked) == asked, "a Unix socket went through the gateway")
