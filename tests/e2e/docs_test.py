@@ -9,8 +9,8 @@ repository. Comments of HTML before a block change that:
 
   <!-- not run: REASON; tests/FILE runs it -->   it cannot run here, and why: root, a network, an hour; and
                               the test that runs its commands, or such ones
-  <!-- not run: it takes X, which no test has -->   a GPU, for instance. That commands and flags of
-                              blocks that do not run are there is looked at all the same
+  <!-- not run: it takes X, which no test has -->   a GPU, for instance. That sparsed and sparsectl have
+                              the commands and flags of blocks that do not run is looked at all the same
   <!-- fails: TEXT -->        it fails on purpose, and says that
   <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
   <!-- needs: LIBRARY -->     only where this shared library is installed: libxgboost.so.0

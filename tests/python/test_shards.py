@@ -89,7 +89,7 @@ def test_others_do_not_wait_for_a_product_that_waits_for_a_node(cluster):
         # One that is on the node that goes on.
         for seed in range(100):
             small = scipy.sparse.random(ROWS, ROWS, 0.02, "csr", np.float32, rng=seed)
-            whole = one.upload("w", small, replace=True)
+            whole = one.upload(f"w{seed}", small)
             if whole.info()["nodes"] == ["a"]:
                 break
         else:
