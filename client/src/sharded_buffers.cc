@@ -169,23 +169,25 @@ absl::StatusOr<DenseInfo> ReadParts(Connection& home, ShardWork& work, ShardedMa
   return info;
 }
 
-/// `whole(connection, options)` is the call where the matrix is none in shards, or there is none.
+/// `whole(connection, options)` is the call where the matrix is none in shards. `lasts`: the buffer
+/// may be there when the matrix is not.
 template <typename T, typename Whole, typename Run>
 Call<T> OfBuffer(const std::shared_ptr<Connection>& connection, const DenseMatrix& buffer,
-                 const CallOptions& options, Whole whole, Run run) {
+                 const CallOptions& options, bool lasts, Whole whole, Run run) {
   if (buffer.matrix().empty() || !connection->nodes().in_cluster()) {
     return whole(connection, options);
   }
   auto state = std::make_shared<CallState<T>>();
   InShards<T> in_shards;
   in_shards.work = std::make_shared<ShardWork>(options, connection->options());
-  in_shards.run = [raw = connection.get(), name = buffer.matrix(), whole, run](
+  in_shards.run = [raw = connection.get(), name = buffer.matrix(), lasts, whole, run](
                       ShardWork& work, const absl::Status& /*why*/) -> Result<T> {
     const std::shared_ptr<Connection> home = raw->shared_from_this();
     Call<MatrixInfo> asked = GetMatrix(RouteOf(home, name), name, work.options());
     absl::StatusOr<MatrixInfo> info = work.Wait(asked);
-    if (!info.ok()) return info.status();
-    if (info->shards.empty()) {
+    const bool gone = lasts && absl::IsNotFound(info.status());
+    if (!info.ok() && !gone) return info.status();
+    if (gone || info->shards.empty()) {
       Call<T> call = whole(home, work.options());
       return work.Wait(call);
     }
@@ -269,7 +271,7 @@ Call<DenseMatrix> PutDenseOrSharded(const std::shared_ptr<Connection>& connectio
                                     const DenseMatrix& handle, const DenseView& matrix, bool zeros,
                                     const PutOptions& put, const CallOptions& options) {
   return OfBuffer<DenseMatrix>(
-      connection, handle, options,
+      connection, handle, options, /*lasts=*/false,
       [handle, matrix, zeros, put](const std::shared_ptr<Connection>& to,
                                    const CallOptions& call_options) {
         PutOptions how = put;
@@ -285,7 +287,7 @@ Call<DenseInfo> ReadDenseOrSharded(const std::shared_ptr<Connection>& connection
                                    const DenseMatrix& buffer, const MutableDenseView& into,
                                    const CallOptions& options) {
   return OfBuffer<DenseInfo>(
-      connection, buffer, options,
+      connection, buffer, options, /*lasts=*/true,
       [name = buffer.name(), into](const std::shared_ptr<Connection>& to,
                                    const CallOptions& call_options) {
         return ReadDense(to, name, into, call_options);
@@ -298,7 +300,7 @@ Call<DenseInfo> ReadDenseOrSharded(const std::shared_ptr<Connection>& connection
 Call<DenseInfo> RenewDenseOrSharded(const std::shared_ptr<Connection>& connection,
                                     const DenseMatrix& buffer, const CallOptions& options) {
   return OfBuffer<DenseInfo>(
-      connection, buffer, options,
+      connection, buffer, options, /*lasts=*/true,
       [name = buffer.name()](const std::shared_ptr<Connection>& to,
                              const CallOptions& call_options) {
         return RenewDense(to, name, call_options);
@@ -311,7 +313,7 @@ Call<DenseInfo> RenewDenseOrSharded(const std::shared_ptr<Connection>& connectio
 Call<void> DeleteDenseOrSharded(const std::shared_ptr<Connection>& connection,
                                 const DenseMatrix& buffer, const CallOptions& options) {
   return OfBuffer<void>(
-      connection, buffer, options,
+      connection, buffer, options, /*lasts=*/true,
       [name = buffer.name()](const std::shared_ptr<Connection>& to,
                              const CallOptions& call_options) {
         return DeleteDense(to, name, call_options);

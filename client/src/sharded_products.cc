@@ -293,14 +293,24 @@ absl::StatusOr<Given> GivenAs(Connection& home, const Operand& operand, ValueTyp
 
 /// Of a buffer whose parts are multiplied where they lie, that they are all there, and of one
 /// product: each node sees its own alone.
+/// Otherwise as InMemory.
 absl::Status CheckParts(Connection& home, ShardWork& work, ShardedMatrix& sharded,
-                        const DenseMatrix* buffer) {
+                        const DenseMatrix* buffer, int64_t rows, int64_t cols) {
   if (buffer == nullptr) return absl::OkStatus();
-  const absl::Status parts = ShardBuffers::Renew(home, work, sharded, *buffer).status();
-  if (!absl::IsNotFound(parts)) return parts;
-  // Of products NOT_FOUND would be the shards. As nodes say it.
-  return absl::FailedPreconditionError(
-      fmt::format("\"{}\" is not there: put it for the matrix (again)", buffer->name()));
+  const absl::StatusOr<DenseInfo> whole = ShardBuffers::Renew(home, work, sharded, *buffer);
+  if (absl::IsNotFound(whole.status())) {
+    // Of products NOT_FOUND would be the shards. As nodes say it.
+    return absl::FailedPreconditionError(
+        fmt::format("\"{}\" is not there: put it for the matrix (again)", buffer->name()));
+  }
+  if (!whole.ok()) return whole.status();
+  const ValueType type = sharded.info().type;
+  if (whole->type == type && whole->rows == rows && (cols == 0 || whole->cols == cols)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(fmt::format(
+      "\"{}\" is {} x {} {}, expected {} x {} {}", buffer->name(), whole->rows, whole->cols,
+      Name(whole->type), rows, cols == 0 ? whole->cols : cols, Name(type)));
 }
 
 /// The shard's part of it: by the shard's rows, or by its columns.
@@ -370,10 +380,10 @@ absl::StatusOr<ComputeResult> SpmmSharded(Connection& home, ShardWork& work, Sha
     if (absl::Status own = ShardBuffers::CheckOwn(sharded); !own.ok()) return own;
   }
   // (B of S itself is gathered by the nodes, which look at all of its parts.)
-  for (const DenseMatrix* const here :
-       {spmm.transpose ? from->buffer : nullptr, accumulate.buffer}) {
-    if (absl::Status parts = CheckParts(home, work, sharded, here); !parts.ok()) return parts;
-  }
+  absl::Status there =
+      CheckParts(home, work, sharded, spmm.transpose ? from->buffer : nullptr, in, cols);
+  there.Update(CheckParts(home, work, sharded, accumulate.buffer, out, cols));
+  if (!there.ok()) return there;
   // Which rows of the caller's memory are a shard's, and no others are asked for.
   std::vector<Part> parts(info.shards.size());
   if (from->view || spmm.transpose ||
@@ -443,7 +453,8 @@ absl::StatusOr<ComputeResult> SddmmSharded(Connection& home, ShardWork& work,
   if (left->buffer != nullptr || right->buffer != nullptr) {
     if (absl::Status mine = ShardBuffers::CheckOwn(sharded); !mine.ok()) return mine;
   }
-  absl::Status there = CheckParts(home, work, sharded, left->buffer);
+  const absl::Status there =
+      CheckParts(home, work, sharded, left->buffer, info.rows, right->view ? right->view->cols : 0);
   if (!there.ok()) return there;
   const auto begins = BeginsOf(home, work, sharded);
   if (!begins.ok()) return begins.status();

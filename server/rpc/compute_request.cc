@@ -134,6 +134,15 @@ void ComputeRequest::EndIfLate(StageRecord::Clock::time_point now) {
   EndSending(absl::DeadlineExceededError("the request's time was up before its result was taken"));
 }
 
+void ComputeRequest::KeepEarly(wire::ChunkView chunk) {
+  early_bytes_ += static_cast<int64_t>(chunk.size);
+  absl::Status room = operands.GrowTo(early_bytes_);
+  if (room.ok()) return early.push_back(std::move(chunk));
+  early.clear();
+  failed = true;
+  if (failure.ok()) failure = std::move(room);
+}
+
 void ComputeRequest::EndSending(const absl::Status& status) {
   const bool sending = std::ranges::any_of(
       queue_, [](const Queued& queued) { return std::holds_alternative<ArrayChunks>(queued); });

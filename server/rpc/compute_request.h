@@ -13,6 +13,7 @@
 
 #include "engine/execution/call.h"
 #include "engine/memory/tenants.h"
+#include "proto/wire/chunk_codec.h"
 #include "server/rpc/array_chunks.h"
 #include "server/rpc/connection_share.h"
 #include "server/telemetry/in_flight.h"
@@ -70,6 +71,10 @@ class ComputeRequest final : public engine::ResultSink {
   bool ended = false;
   /// For operands, until the call ended.
   ShareHold operands;
+  /// Chunks that the stream brought before the call was there: they count as operands.
+  std::vector<wire::ChunkView> early;
+  /// Adds one; if its connection holds too much, the request is to fail.
+  void KeepEarly(wire::ChunkView chunk);
   /// Why a result of it could not be queued: its connection holds too much.
   absl::Status refused;
   /// As one of the tenant's requests in flight.
@@ -114,6 +119,7 @@ class ComputeRequest final : public engine::ResultSink {
   std::shared_ptr<engine::Call> call_;
   std::deque<Queued> queue_;
   int64_t queued_bytes_ = 0;  ///< of its chunks
+  int64_t early_bytes_ = 0;
   std::optional<StageRecord::Clock::time_point> deadline_;
   std::optional<v1::Begin> begin_;                            ///< goes with the end
   std::optional<StageRecord::Clock::time_point> first_data_;  ///< when result bytes came

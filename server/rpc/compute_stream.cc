@@ -145,6 +145,12 @@ uint64_t TimeoutOf(const ComputeSpec& spec) {
   return std::visit([](const auto& of_an_operation) { return of_an_operation.timeout_ns; }, spec);
 }
 
+/// What a client that closed its side may have left out.
+absl::Status ClosedEarly() {
+  return absl::InvalidArgumentError(
+      "the stream was closed before all bytes of the operands had come");
+}
+
 }  // namespace
 
 ComputeStream::ComputeStream(const ServiceContext& service, const Caller& caller,
@@ -186,12 +192,6 @@ void ComputeStream::OnRefused(const absl::Status& why) {
   Do(std::move(todo));
 }
 
-/// What a client that closed its side may have left out.
-absl::Status ClosedEarly() {
-  return absl::InvalidArgumentError(
-      "the stream was closed before all bytes of the operands had come");
-}
-
 bool ComputeStream::OnMessage(Op op, grpc::ByteBuffer bytes) {
   {
     const MutexLock lock(mutex_);
@@ -200,10 +200,7 @@ bool ComputeStream::OnMessage(Op op, grpc::ByteBuffer bytes) {
   auto message = DecodeComputeMessage(op, tenant_, service_.regions, bytes);
   bytes.Clear();
   const bool begins = message.ok() && std::holds_alternative<ComputeStart>(*message);
-  bool goes_on = false;
-  const absl::Status status =
-      message.ok() ? Handle(op, *std::move(message), &goes_on) : absl::Status(message.status());
-  if (!goes_on) Handled(status);
+  Handled(message.ok() ? Handle(op, *std::move(message)) : absl::Status(message.status()));
   return begins;
 }
 
@@ -329,9 +326,9 @@ void ComputeStream::Count(InFlightTable& table) {
   for (const auto& [id, request] : requests_) request->Count(table);
 }
 
-absl::Status ComputeStream::Handle(Op op, ComputeMessage message, bool* goes_on) {
+absl::Status ComputeStream::Handle(Op op, ComputeMessage message) {
   if (auto* chunk = std::get_if<wire::ChunkView>(&message)) {
-    if (!transport_.is_ring()) return Receive(*chunk, nullptr, goes_on);
+    if (!transport_.is_ring()) return Receive(*chunk, nullptr, nullptr);
     return absl::InvalidArgumentError("a ring carries no chunks");
   }
   if (auto* start = std::get_if<ComputeStart>(&message)) {
@@ -420,7 +417,10 @@ absl::StatusOr<std::shared_ptr<engine::Call>> ComputeStream::BeginCall(
     const MutexLock lock(mutex_);
     return abandoned_ || !request->failure.ok() || Patience::Clock::now() > until;
   };
-  absl::Status here = RoutedProduct(service_, tenant_, spec, stopped);
+  // It may have waited for a thread that waits for other nodes.
+  absl::Status here = WaitsForNodes(service_, spec) && stopped()
+                          ? absl::CancelledError("it was stopped before it began")
+                          : RoutedProduct(service_, tenant_, spec, stopped);
   if (absl::IsCancelled(here) && Patience::Clock::now() > until) {
     here = absl::DeadlineExceededError(std::string(here.message()));
   }
@@ -476,20 +476,35 @@ void ComputeStream::Open(Op op, ComputeStart start) {
       service_.gathers.Run(tenant_, [self = shared_from_this(), request, spec] {
         self->BeginAdmitted(*spec, request, /*here=*/false);
         self->ResumeCarriers();
-        self->TakeEarly(*request);
+        self->TakeEarly(request);
       });
   if (!queued.ok()) RefuseAdmitted(request, queued);
 }
 
-void ComputeStream::TakeEarly(const ComputeRequest& request) {
-  std::optional<wire::ChunkView> chunk;
+void ComputeStream::TakeEarly(const std::shared_ptr<ComputeRequest>& request) {
+  std::vector<wire::ChunkView> chunks;
   {
     const MutexLock lock(mutex_);
-    if (!early_.has_value() || early_->request_id != request.id()) return;
-    chunk = std::move(early_);
-    early_.reset();
+    chunks.swap(request->early);
   }
-  Handled(Receive(*chunk, nullptr, nullptr));
+  absl::Status status;
+  for (wire::ChunkView& chunk : chunks) {
+    if (status.ok()) status = Receive(chunk, nullptr, nullptr);
+  }
+  Todo todo;
+  {
+    const MutexLock lock(mutex_);
+    if (finished_) return;
+    if (!status.ok()) {
+      Abandon(status, todo);
+    } else if (reads_done_ && request->call() != nullptr && !request->submitted &&
+               !request->failed && !request->ended && request->carriers.empty()) {
+      Stop(*request, ClosedEarly(), todo);
+    }
+    if (todo.stop.empty() && status.ok()) return;
+    Proceed(todo);
+  }
+  Do(std::move(todo));
 }
 
 void ComputeStream::RefuseAdmitted(const std::shared_ptr<ComputeRequest>& request,
@@ -511,7 +526,11 @@ void ComputeStream::BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<Compu
   {
     const MutexLock lock(mutex_);
     StageRecord& record = request->record();
-    if (!here) record[Phase::kReceive] = NanosecondsSince(record.begun);
+    if (!here) {
+      record[Phase::kReceive] = NanosecondsSince(record.begun);
+      // Nothing was to come meanwhile.
+      request->last_byte = Patience::Clock::now();
+    }
     failure = request->failure;
   }
   if (!call.ok()) return RefuseAdmitted(request, failure.ok() ? call.status() : failure);
@@ -523,9 +542,6 @@ void ComputeStream::BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<Compu
     const absl::Status fits =
         share_->Check("the request", static_cast<int64_t>((*call)->announced()));
     if (!fits.ok()) Stop(*request, fits, todo);
-    if (!complete && reads_done_ && request->carriers.empty()) {
-      Stop(*request, ClosedEarly(), todo);
-    }
     if (!request->failure.ok()) Stop(*request, request->failure, todo);
     if (abandoned_) Stop(*request, status_, todo);
     complete = complete && todo.stop.empty();
@@ -575,10 +591,8 @@ absl::Status ComputeStream::Receive(wire::ChunkView& chunk, Carrier* by, bool* k
   absl::Status status;
   {
     const MutexLock lock(mutex_);
-    if (by == nullptr && kept != nullptr && IsWaiting(chunk)) {
-      // TakeEarly goes on with it.
-      *kept = true;
-      early_ = std::move(chunk);
+    if (by == nullptr && IsWaiting(chunk)) {
+      requests_.at(chunk.request_id)->KeepEarly(std::move(chunk));
       return absl::OkStatus();
     }
     if (by != nullptr && IsEarly(chunk)) {
@@ -663,7 +677,9 @@ void ComputeStream::Cancel(const ComputeCancel& cancel) {
     if (call == nullptr && !found->second->ended) {
       // It waits for other nodes.
       found->second->failed = true;
-      found->second->failure = absl::CancelledError("the request was cancelled");
+      if (found->second->failure.ok()) {
+        found->second->failure = absl::CancelledError("the request was cancelled");
+      }
     }
   }
   if (call != nullptr) call->Cancel();

@@ -132,14 +132,13 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
     std::shared_ptr<ComputeRequest> of;  ///< whose chunk it writes; null: its name
   };
 
-  /// `*goes_on`: the message waits for another thread, which calls Handled.
-  absl::Status Handle(Op op, ComputeMessage message, bool* goes_on);
+  absl::Status Handle(Op op, ComputeMessage message);
   /// A message: the next one is read.
   void Handled(const absl::Status& status);
   void Open(Op op, ComputeStart start);
   /// On the thread that opened a request which waited for other nodes: goes on with what came for
   /// it meanwhile.
-  void TakeEarly(const ComputeRequest& request);
+  void TakeEarly(const std::shared_ptr<ComputeRequest>& request);
   /// `here`: this thread has nothing else to do.
   void BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request, bool here);
   void RefuseAdmitted(const std::shared_ptr<ComputeRequest>& request, const absl::Status& status);
@@ -149,7 +148,7 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   /// Carriers with chunks of requests that were not there look again.
   void ResumeCarriers();
   /// `by`: a carrier, which gets the chunk back, with `*kept`, if its request is not there; null:
-  /// this stream itself, which keeps it, with `*kept`, if the request waits for other nodes.
+  /// this stream itself. A request that waits for other nodes keeps chunks of the stream.
   absl::Status Receive(wire::ChunkView& chunk, Carrier* by, bool* kept);
   void Cancel(const ComputeCancel& cancel);
 
@@ -205,8 +204,6 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   std::vector<Joined> carriers_ ABSL_GUARDED_BY(mutex_);
   /// Those that may keep a chunk of a request that was not there.
   std::vector<std::shared_ptr<Carrier>> waiting_ ABSL_GUARDED_BY(mutex_);
-  /// The stream's last message, of a request that waits for other nodes: none is read meanwhile.
-  std::optional<wire::ChunkView> early_ ABSL_GUARDED_BY(mutex_);
   /// Their chunks may still be on the way.
   std::deque<uint64_t> recently_failed_ ABSL_GUARDED_BY(mutex_);
   /// In `sending_` but not in `requests_`.

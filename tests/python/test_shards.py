@@ -81,7 +81,9 @@ def test_buffers_of_a_matrix_in_shards(cluster, partition):
 def test_others_do_not_wait_for_a_product_that_waits_for_a_node(cluster):
     a = scipy.sparse.random(ROWS, ROWS, 0.05, "csr", np.float32, rng=7)
     x = np.random.default_rng(1).random((ROWS, K), np.float32)
-    with sparsed.connect(cluster.nodes["a"].address) as one:
+    address = cluster.nodes["a"].address
+    # All requests to a node go by one stream.
+    with sparsed.connect(address, attach=False, streams=1) as one:
         g = one.upload("g", a, shards=2)
         b = one.put("x", x, distribution="rows", rows_of="g")
         np.testing.assert_allclose(g.spmm(b), a @ x, rtol=1e-4, atol=1e-5)
@@ -94,12 +96,22 @@ def test_others_do_not_wait_for_a_product_that_waits_for_a_node(cluster):
                 break
         else:
             raise AssertionError("a hundred matrices, and none is on a")
-        expected = whole.spmm(x)
+        expected, sampled = whole.spmm(x), whole.sddmm(x, x)
+        assert sparsed.last_result().transport == "stream"
         ended = []
+
+        def in_flight():
+            """Of SDDMM, at a."""
+            lines = cluster.nodes["a"].all_metrics().splitlines()
+            return sum(
+                float(line.rsplit(" ", 1)[1])
+                for line in lines
+                if line.startswith("sparsed_requests_in_flight{") and 'op="sddmm"' in line
+            )
 
         def wait_for_rows():
             try:
-                g.spmm(b, timeout=60)
+                g.sddmm(x, b, timeout=60)  # with chunks of its own behind it
             except sparsed.Error as error:
                 ended.append(error)
 
@@ -108,10 +120,23 @@ def test_others_do_not_wait_for_a_product_that_waits_for_a_node(cluster):
         try:
             waiting = threading.Thread(target=wait_for_rows)
             waiting.start()
-            for _ in range(20):
+            deadline = time.monotonic() + 60
+            while in_flight() < 1:
+                assert time.monotonic() < deadline, "nothing waits at a"
+                time.sleep(0.05)
+            for _ in range(10):
                 assert (whole.spmm(x, timeout=30) == expected).all()
+                assert (whole.sddmm(x, x, timeout=30) == sampled).all()
                 time.sleep(0.05)
             assert waiting.is_alive(), f"it did not wait: {ended}"
         finally:
             stopped.send_signal(signal.SIGCONT)
         waiting.join()
+        assert not ended
+        # What was put for a matrix that is whole lasts longer than that.
+        lasting = one.put("lasting", x, distribution="rows", rows_of=whole.name)
+        whole.delete()
+        assert (lasting.read() == x).all()
+        lasting.delete()
+        with pytest.raises(sparsed.NotFound, match="lasting"):
+            lasting.read()

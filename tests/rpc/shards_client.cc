@@ -689,7 +689,8 @@ absl::Status MisuseBuffers(const Client& client, int64_t nnz, std::vector<absl::
                            "the client adds up"));
   std::vector<float> across(kCols * kWidth);
   const MutableDenseView turned(across.data(), kCols, kWidth);
-  checks.push_back(Refused(g.Spmm(*x, turned, {.transpose = true}).status(), kInvalidArgument, ""));
+  checks.push_back(Refused(g.Spmm(*x, turned, {.transpose = true}).status(), kInvalidArgument,
+                           "\"x\" is 250 x 5 f32, expected 300 x 5 f32"));
   SpmmOptions sum{.transpose = true, .beta = 1};
   sum.accumulate = *x;
   const std::vector<float> tall(kRows * kWidth);
@@ -710,7 +711,8 @@ absl::Status MisuseBuffers(const Client& client, int64_t nnz, std::vector<absl::
                            kFailedPrecondition, "\"none\" is not there"));
   checks.push_back(Refused(g.Sddmm(left, client.DenseNamed("none"), nonzeros).status(),
                            kFailedPrecondition, "put it"));
-  checks.push_back(Refused(g.Sddmm(*x, in, nonzeros).status(), kInvalidArgument, ""));
+  checks.push_back(
+      Refused(g.Sddmm(*x, in, nonzeros).status(), kInvalidArgument, "expected 300 x 5 f32"));
   std::vector<float> few(kCols);
   checks.push_back(Refused(x->Read(MutableDenseView(few.data(), kCols, 1)).status(),
                            kInvalidArgument, "the destination"));

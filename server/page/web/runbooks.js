@@ -53,7 +53,7 @@ function render(markdown) {
 /** To the alert that the address names. */
 function show() {
   for (const section of main.children) section.classList.remove('here');
-  const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const section = document.getElementById(location.hash.slice(1));
   if (!section || section.parentElement !== main) return;
   section.classList.add('here');
   section.scrollIntoView();
