@@ -338,7 +338,11 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
       : arguments.shared ? client.ListShared(arguments.prefix)
                          : client.ListMatrices(arguments.prefix);
   if (!matrices.ok()) return matrices.status();
-  Listing listing("matrices", "no matrices", MatrixColumns());
+  const std::string none =
+      arguments.prefix.empty()
+          ? "no matrices"
+          : fmt::format("no matrix has a name that begins with \"{}\"", arguments.prefix);
+  Listing listing("matrices", none, MatrixColumns());
   for (const MatrixInfo& info : *matrices) {
     Json json = ToJson(info);
     const std::string plan = PlanInUse(info);

@@ -32,7 +32,15 @@ class Reader {
     if (!read.ok()) return read;
     absl::StatusOr<MatrixFile> file =
         Built(builder_, shape_, options_.type.value_or(type_), /*first_index=*/0, archive_.name());
-    if (file.ok()) file->format = FileFormat::kNpz;
+    if (!file.ok()) return file;
+    file->format = FileFormat::kNpz;
+    const ValueType type = file->matrix.type();
+    if (type != type_ && type != ValueType::kF64 &&
+        (type != ValueType::kF32 || type_ == ValueType::kF64)) {
+      file->notes.push_back(
+          fmt::format("values are {} in the file and were made {}: --type={} keeps them",
+                      Name(type_), Name(type), Name(type_)));
+    }
     return file;
   }
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "client/cli/commands.h"
 #include "client/cli/report.h"
@@ -226,7 +228,12 @@ std::string TopText(const Json& page, int lines) {
 
   Table operations(
       {"OPERATION", "PER SECOND", "FAILED", "TOTAL", "IN FLIGHT", "OLDEST", "WAITS FOR"});
-  for (const Json& of : page["operations"]) {
+  // The busiest first: what has no room is left out.
+  std::vector<Json> busiest(page["operations"].begin(), page["operations"].end());
+  std::ranges::stable_sort(busiest, std::greater(), [](const Json& of) {
+    return std::pair(of["per_second"].get<double>(), of["total"].get<int64_t>());
+  });
+  for (const Json& of : busiest) {
     const double oldest = of["oldest_seconds"];
     operations.Add({of["operation"], fmt::format("{:.1f}", of["per_second"].get<double>()),
                     fmt::format("{:.1f}", of["failed_per_second"].get<double>()),

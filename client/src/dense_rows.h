@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "client/src/convert.h"
 #include "sparsed/types.h"
 
 namespace sparsed {
