@@ -31,7 +31,8 @@ absl::Status WorkerPool::Run(std::string_view tenant, std::function<void()> work
     const MutexLock lock(mutex_);
     if (waiting_ >= max_waiting_) {
       return engine::RetryLater(absl::ResourceExhaustedError(fmt::format(
-          "{} calls already wait for the disk, for validation or for other nodes; retry later", waiting_)));
+          "{} calls already wait for the disk, for validation or for other nodes; retry later",
+          waiting_)));
     }
     ++waiting_;
     auto found = tenants_.find(tenant);
