@@ -486,6 +486,9 @@ void ComputeStream::TakeEarly(const std::shared_ptr<ComputeRequest>& request) {
   {
     const MutexLock lock(mutex_);
     chunks.swap(request->early);
+    // Refused: another one may have its id by now.
+    const auto found = requests_.find(request->id());
+    if (found == requests_.end() || found->second != request) return;
   }
   absl::Status status;
   for (wire::ChunkView& chunk : chunks) {
