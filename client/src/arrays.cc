@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "client/src/convert.h"
+#include "client/src/dense_rows.h"
 
 namespace sparsed {
 inline namespace client {
@@ -14,7 +15,7 @@ namespace {
 
 template <typename View>
 absl::StatusOr<StridedBytes> DenseBytes(const View& view, std::string_view what) {
-  const int64_t stride = view.leading_dimension == 0 ? view.cols : view.leading_dimension;
+  const int64_t stride = Stride(view);
   if (view.rows < 0 || view.cols < 1 || stride < view.cols) {
     return absl::InvalidArgumentError(
         fmt::format("{} is {} x {} with leading dimension {}; rows must be 0 or more, columns 1 or "

@@ -11,6 +11,7 @@
 #include "client/src/arrays.h"
 #include "client/src/convert.h"
 #include "client/src/dense_call.h"
+#include "client/src/dense_rows.h"
 
 namespace sparsed {
 inline namespace client {
@@ -18,7 +19,7 @@ namespace {
 
 template <typename View>
 std::pair<const std::byte*, const std::byte*> Extent(const View& view) {
-  const int64_t stride = view.leading_dimension == 0 ? view.cols : view.leading_dimension;
+  const int64_t stride = Stride(view);
   const auto* begin = static_cast<const std::byte*>(view.data);
   return {begin, begin + view.rows * stride * static_cast<int64_t>(SizeOf(view.type))};
 }
@@ -149,7 +150,7 @@ class RequestBuilder {
   template <typename View>
   bool FindShared(const View& view, v1::SharedMemory& place) {
     if (view.rows == 0 || shared_memory_ == nullptr) return false;
-    const int64_t stride = view.leading_dimension == 0 ? view.cols : view.leading_dimension;
+    const int64_t stride = Stride(view);
     const auto bytes =
         static_cast<size_t>((view.rows - 1) * stride + view.cols) * SizeOf(view.type);
     std::optional<SharedMemory::Place> found = shared_memory_->Find(view.data, bytes);

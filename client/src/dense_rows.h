@@ -31,8 +31,9 @@ class Scratch {
   int64_t rows_ = 0, cols_ = 1;
 };
 
-/// In elements.
-inline int64_t Stride(const DenseView& view) {
+/// In elements, between the beginnings of two rows.
+template <typename View>
+int64_t Stride(const View& view) {
   return view.leading_dimension == 0 ? view.cols : view.leading_dimension;
 }
 inline DenseView ConstView(const MutableDenseView& view) {
@@ -55,8 +56,7 @@ inline DenseView Rows(const DenseView& view, int64_t first, int64_t count) {
   return {count == 0 ? view.data : RowOf(view, first), view.type, count, view.cols, Stride(view)};
 }
 inline MutableDenseView Rows(const MutableDenseView& view, int64_t first, int64_t count) {
-  return {count == 0 ? view.data : RowOf(view, first), view.type, count, view.cols,
-          Stride(ConstView(view))};
+  return {count == 0 ? view.data : RowOf(view, first), view.type, count, view.cols, Stride(view)};
 }
 
 /// Those rows, in that order, without gaps.

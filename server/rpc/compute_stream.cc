@@ -409,7 +409,7 @@ void ComputeStream::ResumeCarriers() {
 }
 
 absl::StatusOr<std::shared_ptr<engine::Call>> ComputeStream::BeginCall(
-    ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request) {
+    ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request, bool waited) {
   const auto until = TimeoutOf(spec) == 0
                          ? Patience::Clock::time_point::max()
                          : request->record().begun + std::chrono::nanoseconds(TimeoutOf(spec));
@@ -418,9 +418,8 @@ absl::StatusOr<std::shared_ptr<engine::Call>> ComputeStream::BeginCall(
     return abandoned_ || !request->failure.ok() || Patience::Clock::now() > until;
   };
   // It may have waited for a thread that waits for other nodes.
-  absl::Status here = WaitsForNodes(service_, spec) && stopped()
-                          ? absl::CancelledError("it was stopped before it began")
-                          : RoutedProduct(service_, tenant_, spec, stopped);
+  absl::Status here = waited && stopped() ? absl::CancelledError("it was stopped before it began")
+                                          : RoutedProduct(service_, tenant_, spec, stopped);
   if (absl::IsCancelled(here) && Patience::Clock::now() > until) {
     here = absl::DeadlineExceededError(std::string(here.message()));
   }
@@ -524,7 +523,7 @@ void ComputeStream::RefuseAdmitted(const std::shared_ptr<ComputeRequest>& reques
 
 void ComputeStream::BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request,
                                   bool here) {
-  absl::StatusOr<std::shared_ptr<engine::Call>> call = BeginCall(spec, request);
+  absl::StatusOr<std::shared_ptr<engine::Call>> call = BeginCall(spec, request, /*waited=*/!here);
   absl::Status failure;
   {
     const MutexLock lock(mutex_);

@@ -142,9 +142,10 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   /// `here`: this thread has nothing else to do.
   void BeginAdmitted(ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request, bool here);
   void RefuseAdmitted(const std::shared_ptr<ComputeRequest>& request, const absl::Status& status);
-  /// A redirect if another node serves it. May wait for other nodes (WaitsForNodes).
+  /// A redirect if another node serves it. May wait for other nodes (WaitsForNodes); `waited` for a
+  /// thread that may.
   absl::StatusOr<std::shared_ptr<engine::Call>> BeginCall(
-      ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request);
+      ComputeSpec& spec, const std::shared_ptr<ComputeRequest>& request, bool waited);
   /// Carriers with chunks of requests that were not there look again.
   void ResumeCarriers();
   /// `by`: a carrier, which gets the chunk back, with `*kept`, if its request is not there; null:
