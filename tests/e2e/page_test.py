@@ -256,22 +256,48 @@ def check_unknown(page, url):
 
 
 def check_runbooks(page, url):
-    """Every alert's runbook_url leads to its section, with what to do."""
+    """Every alert's runbook_url leads to its section, with severity, condition and what to do."""
     alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text()
     addresses = re.findall(r'runbook_url: "http://\{\{ \$labels\.instance \}\}(.*?)"', alerts)
     check(len(addresses) == alerts.count("runbook_url:") > 20, f"{len(addresses)} addresses of runbooks")
+    page.size(1280, 800)
     page.go(url + addresses[-1])
     page.wait("document.querySelector('section.here') !== null", "the section that the address names")
     for address in addresses:
         section = f"document.getElementById({address.split('#')[1]!r})"
         page.js(f"location.hash = {address.split('#')[1]!r}")
         page.wait(f"{section}.classList.contains('here')", f"the section {address} is not shown")
-        check(page.js(f"{section}.querySelector('p').innerText.length > 60"), f"{address} says nothing")
         title = page.js(f"{section}.querySelector('h2').innerText")
-        check(f"alert: {title}\n" in alerts, f"{address} leads to {title}")
+        rule = re.search(rf"alert: {title}\n(.*?)\n\n", alerts + "\n\n", re.S)
+        check(rule, f"{address} leads to {title}")
+        severity = re.search(r"severity: (\w+)", rule[1])[1]
+        check(page.js(f"{section}.querySelector('.pill').innerText") == severity,
+              f"{title} is not {severity}")
+        condition = page.js(f"{section}.querySelector('pre').innerText").split()
+        check(" ".join(condition) in " ".join(rule[1].split()), f"the condition of {title} is {condition}")
+        check(page.js(f"{section}.querySelectorAll('p')[1].innerText.length") > 30, f"{title} means nothing")
+        check(page.js(f"{section}.querySelectorAll('ol li').length") > 0, f"{title} has no steps")
     text = page.js("document.querySelector('main').innerText")
     check("```" not in text and "](" not in text, "Markdown is left in the runbooks")
     check(page.js("document.querySelector('pre').innerText").startswith("sparsectl stats"), "no commands")
+    check(page.js("[...document.querySelectorAll('.index a')].map((a) => '/runbooks' + a.hash).sort()")
+          == sorted(addresses), "the list of alerts is not all of them")
+    for width, phone in ((1280, False), (390, True)):
+        page.size(width, 800, phone=phone)
+        check(page.js("[...document.querySelectorAll('.index a')].every((a) => {"
+                      "const box = a.getBoundingClientRect();"
+                      f"return box.width > 0 && box.left >= 0 && box.right <= {width}; }})"),
+              f"alerts are cut at {width}")
+    page.size(1280, 800)
+    # All links lead to where this server answers.
+    check(page.js("[...document.querySelectorAll('main a')].every((a) => a.pathname !== '/runbooks' ||"
+                  "!a.hash || document.querySelector(`main > ${a.hash}`) !== null)"), "a link to no alert")
+    views = page.js("[...document.querySelectorAll('main a')].filter((a) => a.pathname === '/' && a.hash)"
+                    ".map((a) => a.hash)")
+    check("#/requests" in views and all(view[2:] in VIEWS for view in views), f"links to {views}")
+    refused = page.js("Promise.all([...document.querySelectorAll('a')].filter((a) => !a.hash)"
+                      ".map(async (a) => [a.pathname, (await fetch(a.href)).status]))")
+    check(all(status == 200 for _, status in refused), f"links that are not answered: {refused}")
 
 
 def check_token(page, url):
