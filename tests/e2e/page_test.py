@@ -78,7 +78,7 @@ def check_views(page, url):
     page.wait(shows(page, "host_memory"), "the configuration is there")
     setting = ("(key) => [...document.querySelectorAll('main tbody tr')].find((row) =>"
                "row.firstChild.innerText === key).lastChild.innerText")
-    for key, text in (("host_memory", "512 MiB"), ("buffer_time_to_live", "1 d 0 h"),
+    for key, text in (("host_memory", "512 MiB"), ("buffer_time_to_live", "1 d"), ("stall_after", "10 min"),
                       ("ring_spin", "µs"), ("max_queued", "")):
         said = page.js(f"({setting})({key!r})")
         check(said == text or text == "µs" and said.endswith(text), f"{key} is {said!r}")
@@ -242,7 +242,45 @@ def check_idle(page, url):
     """What was measured before nobody asked any more is not shown as what is now."""
     page.go(url + "/#/")
     page.wait("[...document.querySelectorAll('.tile')].some((tile) => tile.innerText.match("
-              "/Latency, median[^]*–[^]*(none for|no products)/))", "there is no latency now")
+              "/Latency, p50[^]*–[^]*(none for|no products)/))", "there is no latency now")
+
+
+def check_words(page, url):
+    """All that a bar has is in its legend; times are UTC, whatever the browser's zone."""
+    page.call("Emulation.setTimezoneOverride", timezoneId="Asia/Tokyo")
+    page.go(url + "/#/requests")
+    page.wait("document.querySelectorAll('main .stack').length > 0")
+    colours = page.js("['.legend .rest', '.stack'].map((one) =>"
+                      "getComputedStyle(document.querySelector('main ' + one)).backgroundColor)")
+    check(colours[0] == colours[1], f"what no phase has is {colours[1]}, and {colours[0]} in the legend")
+    check(page.js("document.querySelector('.legend .rest').parentElement.innerText") == "other",
+          "what no phase has is not called other")
+    ended = page.js("fetch('/api/requests').then((reply) => reply.json()).then((answer) =>"
+                    "answer.slowest.map((row) => new Date(row.ended * 1000).toISOString().slice(11, 19)))")
+    page.wait(f"{ended}.some((time) => document.querySelector('main').innerText.includes(time))",
+              "when a request ended, in UTC")
+    check(page.js(shows(page, "Ended (UTC)")), "the zone of the times")
+    page.go(url + "/#/matrix?name=graph")
+    created = page.js("fetch('/api/matrix?name=graph').then((reply) => reply.json()).then((answer) =>"
+                      "new Date(answer.created * 1000).toISOString().slice(0, 19).replace('T', ' '))")
+    page.wait(shows(page, f"{created} UTC"), "when a matrix was uploaded")
+    page.call("Emulation.setTimezoneOverride", timezoneId="")
+
+
+def check_gone(page, url):
+    """A server that does not answer, and does again."""
+    page.go(url + "/#/")
+    page.wait("document.querySelectorAll('.tile').length > 0")
+    before = page.js("document.querySelectorAll('.tile').length")
+    network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.call("Network.emulateNetworkConditions", offline=True, **network)
+    page.wait("document.getElementById('banner').innerText.includes('does not answer') &&"
+              "document.getElementById('pill').textContent === 'unreachable'", "it is said")
+    check(page.js("document.getElementById('banner').innerText").endswith("UTC."), "of when it is")
+    check(page.js("document.querySelectorAll('.tile').length") == before, "what was shown is away")
+    page.call("Network.emulateNetworkConditions", offline=False, **network)
+    page.wait("document.getElementById('banner').hidden &&"
+              "document.getElementById('pill').textContent === 'serving'", "it is there again")
 
 
 def check_unknown(page, url):
@@ -315,6 +353,16 @@ def check_token(page, url):
     check(not page.js(shows(page, "of-bob")), "alice sees bob's matrix")
     check(not page.js("document.querySelector('nav').innerText.includes('Configuration')"),
           "a tenant is offered the configuration")
+    page.press("8")
+    page.wait(f"{shows(page, 'for operators to see')} && {shows(page, 'tenant alice')}",
+              "who may see the configuration")
+    check(page.js(shows(page, "sparsectl token new")), "what to do to see it")
+    check(not any("403" in complaint for complaint in page.complaints), "asked for what is refused")
+    page.go(url + "/#/tenants")
+    page.wait(shows(page, "alice"))
+    check(not page.js(shows(page, "Entitled to")), "a tenant is offered what others have")
+    page.go(url + "/#/matrices")
+    page.wait(shows(page, "of-alice"))
     check("alice" not in page.js("location.href"), "the token is in the address")
     page.js("document.getElementById('leave').click()")
     page.wait("document.getElementById('sign-in').open", "signed out")
@@ -371,12 +419,13 @@ def main():
         with server(sparsed, folder) as (url, listen), browsers.Browser(program, SECONDS) as page:
             make_traffic(sparsectl, listen, folder)
             for part in (check_views, check_table, check_matrix, check_access, check_phone,
-                         check_colours, check_idle, check_unknown, check_runbooks):
+                         check_colours, check_words, check_idle, check_unknown, check_runbooks):
                 part(page, url)
             check(not page.complaints, f"the page complains: {page.complaints}")
             check_escapes(page, url)
             check(all("404" in complaint for complaint in page.complaints),
                   f"the page complains: {page.complaints}")
+            check_gone(page, url)
         lines = []
         for who, role in (("alice", "user"), ("bob", "user"), ("boss", "operator")):
             digest = hashlib.sha256(who.encode()).hexdigest()

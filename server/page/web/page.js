@@ -62,9 +62,13 @@ function setText(element, text) {
 const whole = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
 const NONE = '–';
 
+/** To so many significant digits; what is a whole number stays one. */
 function digits(value, significant = 3) {
-  if (value >= 10 ** (significant - 1)) return whole.format(value);
-  return Number(value.toPrecision(significant)).toLocaleString('en');
+  const near = Math.round(value);
+  if (value >= 10 ** (significant - 1) || Math.abs(value - near) < 1e-9 * near || value === 0) {
+    return whole.format(near);
+  }
+  return value.toPrecision(significant);
 }
 function count(value) {
   if (value < 1e6) return whole.format(value);
@@ -89,23 +93,30 @@ function seconds(value) {
   if (value < 120) return `${digits(value)} s`;
   return span(value);
 }
+/** In its two largest units: "2 h 5 min", "1 d". */
 function span(value) {
-  const minutes = Math.floor(value / 60);
-  if (minutes < 60) return `${minutes} min ${Math.floor(value % 60)} s`;
-  const hours = Math.floor(minutes / 60);
-  if (hours < 24) return `${hours} h ${minutes % 60} min`;
-  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  const units = [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]];
+  const first = Math.max(0, units.findIndex(([, size]) => value >= size));
+  const parts = [];
+  for (const [unit, size] of value < 1 ? [] : units.slice(first, first + 2)) {
+    const number = Math.floor(value / size);
+    if (number > 0) parts.push(`${number} ${unit}`);
+    value -= number * size;
+  }
+  return parts.join(' ') || '0 s';
 }
+/** Of an axis: 0.5, 20, 1,000. */
+const plain = (value) => value < 100 ? String(Number(value.toPrecision(2))) : count(value);
 const rate = (value) => value < 0.005 ? NONE : digits(value);
 const percent = (value) => value === null || value === undefined ?
     NONE : `${digits(value * 100)} %`;
 const times = (value) => value === null || value === undefined ? NONE : `${value.toFixed(2)}×`;
-const clock = (unix) => new Date(unix * 1000).toLocaleTimeString('en-GB');
-/** With the day, unless it was today. */
+/** In UTC, as the server's log has it: "2026-01-31 12:00:00". */
+const dateTime = (unix) => new Date(unix * 1000).toISOString().slice(0, 19).replace('T', ' ');
+/** Without the day, if it is today. */
 function moment(unix) {
-  const at = new Date(unix * 1000);
-  const today = at.toDateString() === new Date().toDateString();
-  return today ? clock(unix) : `${at.toLocaleDateString('en-GB')} ${clock(unix)}`;
+  const [day, time] = dateTime(unix).split(' ');
+  return day === dateTime(Date.now() / 1000).split(' ')[0] ? time : `${day} ${time}`;
 }
 const ms = (value) => value === null || value === undefined ? NONE : seconds(value / 1000);
 
@@ -180,6 +191,7 @@ function pill(text, kind = '') {
 }
 const STATES = {READY: 'good', PREPARING: 'busy', QUEUED: 'warn', FAILED: 'bad'};
 const state = (name) => pill(name.toLowerCase(), STATES[name]);
+const NODE_STATES = {serving: 'good', gone: 'bad', draining: 'warn', drained: 'warn', unknown: 'warn'};
 const codeKind = (name) => name === 'OK' ? 'good' :
     ['INTERNAL', 'UNKNOWN', 'DATA_LOSS', 'UNAVAILABLE'].includes(name) ? 'bad' : 'warn';
 
@@ -211,10 +223,12 @@ function stack(parts, whole_, small) {
            parts.map(([, value], i) => h('i', {class: `c${i % 8}`,
                'width%': value / whole_ * 100})));
 }
-function legend(parts) {
-  return h('ul', {class: 'legend'}, parts.map(([name, text], i) =>
-    h('li', {}, h('i', {class: `c${i % 8}`, 'aria-hidden': 'true'}), text ?
-        `${name} ${text}` : name)));
+/** `rest`: what the part of a bar is that has no colour. */
+function legend(parts, rest) {
+  const item = (colour, [name, text]) =>
+    h('li', {}, h('i', {class: colour, 'aria-hidden': 'true'}), text ? `${name} ${text}` : name);
+  return h('ul', {class: 'legend'}, parts.map((part, i) => item(`c${i % 8}`, part)),
+           item('rest', rest));
 }
 
 /**
@@ -246,8 +260,8 @@ function tableRow(columns, row) {
  */
 class ServerTable {
   constructor({title, heading = 'h2', caption, endpoint, parameters = {}, columns, sort, order,
-               search = true, keep = false, empty = 'nothing here', note}) {
-    Object.assign(this, {caption, endpoint, parameters, columns, keep, empty, note});
+               search = true, keep = false, empty = 'nothing here', about = ''}) {
+    Object.assign(this, {caption, endpoint, parameters, columns, keep, empty});
     this.usual = {search: '', sort: sort || '', order: order || '', offset: '0'};
     this.state = {...this.usual, ...(keep ? place().parameters : {})};
     this.total = h('span', {class: 'dim', role: 'status'});
@@ -263,6 +277,7 @@ class ServerTable {
         on: {click: () => this.turn(1)}},
                    'Next');
     this.where = h('span', {class: 'dim num'});
+    this.about = h('p', {class: 'dim', hidden: !about}, about);
     const field = h('input', {type: 'search', id: `search-${endpoint}`, value: this.state.search,
                               maxlength: 200, spellcheck: 'false', autocomplete: 'off',
                               on: {input: () => this.search(field.value)}});
@@ -270,7 +285,7 @@ class ServerTable {
       h('div', {class: 'bar-line'}, h(heading, {}, title), this.total,
         search ? h('span', {class: 'search'},
                    h('label', {for: `search-${endpoint}`, class: 'dim'}, 'Search'), field) : null),
-      this.table, this.emptyLine,
+      this.about, this.table, this.emptyLine,
       h('div', {class: 'pager'}, this.where, this.before, this.after));
     this.drawHead();
   }
@@ -323,7 +338,7 @@ class ServerTable {
     this.table.hidden = none;
     this.emptyLine.hidden = !none;
     this.emptyLine.textContent = search ? `nothing is called “${search}”` : this.empty;
-    setText(this.total, none ? '' : this.note ? this.note(answer) : whole.format(answer.total));
+    setText(this.total, none ? '' : whole.format(answer.total));
     const begin = answer.offset + 1, end = answer.offset + answer.rows.length;
     const all = whole.format(answer.total);
     this.where.textContent = `${whole.format(begin)}–${whole.format(end)} of ${all}`;
@@ -338,8 +353,8 @@ class ServerTable {
 /** Times and lines of the last minutes. `series`: name, values; `stacked`,
     or lines by logarithm. */
 class Chart {
-  constructor(title, {stacked, format, tick = format, unit, empty}) {
-    Object.assign(this, {title, stacked, format, tick, unit, empty});
+  constructor(title, {stacked, format, tick, empty}) {
+    Object.assign(this, {title, stacked, format, tick, empty});
     this.figure = svg('svg', {class: 'chart', role: 'img', tabindex: '0', 'aria-label': title});
     this.readout = h('p', {class: 'readout'});
     this.names = h('div', {});
@@ -383,7 +398,7 @@ class Chart {
         this.series.reduce((sum, one) => sum + one.values[i], 0));
       const most = niceMost(Math.max(...sums, 1e-9));
       y = (value) => bottom - value / most * (bottom - top);
-      ticks = sums.some((sum) => sum > 0) ? [0, most / 2, most] : [];
+      ticks = sums.some((sum) => sum > 0) ? [0, most / 2, most] : [0];
     } else {
       const known = this.series.flatMap((one) => one.values).filter((value) => value > 0);
       const least = 10 ** Math.floor(Math.log10(Math.min(...known, 1)));
@@ -396,7 +411,7 @@ class Chart {
         ticks.push(tick);
       }
     }
-    const parts = [];
+    const parts = [svg('line', {class: 'rule', x1: left, x2: width, y1: bottom, y2: bottom})];
     for (const tick of ticks) {
       parts.push(svg('line', {class: 'rule', x1: left, x2: width, y1: y(tick), y2: y(tick)}));
       parts.push(svg('text', {x: left - 8, y: y(tick) + 4, 'text-anchor': 'end'},
@@ -437,7 +452,7 @@ class Chart {
       `${one.name} ${this.format(one.values[index])}`).join(' · ');
     this.readout.textContent = shown.length === 0 ? this.empty :
         `${ago < 2 * this.step ? `in the last ${this.step} s` : `${seconds(ago)} ago`}: ` +
-        (text ? `${text} ${this.unit}` : 'nothing');
+        (text || 'nothing');
     this.figure.setAttribute('aria-label', `${this.title}. ${this.readout.textContent}`);
     replace(this.names, h('ul', {class: 'legend'}, this.series.map((one, n) =>
       one.values.some((value) => value > 0) ?
@@ -501,9 +516,9 @@ function recentRates(live) {
 
 function overview() {
   const numbers = h('dl', {class: 'tiles'});
-  const throughput = new Chart('Requests a second',
-      {stacked: true, format: digits, unit: 'a second', empty: 'no requests in the last minutes'});
-  const latency = new Chart('Latency of products', {stacked: false, format: seconds, unit: '',
+  const throughput = new Chart('Requests per second',
+      {stacked: true, format: (value) => `${digits(value)}/s`, tick: plain, empty: 'no requests in the last minutes'});
+  const latency = new Chart('Latency of products', {stacked: false, format: seconds,
       tick: (value) => value < 1 ? seconds(value) : `${whole.format(value)} s`,
       empty: 'no products in the last minutes'});
   const nodes = h('div', {});
@@ -523,11 +538,11 @@ function overview() {
       const live = status.live, now = recentRates(live), totals = status.totals;
       const cpu = status.devices.find((device) => device.memory);
       replace(numbers, tiles([
-        ['Requests a second', digits(now.perSecond), 'in the last 10 s'],
-        ['Latency, median', seconds(now.p50), now.before],
-        ['Latency, 99 %', seconds(now.p99), now.before],
-        ['Failed in the last minute', whole.format(now.failed),
-            `callers’ ${whole.format(now.wrong)}`],
+        ['Requests per second', digits(now.perSecond), 'in the last 10 s'],
+        ['Latency, p50', seconds(now.p50), now.before],
+        ['Latency, p99', seconds(now.p99), now.before],
+        ['Errors in the last minute', whole.format(now.failed),
+            `of the server, ${whole.format(now.wrong)} of callers`],
         ['Matrices', whole.format(totals.matrices),
          totals.patterns === undefined ? '' : `${whole.format(totals.patterns)} patterns`],
         totals.preparations === undefined ?
@@ -539,8 +554,8 @@ function overview() {
       const ended = live.points.slice(0, -1), n = live.operations.length;
       throughput.show(live.operations.map((name, i) => ({name,
         values: ended.map((row) => row[i] / live.step_seconds)})), live.step_seconds);
-      latency.show([{name: 'median', values: ended.map((row) => row[n + 2])},
-                    {name: '99th percentile', values: ended.map((row) => row[n + 3])}],
+      latency.show([{name: 'p50', values: ended.map((row) => row[n + 2])},
+                    {name: 'p99', values: ended.map((row) => row[n + 3])}],
                    live.step_seconds);
       replace(nodes, status.cluster && status.cluster.nodes ? [clusterCard(status.cluster)] : []);
       busiest.state = {...busiest.state, sort: 'rate', order: 'desc'};
@@ -555,7 +570,7 @@ function clusterCard(cluster) {
     cluster.problem ? h('p', {class: 'dim'}, cluster.problem) : null,
     plainTable('Nodes of the cluster', [
       {title: 'Node', cell: (row) => row.name + (row.self ? ' (this one)' : '')},
-      {title: 'State', cell: (row) => row.state},
+      {title: 'State', cell: (row) => pill(row.state, NODE_STATES[row.state])},
       {title: 'Address', class: 'middle', cell: (row) => row.address},
       {title: 'Devices', class: 'wide', cell: (row) => row.devices.join(', ')},
       {title: 'Matrices', right: true, cell: (row) => whole.format(row.matrices)},
@@ -585,9 +600,9 @@ function matrixColumns() {
     {title: 'Memory', sort: 'bytes', right: true, class: 'wide', cell: (row) => bytes(row.bytes)},
     {title: 'Rate', sort: 'rate', right: true, brief: true,
      cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
-    {title: 'Median', sort: 'p50', right: true, brief: true, class: 'middle',
+    {title: 'p50', sort: 'p50', right: true, brief: true, class: 'middle',
      cell: (row) => seconds(row.p50)},
-    {title: '99 %', sort: 'p99', right: true, brief: true, class: 'wide',
+    {title: 'p99', sort: 'p99', right: true, brief: true, class: 'wide',
      cell: (row) => seconds(row.p99)},
     {title: 'Speed-up', sort: 'gain', right: true, brief: true,
      cell: (row) => gain(row.gain, row.busy)},
@@ -686,8 +701,8 @@ function planText(plan) {
   return at < 0 ? plan :
     h('span', {}, pipeline(plan.slice(0, at)), ' / ', kernel(plan.slice(at + 3)));
 }
-const broken = (name) =>
-  (name.match(/[^._]+[._]*|[._]+/g) || []).flatMap((part) => [part, h('wbr')]);
+const broken = (text) =>
+  (text.match(/[^._,(]+[._,(]*|[._,(]+/g) || []).flatMap((part) => [part, h('wbr')]);
 
 /** The problem signature, and of SpGEMM which product and by which layouts. */
 const signature = (row) =>
@@ -703,11 +718,10 @@ const PLAN_COLUMNS = [
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
   {title: 'Speed-up', right: true, cell: (row) => gain(row.gain, row.busy)},
   {title: 'Roofline', right: true, class: 'wide', cell: roofline},
-  {title: 'Serves since', right: true, class: 'wide keep',
+  {title: 'Serves since (UTC)', right: true, class: 'wide keep',
    cell: (row) => row.since === null ? NONE : moment(row.since)},
   {title: 'Why', class: 'wide wrap', cell: (row) => [row.provisional ?
-   pill('provisional', 'warn') : null,
-    row.reason].filter(Boolean)},
+   pill('provisional', 'warn') : null, ' ', ...broken(row.reason || '')]},
 ];
 const CANDIDATE_COLUMNS = [
   {title: 'Pipeline', class: 'plan', cell: (row) => row.pipeline ? pipeline(row.pipeline) : 'all'},
@@ -722,7 +736,7 @@ const CANDIDATE_COLUMNS = [
    cell: (row) => row.gflops ? digits(row.gflops) : NONE},
   {title: 'Built in', right: true, class: 'wide', cell: (row) => ms(row.preparation_ms)},
   {title: 'Outcome', class: 'wrap outcome', cell: (row) => row.chosen ? pill('chosen', 'good') :
-    row.reason === undefined ? 'measured' : row.reason},
+    row.reason === undefined ? 'measured' : broken(row.reason)},
 ];
 const LAYOUT_COLUMNS = [
   {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.pipeline)},
@@ -747,7 +761,8 @@ function matrix(parameters) {
   const plans = h('div', {}), layouts = h('div', {}), progress = h('div', {});
   const candidates = new ServerTable({
     title: 'Candidates, and what was measured', caption: 'Candidates', endpoint: 'candidates',
-    parameters: which, columns: CANDIDATE_COLUMNS, empty: 'nothing was tried yet'});
+    parameters: which, columns: CANDIDATE_COLUMNS, empty: 'nothing was tried yet',
+    about: 'Speed-up is over plain CSR, timed beside each: the line in a bar is at 1×, its end at 4×.'});
   const drawn = [];
   let shown = '';
   const orderText = h('p', {class: 'empty'});
@@ -775,7 +790,7 @@ function matrix(parameters) {
                         h('label', {for: 'order', class: 'dim'}, 'Order'), orders);
   const back = h('p', {}, h('a', {href: '#/matrices'}, '← Matrices'));
   const none = h('p', {hidden: true}, 'There is no matrix of this name' +
-      (which.tenant ? ` of ${which.tenant}` : '') + ', or it is not yours to see.');
+      (which.tenant ? ` that tenant ${which.tenant} owns` : '') + ', or it is not yours to see.');
   const there = h('div', {hidden: true}, known,
       time,
       h('section', {class: 'card'}, h('div', {class: 'bar-line'}, h('h2', {}, 'Pattern'),
@@ -807,20 +822,20 @@ function matrix(parameters) {
             `${whole.format(row.rows)} × ${whole.format(row.cols)}`],
         ['Nonzeros', whole.format(row.nnz)],
             ['Type', row.type], ['Version', whole.format(row.version)],
-        ['In memory', bytes(row.bytes)], ['As CSR', bytes(row.csr_bytes)],
+        ['In memory', bytes(row.bytes)], ['Size as CSR', bytes(row.csr_bytes)],
         ['Kept', row.durable ? 'on disk' : 'until the server ends'],
-        ['Uploaded', new Date(row.created * 1000).toLocaleString('en-GB')],
-        ['Rate', row.rate < 0.005 ? 'not used lately' : `${rate(row.rate)} a second`],
+        ['Uploaded', `${dateTime(row.created)} UTC`],
+        ['Rate', row.rate < 0.005 ? 'not used lately' : `${rate(row.rate)}/s`],
         ['Latency', row.p50 === null || row.rate < 0.005 ? NONE :
-            `${seconds(row.p50)} median, ${seconds(row.p99)} at 99 %`],
+            `p50 ${seconds(row.p50)}, p99 ${seconds(row.p99)}`],
         ['Speed-up over plain CSR', row.gain === null && row.plan.startsWith('csr / ') ?
             'plain CSR serves' : gain(row.gain, row.busy)],
         ['Share of the memory roofline', roofline(row)],
         features ? ['Density', percent(features.density)] : null,
-        features ? ['Nonzeros a row', `${digits(features.row_nonzeros_mean)} (${whole.format(
+        features ? ['Nonzeros per row', `${digits(features.row_nonzeros_mean)} (${whole.format(
           features.row_nonzeros_min)} to ${whole.format(features.row_nonzeros_max)})`] : null,
         features ? ['Empty rows', percent(features.empty_rows)] : null,
-        ['Pattern', h('span', {class: 'mono', title: row.pattern}, row.pattern.slice(0, 16))],
+        ['Hash of the pattern', h('span', {class: 'mono', title: row.pattern}, row.pattern.slice(0, 16))],
       ]));
       square = row.rows === row.cols;
       const reordered = row.layouts.filter((layout) => layout.reordered);
@@ -873,7 +888,7 @@ function timeCard(time) {
     seconds(time.seconds)}${time.transport ? ` (transport: ${time.transport})` : ''}. `,
     time.finding, ' What limits the kernel: ', h('code', {}, `sparsectl explain ${time.reference}`)),
     phases(time, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
-      time.phases[phase] ? seconds(time.phases[phase]) : NONE])));
+      time.phases[phase] ? seconds(time.phases[phase]) : NONE]), ['other', restOf(time) > 0 ? seconds(restOf(time)) : NONE]));
 }
 
 function preparationLine(job) {
@@ -888,19 +903,19 @@ function preparationLine(job) {
 function preparations() {
   const numbers = h('dl', {class: 'tiles'});
   const table = new ServerTable({
-    title: 'In progress', caption: 'Preparations', endpoint: 'preparations', keep: true,
+    title: 'In progress, queued or failed', caption: 'Preparations', endpoint: 'preparations', keep: true,
     empty: 'everything is prepared',
     columns: [
       {title: 'Matrix', cell: (row) => matrixLink(row)},
       {title: 'Owner', class: 'wide', cell: (row) => row.tenant},
       {title: 'State', cell: (row) => state(row.state)},
       {title: 'Nonzeros', right: true, class: 'middle', cell: (row) => count(row.nnz)},
-      {title: 'Stage', cell: (row) => row.stage || NONE},
+      {title: 'Stage', class: 'middle', cell: (row) => row.stage || NONE},
       {title: 'Done', class: 'done', cell: (row) => row.total > 0 ? [h('progress',
         {max: row.total, value: row.done, 'aria-label': `${row.done} of ${row.total}`}),
         h('span', {class: 'dim num'}, ` ${row.done} of ${row.total}`)] : NONE},
       {title: 'So far', right: true, class: 'middle', cell: (row) => seconds(row.seconds)},
-      {title: 'What it says', class: 'wide wrap', cell: (row) => row.message || row.detail || NONE},
+      {title: 'Message', class: 'wide wrap', cell: (row) => broken(row.message || row.detail || NONE)},
     ],
   });
   return {
@@ -916,11 +931,14 @@ function preparations() {
 }
 
 const PHASES = ['queue', 'receive', 'setup', 'to_device', 'kernel', 'from_device', 'send'];
-const phaseLegend = () => legend(PHASES.map((phase) => [phase.replace('_', ' ')]));
+const phaseLegend = () => legend(PHASES.map((phase) => [phase.replace('_', ' ')]), ['other']);
 const partsOf = (row) => PHASES.map((phase) => [phase, row.phases[phase] || 0]);
+/** The time that is none of the phases'. */
+const restOf = (row) =>
+    Math.max(0, row.seconds - partsOf(row).reduce((all, [, value]) => all + value, 0));
 function phaseText(row) {
   const parts = partsOf(row).filter(([, value]) => value > 0);
-  const rest = row.seconds - parts.reduce((all, [, value]) => all + value, 0);
+  const rest = restOf(row);
   // As sparsectl says it.
   if (parts.length > 0 && rest > 0.1 * row.seconds) parts.push(['other', rest]);
   return parts.map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
@@ -948,7 +966,7 @@ const REQUEST_COLUMNS = [
    cell: (row) => row.bytes_out ? bytes(row.bytes_out) : NONE},
   {title: 'Transport', class: 'widest', cell: (row) => row.transport || NONE},
   {title: 'Tenant', class: 'widest', cell: (row) => row.tenant},
-  {title: 'Ended', right: true, class: 'middle', cell: (row) => clock(row.ended)},
+  {title: 'Ended (UTC)', right: true, class: 'middle', cell: (row) => moment(row.ended)},
   {title: 'Result', cell: (row) => pill(row.code === 'OK' ? 'OK' : 'failed', codeKind(row.code))},
 ];
 const requestTable = (caption, rows) =>
@@ -973,8 +991,8 @@ function requests() {
     {title: 'Operation', cell: (row) => row.op},
     {title: 'Matrix or buffer', class: 'wrap', cell: subjectOf},
     {title: 'Parameters', class: 'middle', cell: asked},
-    {title: 'Since', right: true, cell: (row) => seconds(row.seconds)},
-    {title: 'It is', cell: (row) => row.activity},
+    {title: 'Running for', right: true, cell: (row) => seconds(row.seconds)},
+    {title: 'Activity', cell: (row) => row.activity},
     {title: 'Tenant', class: 'wide', cell: (row) => row.tenant},
   ];
   return {
@@ -999,7 +1017,8 @@ function buffers() {
       {title: 'Buffer', sort: 'name', cell: (row) => row.name},
       {title: 'Owner', sort: 'tenant', class: 'middle', cell: (row) =>
         row.owner ? `${row.tenant} (${row.owner})` : row.tenant},
-      {title: 'Size', cell: (row) => `${count(row.rows)} × ${count(row.cols)} ${row.type}`},
+      {title: 'Size', class: 'keep',
+       cell: (row) => `${count(row.rows)} × ${count(row.cols)} ${row.type}`},
       {title: 'Bytes', sort: 'bytes', right: true, cell: (row) => bytes(row.bytes)},
       {title: 'Version', sort: 'version', right: true, class: 'wide',
        cell: (row) => whole.format(row.version)},
@@ -1016,11 +1035,13 @@ function buffers() {
 }
 
 function devices() {
-  const list = h('div', {});
+  const list = h('div', {}), hidden = h('div', {hidden: true});
   const before = new Map();  // busy seconds, and when
   return {
-    element: h('div', {}, h('h1', {}, 'Devices'), list),
+    element: h('div', {}, h('h1', {}, 'Devices'), list, hidden),
     async refresh() {
+      hidden.hidden = status.all;
+      if (!status.all) replace(hidden, card('', forOperators('Memory and load of devices are')));
       const now = performance.now() / 1000;
       replace(list, status.devices.map((device) => {
         const last = before.get(device.name);
@@ -1046,11 +1067,12 @@ function devices() {
             ['Busy worker slots', busy === null ? NONE : digits(Math.max(0, busy))],
             ['Busy so far', seconds(device.busy_seconds)],
             ['Waiting requests', whole.format(device.queue_depth)],
-            ['Memory rate', device.bytes_per_second > 0 ?
+            ['Memory bandwidth', device.bytes_per_second > 0 ?
               `${digits(device.bytes_per_second / 1e9)} GB/s` : NONE],
             ['Evictions', whole.format(device.evictions)]]),
             stack(uses, memory.limit),
-            legend(uses.map(([use, value]) => [use, bytes(value)]))) : null);
+            legend(uses.map(([use, value]) => [use, bytes(value)]),
+                   ['free', bytes(Math.max(0, memory.limit - memory.used))])) : null);
       }));
     },
   };
@@ -1067,16 +1089,19 @@ function tenants() {
   const table = new ServerTable({
     title: 'Tenants', heading: 'h1', caption: 'Tenants', endpoint: 'tenants', keep: true,
     sort: 'seconds', order: 'desc', empty: 'no tenant did anything yet',
+    about: 'Device time is of all devices, since the start; the line in a bar is the share that the ' +
+      'tenant’s weight entitles it to while all have requests.',
     columns: [
       {title: 'Tenant', sort: 'name', cell: (row) => row.name},
       {title: 'Weight', sort: 'weight', right: true, class: 'middle',
        cell: (row) => digits(row.weight)},
-      {title: 'Device seconds', sort: 'seconds', right: true, cell: (row) =>
+      {title: 'Device time', sort: 'seconds', right: true, cell: (row) =>
         row.seconds === undefined ? NONE : seconds(row.seconds)},
-      {title: 'Device time', cell: (row) => row.used_share === undefined ? NONE :
-        h('span', {title: 'the line is what its weight entitles it to, if all want everything'},
-          meter(row.used_share, row.entitled_share),
-          `${percent(row.used_share)} of ${percent(row.entitled_share)}`)},
+      {title: 'Share of it', operators: true, class: 'share', cell: (row) =>
+        row.used_share === undefined ? NONE :
+          [meter(row.used_share, row.entitled_share), percent(row.used_share)]},
+      {title: 'Entitled to', operators: true, class: 'middle', right: true,
+       cell: (row) => percent(row.entitled_share)},
       {title: 'Worker slots now', right: true, class: 'wide', cell: (row) => {
         const value = lately(row);
         return value === null ? NONE : digits(value);
@@ -1095,6 +1120,11 @@ function tenants() {
   return {
     element: table.element,
     async refresh() {
+      if (!status.all && !table.about.hidden) {  // of others' use a tenant learns nothing
+        table.about.hidden = true;
+        table.columns = table.columns.filter((column) => !column.operators);
+        table.drawHead();
+      }
       await table.refresh();
       const at = performance.now() / 1000;
       for (const row of table.answer ? table.answer.rows : []) {
@@ -1116,25 +1146,38 @@ function withUnit(value, unit) {
   return number < 120 ? `${digits(number)} s` : span(number);
 }
 
+/** In the place of what a tenant's token does not show. */
+function forOperators(what) {
+  const code = (text) => h('code', {class: 'mono'}, text);
+  return h('p', {}, `${what} for operators to see; this tab has a token of tenant ${status.tenant}. Sign ` +
+    'out, and sign in with an operator’s token, of a line with ', code('role: operator'),
+    ' in the access file, as ', code('sparsectl token new NAME --tenant=TENANT --role=operator'),
+    ' makes one.');
+}
+
 function configuration() {
   const lines = h('div', {});
   let shown = false;
   return {
-    element: h('div', {}, h('h1', {}, 'Configuration'),
-      card('', h('p', {class: 'dim'}, 'As it is in force; in a file for --config it would bring ' +
-                                      'about the same.'), lines)),
+    element: h('div', {}, h('h1', {}, 'Configuration'), card('', lines)),
     async refresh() {
       if (shown) return;
+      if (!status.all) {
+        shown = true;
+        return replace(lines, forOperators('The configuration is'));
+      }
       const {yaml, units} = await ask('configuration');
       const rows = yaml.split('\n').filter(Boolean).map((line) => {
         const colon = line.indexOf(':');
         return {key: line.slice(0, colon), value: line.slice(colon + 1).trim()};
       });
       shown = true;
-      replace(lines, plainTable('Configuration', [
-        {title: 'Key', cell: (row) => h('span', {class: 'mono'}, row.key)},
+      const file = h('code', {class: 'mono'}, '--config');
+      replace(lines, h('p', {class: 'dim'}, 'What is in force, as a file for ', file, ' has it.'),
+              plainTable('Configuration', [
+        {title: 'Key', cell: (row) => h('span', {class: 'mono'}, broken(row.key))},
         {title: 'Value', class: 'wrap', cell: (row) => h('span', {class: 'mono'}, row.value)},
-        {title: 'That is', class: 'dim', cell: (row) => withUnit(row.value, units[row.key])},
+        {title: 'In larger units', class: 'dim', cell: (row) => withUnit(row.value, units[row.key])},
       ], rows, 'empty'));
     },
   };
@@ -1195,24 +1238,31 @@ function showStatus() {
   const pillElement = $('pill');
   pillElement.className = `pill ${status.ready ? 'good' : 'bad'}`;
   setText(pillElement, status.ready ? 'serving' : 'not serving');
-  pillElement.title = status.not_ready || '';
   $('uptime').textContent = `up ${span(status.uptime_seconds)}` + (status.all ?
-      '' : ` · ${status.tenant}`);
+      '' : ` · tenant ${status.tenant}`);
   const at = (status.addresses || []).join(', ');
   $('about').textContent = `sparsed ${status.version}${at ? ', at ' + at : ''}, ` +
     (status.data_dir ? `data in ${status.data_dir}` : status.durable ?
         'durable' : 'in memory only') +
-    (status.not_ready ? `; not ready: ${status.not_ready}` : '') + ';';
+    (status.all ? '' : `; shown to tenant ${status.tenant}`) + '; times are UTC;';
   $('leave').hidden = !token;
+}
+
+/** Above everything, and read aloud; nothing: ''. */
+function showBanner(text) {
+  $('banner').hidden = !text;
+  setText($('banner'), text);
+}
+/** Why the server is not ready, which only an operator learns. */
+function notReady() {
+  if (status.ready) return '';
+  return status.not_ready ? `Not ready: ${status.not_ready}` : 'The server is not ready.';
 }
 
 function showFailure(error) {
   if (error instanceof Refused) return askForToken(error.message);
-  const banner = $('banner');
-  banner.hidden = false;
-  const since = updated ? ` What is shown is of ${updated.toLocaleTimeString('en-GB')}.` : '';
-  banner.textContent = error.status ? error.message :
-      `The server does not answer.${since}`;
+  const since = updated ? ` What is shown is of ${moment(updated / 1000)} UTC.` : '';
+  showBanner(error.status ? error.message : `The server does not answer; this page goes on asking.${since}`);
   if (error.status) return;
   $('pill').className = 'pill bad';
   setText($('pill'), 'unreachable');
@@ -1228,7 +1278,7 @@ async function poll() {
     await view.refresh();
     failures = 0;
     updated = new Date();
-    if (mine === polls) $('banner').hidden = true;
+    if (mine === polls) showBanner(notReady());
   } catch (error) {
     ++failures;
     if (mine === polls) showFailure(error);
