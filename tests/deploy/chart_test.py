@@ -155,8 +155,10 @@ def check_forms(sparsed, chart):
         expect(volume.get("secret", {}).get("defaultMode", 0o440) == 0o440, volume)
 
     form = Form(chart, {**INSECURE, "persistence": {"enabled": False}, "networkPolicy": {"enabled": False},
-                        "podDisruptionBudget": {"enabled": False}})
+                        "podDisruptionBudget": {"enabled": False},
+                        "image": {"repository": "registry.example/sparsed"}})
     settings = check_form(sparsed, form)
+    expect(form.container["image"] == f"registry.example/sparsed:{version}", form.container["image"])
     expect(settings["in_memory"] is True and "data_dir" not in settings, settings)
     expect("a restart loses them" in form.notes, form.notes)
     expect({d["kind"] for d in form.documents} == {"ConfigMap", "Service", "StatefulSet"}, form.by_name)

@@ -610,7 +610,7 @@ def main():
         etcd = Etcd(folder)
         etcd.start()
         stack.callback(etcd.kill)
-        cluster = Cluster(sparsed, sparsectl, folder, etcd, ("a", "b", "c"))
+        cluster = Cluster(sparsed, sparsectl, folder, etcd, ("a", "b", "c"), ["--insecure"])
         with cluster.running():
             make = [sparsectl, "generate"]
             names = [f"m{i}" for i in range(MATRICES)]

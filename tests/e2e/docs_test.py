@@ -8,7 +8,9 @@ marked as `sh` run one after the other in one shell, in an empty folder that loo
 repository. Comments of HTML before a block change that:
 
   <!-- not run: REASON; tests/FILE runs it -->   it cannot run here, and why: root, a network, an hour; and
-                              the test that runs its commands, or such ones
+                              the test that runs its commands, or such ones: FILE, or what it takes from
+                              tests/, has all of the block's long flags and subcommands in it ("renders":
+                              those of Helm's values)
   <!-- not run: it takes X, which no test has -->   a GPU, for instance. That sparsed and sparsectl have
                               the commands and flags of blocks that do not run is looked at all the same
   <!-- fails: TEXT -->        it fails on purpose, and says that
@@ -192,6 +194,51 @@ def wrong_commands(block, programs):
             yield f"{command[0].strip()}: {done.stderr.strip()}"
 
 
+# Programs whose first words are commands; of sparsectl's, these have commands of their own.
+COMMANDED = re.compile(r"(?:^|[\s/])(?P<name>sparsectl|sparsed_corpus|tools/train/(?:papers/)?run) "
+                       r"(?P<words>[^|&;#\n]*)", re.M)
+GROUPS = ("buffers", "cluster", "model", "snapshot", "token")
+
+
+# Tests that run a page's blocks as they find them.
+OF_PAGES = {"tests/e2e/ten_minutes_test.py": ROOT / "README.md"}
+
+
+def claims_of(block):
+    """What a test which runs the block has to have: its long flags and subcommands."""
+    text = re.sub(r"\\\n\s*", "", block.text)
+    if "renders it" in block.reason:
+        return dict.fromkeys(part for key in re.findall(r"--set '?([\w.]+)=", text) for part in key.split("."))
+    flags = re.findall(r"(?<![\w-])--[a-z](?:[\w.-]*\w)?", text)
+    commands = []
+    for command in COMMANDED.finditer(text):
+        words = [word for word in command["words"].split() if not word.startswith("-")]
+        commands += words[:2 if command["name"] == "sparsectl" and words[0] in GROUPS else 1]
+    return dict.fromkeys(flags + commands)
+
+
+def code_of(path, seen):
+    """What the file has besides comments, and what it imports, includes or sources from tests/."""
+    if path in seen or not path.is_file():
+        return ""
+    seen.add(path)
+    lines = path.read_text().splitlines()
+    code = "\n".join(line for line in lines if not re.match(r"\s*(#(?!include)|//)", line))
+    code = re.sub(r'^"""(.|\n)*?"""', "", code, count=1)  # what a program says of itself
+    taken = [path.parent / f"{name}.py" for name in re.findall(r"^\s*(?:from|import) (\w+)", code, re.M)]
+    taken += [ROOT / name for name in re.findall(r'^#include "(tests/[^"]+)"', code, re.M)]
+    taken += [file.with_suffix(".cc") for file in taken if file.suffix == ".h"]
+    return "\n".join([code] + [code_of(file, seen) for file in taken])
+
+
+def unproven(block, tests):
+    """Of what the block has, what none of the tests that are said to run it has."""
+    seen = set()
+    code = "\n".join(code_of(ROOT / test, seen) for test in tests)
+    return [claim for claim in claims_of(block)
+            if not re.search(rf"(?<![\w-]){re.escape(claim)}(?![\w-])", code)]
+
+
 class Page:
     def __init__(self, path, programs, python):
         self.path, self.programs, self.python = path, programs, python
@@ -209,6 +256,11 @@ class Page:
                 tests = re.split(", ", reason["tests"] or "") if reason else []
                 if not reason or not all((ROOT / test).exists() for test in tests):
                     self.problems.append(f"{where}: the reason names no test that runs it, or no file: {block.reason}")
+                missing = []
+                if reason and reason["tests"] and not any(OF_PAGES.get(test) == self.path for test in tests):
+                    missing = unproven(block, tests)
+                if missing:
+                    self.problems.append(f"{where}: {reason['tests']} does not run {', '.join(missing)}")
                 self.left_out.append(f"{where}: {block.reason}")
                 self.problems += [f"{where}: {wrong}"
                                   for wrong in wrong_commands(block, self.programs)]

@@ -248,6 +248,27 @@ class Served(unittest.TestCase):
         self.assertEqual((x[:, 0] <= thresholds_of[0]).tolist(), [True, False])
         self.assertEqual(leaves.tolist(), [[1, 0], [0, 1]])
 
+    def test_maps_are_made_of_what_the_corpus_program_writes(self):
+        """By a program in its place, which writes a pattern of one nonzero for each name."""
+        stand_in, out = self.folder / "corpus", self.folder / "maps.npz"
+        stand_in.write_text(f"#!{sys.executable}\nimport sys, numpy\n"
+                            "command, *names, out, style, files = sys.argv[1:]\n"
+                            "assert (command, style, files) == ('write', '--format=npz', '--files=matrices')\n"
+                            "for name in names:\n"
+                            "    numpy.savez(out.removeprefix('--out=') + f'/{name}.npz', shape=[2, 2], indptr=[0, 0, 1], indices=[1])\n",
+                            encoding="utf-8")
+        stand_in.chmod(0o700)
+        packed = self.folder / "packed.gz"
+        found = [dataclasses.replace(of, ms={"f32": [1.0] * len(CONTENDERS)}) for _, of in made(3)]
+        cases.save(packed, cases.Cases("products", DEVICE, ["f32"], CONTENDERS, found))
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = program.main(["maps", str(packed), f"--corpus-program={stand_in}", "--files=matrices", f"--out={out}"])
+        self.assertEqual(code, 0, said.getvalue())
+        of_names = maps.load(out)
+        self.assertEqual(sorted(of_names), ["p0", "p1", "p2"])
+        self.assertEqual([tuple(tile) for tile in numpy.argwhere(of_names["p1"])], [(64, 64)])
+
     def test_maps_of_the_corpus_program_are_read(self):
         path = self.write("features.gz", [{"line": "features"}, {"line": "pattern", "pattern": "p", "features": {"density_map": [1, 5, 126, 1, 0, 7]}}])
         counts = numpy.zeros((128, 128), int)
