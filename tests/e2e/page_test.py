@@ -228,6 +228,21 @@ def check_phone(page, url):
     page.size(1280, 800)
 
 
+def check_widths(page, url):
+    """No table, nor the page, is wider than its window."""
+    for view in ("", *VIEWS, "matrix?tenant=default&name=graph"):
+        page.size(1280, 800)
+        page.go(f"{url}/#/{view}")
+        page.wait(f"document.querySelectorAll('{CONTENT}').length > 0")
+        for width in (1280, 1200, 1024, 900, 700, 560):
+            page.size(width, 800)
+            check(page.js("document.documentElement.scrollWidth") <= width, f"{view} is wider than {width}")
+            cut = page.js("[...document.querySelectorAll('main .scroll')].filter((table) =>"
+                          "table.scrollWidth > table.clientWidth).map((table) => table.ariaLabel)")
+            check(not cut, f"{view}: tables that are wider than {width}: {cut}")
+    page.size(1280, 800)
+
+
 def check_colours(page, url):
     page.go(url + "/#/")
     colours = []
@@ -419,7 +434,7 @@ def main():
         with server(sparsed, folder) as (url, listen), browsers.Browser(program, SECONDS) as page:
             make_traffic(sparsectl, listen, folder)
             for part in (check_views, check_table, check_matrix, check_access, check_phone,
-                         check_colours, check_words, check_idle, check_unknown, check_runbooks):
+                         check_widths, check_colours, check_words, check_idle, check_unknown, check_runbooks):
                 part(page, url)
             check(not page.complaints, f"the page complains: {page.complaints}")
             check_escapes(page, url)

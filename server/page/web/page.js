@@ -107,7 +107,7 @@ function span(value) {
 }
 /** Of an axis: 0.5, 20, 1,000. */
 const plain = (value) => value < 100 ? String(Number(value.toPrecision(2))) : count(value);
-const rate = (value) => value < 0.005 ? NONE : digits(value);
+const rate = (value) => value < 0.005 ? NONE : digits(value, value < 0.1 ? 1 : 3);
 const percent = (value) => value === null || value === undefined ?
     NONE : `${digits(value * 100)} %`;
 const times = (value) => value === null || value === undefined ? NONE : `${value.toFixed(2)}×`;
@@ -714,11 +714,11 @@ const PLAN_COLUMNS = [
    cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
   {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.pipeline)},
   {title: 'Kernel', class: 'plan middle', cell: (row) => kernel(row.kernel)},
-  {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.baseline_ms)},
+  {title: 'Baseline', right: true, class: 'widest', cell: (row) => ms(row.baseline_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
   {title: 'Speed-up', right: true, cell: (row) => gain(row.gain, row.busy)},
-  {title: 'Roofline', right: true, class: 'wide', cell: roofline},
-  {title: 'Serves since (UTC)', right: true, class: 'wide keep',
+  {title: 'Roofline', right: true, class: 'widest', cell: roofline},
+  {title: 'Serves since (UTC)', right: true, class: 'widest keep',
    cell: (row) => row.since === null ? NONE : moment(row.since)},
   {title: 'Why', class: 'wide wrap', cell: (row) => [row.provisional ?
    pill('provisional', 'warn') : null, ' ', ...broken(row.reason || '')]},
@@ -728,13 +728,13 @@ const CANDIDATE_COLUMNS = [
   {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel ? kernel(row.kernel) : NONE},
   {title: 'Signature', class: 'signature', cell: signature},
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
-  {title: 'Baseline', right: true, class: 'wide', cell: (row) => ms(row.baseline_ms)},
+  {title: 'Baseline', right: true, class: 'widest', cell: (row) => ms(row.baseline_ms)},
   {title: 'Speed-up', cell: (row) => row.gain === undefined ? NONE :
     [meter((row.gain || 0) / 4, 0.25), gain(row.gain)]},
-  {title: 'Roofline', right: true, class: 'wide', cell: roofline},
-  {title: 'GFLOP/s', right: true, class: 'wide',
+  {title: 'Roofline', right: true, class: 'widest', cell: roofline},
+  {title: 'GFLOP/s', right: true, class: 'widest',
    cell: (row) => row.gflops ? digits(row.gflops) : NONE},
-  {title: 'Built in', right: true, class: 'wide', cell: (row) => ms(row.preparation_ms)},
+  {title: 'Built in', right: true, class: 'widest', cell: (row) => ms(row.preparation_ms)},
   {title: 'Outcome', class: 'wrap outcome', cell: (row) => row.chosen ? pill('chosen', 'good') :
     row.reason === undefined ? 'measured' : broken(row.reason)},
 ];
@@ -1102,16 +1102,16 @@ function tenants() {
           [meter(row.used_share, row.entitled_share), percent(row.used_share)]},
       {title: 'Entitled to', operators: true, class: 'middle', right: true,
        cell: (row) => percent(row.entitled_share)},
-      {title: 'Worker slots now', right: true, class: 'wide', cell: (row) => {
+      {title: 'Worker slots now', right: true, class: 'widest', cell: (row) => {
         const value = lately(row);
         return value === null ? NONE : digits(value);
       }},
       {title: 'Host memory', sort: 'host_bytes', right: true, class: 'middle', cell: (row) =>
         bytes(row.host_bytes) + (row.host_limit ? ` of ${bytes(row.host_limit)}` : '')},
       {title: 'GPU memory', right: true, class: 'wide', cell: (row) => bytes(row.device_bytes)},
-      {title: 'Matrices', sort: 'matrices', right: true, class: 'wide',
+      {title: 'Matrices', sort: 'matrices', right: true, class: 'widest',
        cell: (row) => whole.format(row.matrices)},
-      {title: 'Buffers', sort: 'buffers', right: true, class: 'wide',
+      {title: 'Buffers', sort: 'buffers', right: true, class: 'widest',
        cell: (row) => whole.format(row.buffers)},
       {title: 'Refused', sort: 'refused', right: true, class: 'middle',
        cell: (row) => whole.format(row.refused)},
