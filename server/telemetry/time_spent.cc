@@ -75,6 +75,8 @@ void TimeSpent::Add(const StageRecord& record) {
   for (size_t phase = 0; phase < kPhases; ++phase) {
     phases[phase] += 1e-9 * static_cast<double>(record.phase_ns[phase]);
   }
+  queue_trials += 1e-9 * static_cast<double>(record.queue_trials_ns);
+  queue_others += 1e-9 * static_cast<double>(record.queue_others_ns);
   const auto transport = std::ranges::find(kTransportNames, TransportOf(record));
   if (transport == kTransportNames.end()) return;
   bytes[static_cast<size_t>(transport - kTransportNames.begin())] +=
@@ -85,6 +87,8 @@ void TimeSpent::Add(const TimeSpent& other) {
   requests += other.requests;
   seconds += other.seconds;
   for (size_t i = 0; i < phases.size(); ++i) phases[i] += other.phases[i];
+  queue_trials += other.queue_trials;
+  queue_others += other.queue_others;
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] += other.bytes[i];
 }
 
