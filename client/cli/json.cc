@@ -297,7 +297,15 @@ Json ToJson(const std::vector<PatternMeasurements>& patterns) {
 }
 
 Json ToJson(const std::string& name, const Explanation& e) {
+  Json transports = Json::array();
+  for (const TransportTimes& times : e.requests.transports) {
+    transports.push_back({{"transport", times.transport},
+                          {"requests", times.requests},
+                          {"mean_ns", ToJson(times.mean)},
+                          {"finding", times.finding}});
+  }
   Json json = {{"name", name},
+               {"type", e.type ? Json(Name(*e.type)) : Json(nullptr)},
                {"device", e.device},
                {"cache_bytes", e.cache_bytes},
                {"line_bytes", e.line_bytes},
@@ -314,7 +322,8 @@ Json ToJson(const std::string& name, const Explanation& e) {
                  {"mean_ns", ToJson(e.requests.mean)},
                  {"transport", e.requests.transport},
                  {"finding", e.requests.finding},
-                 {"transposed", e.requests.transposed}}},
+                 {"transposed", e.requests.transposed},
+                 {"transports", std::move(transports)}}},
                {"operations", Json::array()}};
   for (const ExplainedOperation& o : e.operations) {
     Json distributions = Json::array();

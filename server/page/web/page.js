@@ -864,16 +864,21 @@ function orderNote(row, layout, plans) {
   return 'No reordering of its rows won: plans that read them take them as they were uploaded.';
 }
 
-/** Where the time of a matrix's products goes. */
-function timeCard(time) {
-  return card('Where the time goes', h('p', {}, `${
-    time.products < 2 ? 'The last product took' : time.products < 4 ?
-      `The last ${time.products} products took on average` :
-      `Of the last ${time.products} products those in the middle took`} ${
-    seconds(time.seconds)}${time.transport ? ` (transport: ${time.transport})` : ''}. `,
-    time.finding, ' What limits the kernel: ', h('code', {}, `sparsectl explain ${time.reference}`)),
-    phases(time, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
-      time.phases[phase] ? seconds(time.phases[phase]) : NONE])));
+/** Where the time of a matrix's products goes, of each transport by itself. */
+function timeCard({transports, reference}) {
+  const several = transports.length > 1;
+  const which = (of) => {
+    const by = several ? `${of.transport ? ` by ${of.transport}` : ' without arrays'}` : '';
+    return of.products < 2 ? `The last product${by} took` : of.products < 4 ?
+      `The last ${of.products} products${by} took on average` :
+      `Of the last ${of.products} products${by} those in the middle took`;
+  };
+  return card('Where the time goes', transports.flatMap((of) => [
+    h('p', {}, `${which(of)} ${seconds(of.seconds)}${
+      of.transport && !several ? ` (transport: ${of.transport})` : ''}. `, of.finding),
+    phases(of, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
+      of.phases[phase] ? seconds(of.phases[phase]) : NONE])),
+  ]), h('p', {}, 'What limits the kernel: ', h('code', {}, `sparsectl explain ${reference}`)));
 }
 
 function preparationLine(job) {
@@ -923,7 +928,8 @@ function phaseText(row) {
   const rest = row.seconds - parts.reduce((all, [, value]) => all + value, 0);
   // As sparsectl says it.
   if (parts.length > 0 && rest > 0.1 * row.seconds) parts.push(['other', rest]);
-  return parts.map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
+  return parts.map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ') +
+    (row.seconds > 0 && rest < -1e-6 ? ' (they overlap)' : '');
 }
 function phases(row, small = true) {
   const parts = partsOf(row), text = phaseText(row);
