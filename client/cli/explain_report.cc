@@ -25,12 +25,25 @@ constexpr double kOtherwise = 1.5;
 /// and waiting alone is no explanation.
 constexpr double kFarTimes = 4;
 constexpr double kFarMilliseconds = 1;
-/// What moves fewer bytes, whichever type the values have.
-constexpr const char* kNarrower = "values of a narrower type (f32, f16 or bf16)";
 
 std::string NameOf(const ExplainedOperation& operation) {
   if (operation.operation == Operation::kSpgemm) return "S * S";
   return operation.k == 1 ? "SpMV" : fmt::format("SpMM K={}", operation.k);
+}
+
+/// Values that are fewer bytes: of a type that is narrower by one step; "" where there is none.
+std::string NarrowerText(const Explanation& e) {
+  if (!e.type) return "values of a narrower type, at the cost of precision";
+  if (*e.type == ValueType::kF64) return "values of f32, at the cost of precision";
+  if (*e.type == ValueType::kF32) return "values of f16 or bf16, at the cost of precision";
+  return "";
+}
+
+/// ": a, or b" of what may help.
+std::string HelpText(const std::string& one, const std::string& other) {
+  const bool both = !one.empty() && !other.empty();
+  const std::string text = fmt::format("{}{}{}", one, both ? ", or " : "", other);
+  return text.empty() ? "" : ": " + text;
 }
 
 std::string MiB(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }
@@ -252,16 +265,17 @@ std::string CacheLimitText(const Explanation& e, const ExplainedOperation& o, bo
                  o.measured_ms, OverheadText(o));
   if (o.cache_limit == "arithmetic") {
     return fmt::format(
-        "{}; {}arithmetic{}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s: {}{}", held,
-        perhaps, verb, m.flops, milliseconds, 1e-9 * e.flops_per_second,
-        OnCpu(e) ? "more processors (--threads) or a GPU" : kNarrower, rest);
+        "{}; {}arithmetic{}: {:.3g} operations take {:.4f} ms at {:.0f} GFLOP/s{}{}", held, perhaps,
+        verb, m.flops, milliseconds, 1e-9 * e.flops_per_second,
+        HelpText(OnCpu(e) ? "more processors (--threads) or a GPU" : NarrowerText(e), ""), rest);
   }
   return fmt::format(
       "{}; {}the cache's own rate{}: {} MiB go from it to the caches before it, of {} each, "
-      "{:.4f} ms at {:.1f} GB/s: {}{}{}",
+      "{:.4f} ms at {:.1f} GB/s{}{}",
       held, perhaps, verb, MiB(m.moved_bytes), Bytes(e.inner_cache_bytes), milliseconds,
-      1e-9 * e.cache_bytes_per_second, kNarrower,
-      OnCpu(e) ? ", or more processors (--threads), whose caches add up" : "", rest);
+      1e-9 * e.cache_bytes_per_second,
+      HelpText(NarrowerText(e), OnCpu(e) ? "more processors (--threads), whose caches add up" : ""),
+      rest);
 }
 
 std::string LimitText(const Explanation& e, const ExplainedOperation& o, bool assumed_cache) {
@@ -379,19 +393,31 @@ std::string RatesText(const Explanation& e) {
                             "calibrate`)");
 }
 
-/// Where the time of requests went.
+/// Where the time of requests went, of each transport by itself.
 std::string RequestsText(const std::string& name, const RequestTimes& times) {
   if (times.requests <= 0) return "";
-  const std::string transport =
-      times.transport.empty() ? "" : fmt::format(" (transport: {})", times.transport);
-  // Of fewer none is left out.
-  const std::string whose =
-      times.requests > 1
-          ? fmt::format("the last {:.0f} products with {} took on average{}", times.requests, name,
-                        times.requests < 4 ? "" : " (without the fastest and the slowest quarter)")
-          : fmt::format("the last product with {} took", name);
-  std::string text = Wrapped(fmt::format("{} {}{}", whose, Text(times.mean), transport), "  ") +
-                     Wrapped("  " + times.finding, "  ");
+  const bool several = times.transports.size() > 1;
+  std::string text;
+  if (several) {
+    text = Wrapped(fmt::format("the last {:.0f} products with {}, on average of each transport:",
+                               times.requests, name),
+                   "  ");
+  }
+  const std::string indent = several ? "  " : "";
+  for (const TransportTimes& of : times.transports) {
+    // Of fewer none is left out.
+    const char* const without =
+        of.requests < 4 ? "" : " (without the fastest and the slowest quarter)";
+    const std::string whose =
+        several           ? fmt::format("  {:.0f} took{}", of.requests, without)
+        : of.requests > 1 ? fmt::format("the last {:.0f} products with {} took on average{}",
+                                        of.requests, name, without)
+                          : fmt::format("the last product with {} took", name);
+    const std::string transport =
+        of.transport.empty() ? "" : fmt::format(" (transport: {})", of.transport);
+    text += Wrapped(fmt::format("{} {}{}", whose, Text(of.mean), transport), indent + "  ") +
+            Wrapped(indent + "  " + of.finding, indent + "  ");
+  }
   if (times.transposed > 0) {
     text += Wrapped(fmt::format("  {:.0f} of them multiplied with the transpose, of which what "
                                 "follows does not speak; their plan: sparsectl show {}",

@@ -42,10 +42,16 @@ double RooflineGflops(const Explanation& e, double flops, double bytes) {
 }
 
 Json ToJson(const Timings& t) {
-  return {{"queue", t.queue.count()},   {"receive", t.receive.count()},
-          {"setup", t.setup.count()},   {"to_device", t.to_device.count()},
-          {"kernel", t.kernel.count()}, {"from_device", t.from_device.count()},
-          {"send", t.send.count()},     {"total", t.total.count()}};
+  return {{"queue", t.queue.count()},
+          {"receive", t.receive.count()},
+          {"setup", t.setup.count()},
+          {"to_device", t.to_device.count()},
+          {"kernel", t.kernel.count()},
+          {"from_device", t.from_device.count()},
+          {"send", t.send.count()},
+          {"total", t.total.count()},
+          {"queue_trials", t.queue_trials.count()},
+          {"queue_others", t.queue_others.count()}};
 }
 
 namespace {
@@ -291,7 +297,15 @@ Json ToJson(const std::vector<PatternMeasurements>& patterns) {
 }
 
 Json ToJson(const std::string& name, const Explanation& e) {
+  Json transports = Json::array();
+  for (const TransportTimes& times : e.requests.transports) {
+    transports.push_back({{"transport", times.transport},
+                          {"requests", times.requests},
+                          {"mean_ns", ToJson(times.mean)},
+                          {"finding", times.finding}});
+  }
   Json json = {{"name", name},
+               {"type", e.type ? Json(Name(*e.type)) : Json(nullptr)},
                {"device", e.device},
                {"cache_bytes", e.cache_bytes},
                {"line_bytes", e.line_bytes},
@@ -308,7 +322,8 @@ Json ToJson(const std::string& name, const Explanation& e) {
                  {"mean_ns", ToJson(e.requests.mean)},
                  {"transport", e.requests.transport},
                  {"finding", e.requests.finding},
-                 {"transposed", e.requests.transposed}}},
+                 {"transposed", e.requests.transposed},
+                 {"transports", std::move(transports)}}},
                {"operations", Json::array()}};
   for (const ExplainedOperation& o : e.operations) {
     Json distributions = Json::array();

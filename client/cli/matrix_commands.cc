@@ -395,6 +395,9 @@ absl::StatusOr<Report> Explain(const Client& client, const ExplainArguments& arg
   if (!node.has_value()) return Report{ToJson(arguments.name, *explanation), std::move(text)};
   // What is measured, and what is held, is the node's.
   explanation->requests.finding = AskedAt(*node, explanation->requests.finding);
+  for (TransportTimes& times : explanation->requests.transports) {
+    times.finding = AskedAt(*node, times.finding);
+  }
   Report report{ToJson(arguments.name, *explanation),
                 Wrapped(fmt::format("{} is on another node, at {}: what follows is of that one",
                                     arguments.name, *node),

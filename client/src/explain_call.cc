@@ -40,6 +40,23 @@ Explanation FromProto(const v1::ExplainReply& reply) {
                                           .transport = reply.requests().transport(),
                                           .finding = reply.requests().finding(),
                                           .transposed = reply.requests().transposed()}};
+  for (const v1::TransportTimes& times : reply.requests().transports()) {
+    explanation.requests.transports.push_back({.transport = times.transport(),
+                                               .requests = times.requests(),
+                                               .mean = sparsed::FromProto(times.mean()),
+                                               .finding = times.finding()});
+  }
+  // Older servers have one mean of all.
+  if (explanation.requests.transports.empty() && explanation.requests.requests > 0) {
+    const RequestTimes& all = explanation.requests;
+    explanation.requests.transports = {{.transport = all.transport,
+                                        .requests = all.requests,
+                                        .mean = all.mean,
+                                        .finding = all.finding}};
+  }
+  if (reply.type() != v1::ELEMENT_TYPE_UNSPECIFIED) {
+    explanation.type = sparsed::FromProto(reply.type());
+  }
   if (reply.calibrated_unix_ns() > 0) {
     explanation.calibrated = sparsed::FromUnixNs(reply.calibrated_unix_ns());
   }

@@ -132,6 +132,22 @@ absl::Status Tenant::TakeRequest(Clock::time_point now) {
       std::chrono::milliseconds(wait / 1'000'000 + 1));
 }
 
+absl::Status Tenant::TakeQuestion(Clock::time_point now) {
+  Count& count = this->count(Quota::kRequestsPerSecond);
+  const int64_t hard = count.hard;
+  if (hard == kNoLimit) return absl::OkStatus();
+  const int64_t wait =
+      hard > 0 ? Begin(begun_questions_, Nanoseconds(now), kSecond / hard / kQuestions) : kSecond;
+  if (wait == 0) return absl::OkStatus();
+  ++count.refused;
+  return RetryLater(
+      absl::ResourceExhaustedError(fmt::format(
+          "tenant '{}' has asked {} times within a second for each of the {} requests that it may "
+          "begin (quota {}); wait",
+          name_, kQuestions, hard, Name(Quota::kRequestsPerSecond))),
+      std::chrono::milliseconds(wait / 1'000'000 + 1));
+}
+
 int64_t Tenant::used(Quota quota) const {
   if (quota != Quota::kRequestsPerSecond) return count(quota).used;
   const int64_t hard = count(quota).hard, soft = count(quota).soft;

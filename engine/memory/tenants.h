@@ -88,6 +88,11 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
   /// One request begins. RESOURCE_EXHAUSTED with the RetryDelay after which it may, if more would
   /// have begun within a second than kRequestsPerSecond allows.
   absl::Status TakeRequest(Clock::time_point now = Clock::now());
+  /// Likewise of what only asks, and of streams for requests to come: counted apart, so that a
+  /// product of a client that first looks what it multiplies with is one request.
+  absl::Status TakeQuestion(Clock::time_point now = Clock::now());
+  /// That may begin for each request that may.
+  static constexpr int64_t kQuestions = 4;
 
   int64_t used(Quota quota) const;
   QuotaLimit limit(Quota quota) const;
@@ -112,7 +117,7 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
   std::array<Count, kQuotas> counts_;
   std::atomic<double> weight_ = 1;
   /// When what began so far would all have begun at the limit's rate, in the clock's nanoseconds.
-  std::atomic<int64_t> begun_hard_ = 0, begun_soft_ = 0;
+  std::atomic<int64_t> begun_hard_ = 0, begun_soft_ = 0, begun_questions_ = 0;
 };
 
 /// All of them. Thread-safe.

@@ -118,11 +118,10 @@ json ProgressJson(const engine::PreparationStatus& status, const Viewer& viewer)
           {"seconds", status.seconds}};
 }
 
-/// Where the time of its last products went, on average; null where there was none.
-/// `matrix`: its name for who looks.
-json TimeJson(const MatrixUse& use, std::string_view matrix) {
-  const TimeSpent& time = use.time;
-  if (time.requests <= 0) return nullptr;
+/// Where the time of its products by one transport went, on average. `matrix`: its name for who
+/// looks.
+json TimeJson(const MatrixUse::OfTransport& of, std::string_view matrix) {
+  const TimeSpent& time = of.time;
   json phases = json::object();
   for (int phase = 0; phase < kPhases; ++phase) {
     const double seconds = time[static_cast<Phase>(phase)];
@@ -130,9 +129,23 @@ json TimeJson(const MatrixUse& use, std::string_view matrix) {
       phases[std::string(Name(static_cast<Phase>(phase)))] = seconds / time.requests;
     }
   }
-  return {{"products", use.products.size()},  {"seconds", time.seconds / time.requests},
-          {"phases", std::move(phases)},      {"transport", TransportOf(time)},
-          {"finding", Finding(time, matrix)}, {"reference", matrix}};
+  return {{"products", of.products},
+          {"seconds", time.seconds / time.requests},
+          {"phases", std::move(phases)},
+          {"queue",
+           {{"trials", time.queue_trials / time.requests},
+            {"others", time.queue_others / time.requests}}},
+          {"transport", TransportOf(time)},
+          {"finding", Finding(time, matrix)}};
+}
+
+/// That of its last products, of each transport by which they came; null where there was none.
+json TimesJson(const MatrixUse& use, std::string_view matrix) {
+  if (use.transports.empty()) return nullptr;
+  json transports = json::array();
+  for (const MatrixUse::OfTransport& of : use.transports)
+    transports.push_back(TimeJson(of, matrix));
+  return {{"transports", std::move(transports)}, {"reference", matrix}};
 }
 
 /// Seconds since the epoch; null if it is none.
@@ -364,8 +377,8 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   answer["plans"] = PlansJson(matrix, tells_since, executor);
   answer["layouts"] = LayoutsJson(pattern);
   answer["time"] =
-      TimeJson(tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()),
-               engine::ReferenceFor(request.viewer.tenant, {matrix.tenant(), matrix.name()}));
+      TimesJson(tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()),
+                engine::ReferenceFor(request.viewer.tenant, {matrix.tenant(), matrix.name()}));
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
   return answer;
 }

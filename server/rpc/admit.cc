@@ -158,11 +158,18 @@ absl::StatusOr<Caller> Identify(const ServiceContext& service,
   return service.access.Identify(evidence, peer);
 }
 
-absl::Status Count(engine::Quota as, const ServiceContext& service,
+/// The rate that is meant for tenants holds up neither who looks after the server nor its nodes.
+absl::Status CountRate(bool question, engine::Tenant& tenant, const Caller& caller) {
+  if (caller.role == Role::kOperator) return absl::OkStatus();
+  return question ? tenant.TakeQuestion() : tenant.TakeRequest();
+}
+
+/// `question`: it asks, or carries what comes.
+absl::Status Count(engine::Quota as, bool question, const ServiceContext& service,
                    const grpc::ServerContextBase& context, Caller& caller) {
   engine::Tenant& tenant = service.engine.tenants().Of(caller.tenant);
   if (absl::Status s = service.count_connection(context.peer(), tenant); !s.ok()) return s;
-  if (absl::Status s = tenant.TakeRequest(); !s.ok()) return s;
+  if (absl::Status s = CountRate(question, tenant, caller); !s.ok()) return s;
   absl::StatusOr<engine::TenantHold> hold = tenant.Hold(as);
   if (hold.ok()) caller.counted = *std::move(hold);
   return hold.status();
@@ -180,7 +187,8 @@ absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextB
   absl::StatusOr<Caller> caller = Identify(service, context);
   if (!caller.ok()) return caller;
   caller->origin = std::move(origin);
-  absl::Status counted = Count(engine::Quota::kStreams, service, context, *caller);
+  absl::Status counted =
+      Count(engine::Quota::kStreams, /*question=*/true, service, context, *caller);
   if (!counted.ok()) return counted;
   return caller;
 }
@@ -193,13 +201,18 @@ absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
   absl::Status status = caller.status();
   if (status.ok()) status = MayDo(op, service, *caller);
   if (status.ok()) {
-    status = Count(IsStream(op) ? engine::Quota::kStreams : engine::Quota::kRequests, service,
-                   context, *caller);
+    const bool stream = IsStream(op);
+    status = Count(stream ? engine::Quota::kStreams : engine::Quota::kRequests,
+                   stream || IsStatusCall(op), service, context, *caller);
   }
   if (status.ok()) return caller;
   service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(),
                             origin->request_id, status);
   return status;
+}
+
+absl::Status CountRequest(engine::Tenant& tenant, const Caller& caller) {
+  return CountRate(/*question=*/false, tenant, caller);
 }
 
 absl::Status MayKeepResults(const ServiceContext& service, const Caller& caller) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "engine/memory/tenants.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/service.h"
 #include "server/security/caller.h"
@@ -20,6 +21,9 @@ absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
                              grpc::ServerContextBase& context);
 /// Likewise, of a call that is part of another.
 absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context);
+/// A request begins on a stream of his: RESOURCE_EXHAUSTED if that is more than his tenant may
+/// begin within a second.
+absl::Status CountRequest(engine::Tenant& tenant, const Caller& caller);
 /// PERMISSION_DENIED if results of his must not stay on the server.
 absl::Status MayKeepResults(const ServiceContext& service, const Caller& caller);
 

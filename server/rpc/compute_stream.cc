@@ -366,7 +366,7 @@ absl::Status ComputeStream::Admit(const ComputeStart& start, ComputeRequest& req
         fmt::format("{} requests are in flight on this stream, at most {} may be; wait for an end",
                     requests_.size(), max_requests_)));
   }
-  if (absl::Status status = account_.TakeRequest(); !status.ok()) return status;
+  if (absl::Status status = CountRequest(account_, *caller()); !status.ok()) return status;
   absl::StatusOr<engine::TenantHold> counted = account_.Hold(engine::Quota::kRequests);
   if (!counted.ok()) return counted.status();
   request.counted = *std::move(counted);

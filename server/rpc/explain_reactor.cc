@@ -74,16 +74,16 @@ void Fill(const engine::DistributionChoice& choice, v1::ExplainedOperation& mess
   }
 }
 
-void Fill(const MatrixUse& use, std::string_view matrix, v1::RequestTimes& message) {
-  const TimeSpent& time = use.time;
+/// `Message`: RequestTimes or TransportTimes.
+template <typename Message>
+void Fill(const TimeSpent& time, std::string_view matrix, Message& message) {
   const auto mean_ns = [&time](double seconds) {
     return static_cast<uint64_t>(1e9 * seconds / time.requests);
   };
-  message.set_requests(static_cast<double>(use.products.size()));
-  message.set_transposed(
-      static_cast<double>(std::ranges::count(use.products, true, &MatrixUse::Product::transposed)));
   v1::Timings& mean = *message.mutable_mean();
   mean.set_queue_ns(mean_ns(time[Phase::kQueue]));
+  mean.set_queue_trials_ns(mean_ns(time.queue_trials));
+  mean.set_queue_others_ns(mean_ns(time.queue_others));
   mean.set_receive_ns(mean_ns(time[Phase::kReceive]));
   mean.set_setup_ns(mean_ns(time[Phase::kSetup]));
   mean.set_to_device_ns(mean_ns(time[Phase::kToDevice]));
@@ -93,6 +93,19 @@ void Fill(const MatrixUse& use, std::string_view matrix, v1::RequestTimes& messa
   mean.set_total_ns(mean_ns(time.seconds));
   message.set_transport(std::string(TransportOf(time)));
   message.set_finding(Finding(time, matrix));
+}
+
+/// `use`: there were products.
+void Fill(const MatrixUse& use, std::string_view matrix, v1::RequestTimes& message) {
+  message.set_requests(static_cast<double>(use.products.size()));
+  message.set_transposed(
+      static_cast<double>(std::ranges::count(use.products, true, &MatrixUse::Product::transposed)));
+  Fill(use.transports.front().time, matrix, message);
+  for (const MatrixUse::OfTransport& of : use.transports) {
+    v1::TransportTimes& times = *message.add_transports();
+    times.set_requests(static_cast<double>(of.products));
+    Fill(of.time, matrix, times);
+  }
 }
 
 void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {
@@ -192,6 +205,7 @@ class ExplainReactor final : public UnaryReactor {
     if (draining_) return absl::UnavailableError("the server is shutting down");
     if (!explanation.ok()) return explanation.status();
     Fill(*explanation, reply_);
+    reply_.set_type(ToProto(matrix.type()));
     if (use_.products.empty()) return absl::OkStatus();
     Fill(use_, engine::ReferenceFor(tenant(), {matrix.tenant(), matrix.name()}),
          *reply_.mutable_requests());

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "engine/catalog/shares.h"
@@ -40,6 +42,24 @@ std::pair<std::string_view, std::string_view> OwnerAndName(const StageRecord& re
   const size_t mark = subject.find(engine::kOwnerMark);
   if (mark == std::string_view::npos) return {record.tenant, subject};
   return {subject.substr(0, mark), subject.substr(mark + 1)};
+}
+
+/// `products`: the oldest first.
+std::vector<MatrixUse::OfTransport> ByTransport(const std::vector<MatrixUse::Product>& products) {
+  std::vector<std::pair<std::string_view, std::vector<TimeSpent>>> times;  // the latest first
+  for (const MatrixUse::Product& product : products | std::views::reverse) {
+    const std::string_view transport = TransportOf(product.time);
+    auto found = std::ranges::find(times, transport, &decltype(times)::value_type::first);
+    if (found == times.end()) found = times.insert(times.end(), {transport, {}});
+    found->second.push_back(product.time);
+  }
+  std::vector<MatrixUse::OfTransport> transports;
+  for (auto& [transport, of] : times) {
+    const size_t count = of.size();
+    transports.push_back({.products = count, .time = MiddleOf(std::move(of))});
+  }
+  std::ranges::stable_sort(transports, std::greater<>(), &MatrixUse::OfTransport::products);
+  return transports;
 }
 
 }  // namespace
@@ -211,15 +231,13 @@ MatrixUse LiveRequests::UseOf(std::string_view tenant, std::string_view matrix,
   }
   if (!use.has_value()) return {};
   MatrixUse of;
-  std::vector<TimeSpent> times;
   std::map<int64_t, int> widths;
   for (const MatrixUse::Product& product : use->last) {
-    times.push_back(product.time);
     // Of as many the wider one, which takes the time.
     if (product.k > 0 && ++widths[product.k] >= widths[of.k]) of.k = product.k;
   }
   of.products = std::move(use->last);
-  of.time = MiddleOf(std::move(times));
+  of.transports = ByTransport(of.products);
   if (now - use->used > kForgotten) return of;
   use->Pass(now);
   of.per_second = use->per_second;

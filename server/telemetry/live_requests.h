@@ -49,8 +49,14 @@ struct MatrixUse {
   double p50 = 0, p99 = 0;  ///< seconds; 0: not used lately
   /// The last ones, however long ago: LiveRequests::kLast at most, the oldest first.
   std::vector<Product> products{};
-  TimeSpent time{};  ///< of those of them in the middle by their duration (MiddleOf)
-  int64_t k = 0;     ///< columns of the dense operand of most of them; 0: none had one
+  /// Of those of them that came by one transport.
+  struct OfTransport {
+    size_t products = 0;
+    TimeSpent time;  ///< of those in the middle by their duration (MiddleOf)
+  };
+  /// The transport of most of them first, of as many that of the latest.
+  std::vector<OfTransport> transports{};
+  int64_t k = 0;  ///< columns of the dense operand of most of them; 0: none had one
 
   /// Of those that are SpMM with the matrix as it is, K columns and this plan, the median of their
   /// kernels' seconds; 0: there is none.

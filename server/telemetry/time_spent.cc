@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
+#include <functional>
+#include <numeric>
 
 namespace sparsed::server {
 namespace {
@@ -14,8 +15,18 @@ constexpr size_t kParts = 6;
 
 /// What names of shards begin with (kShardPrefix, of a module that knows this one).
 constexpr std::string_view kShards = "shards:";
-/// A part that is worth a word beside the largest.
+/// Of a request's time, the share that a remedy has to save to be worth a word: by less it is as
+/// far from one time to the next.
 constexpr double kWorth = 0.2;
+/// Seconds of each part that are left whatever one does: two messages without an array, a turn of
+/// the queue, what is made ready where all lies in memory, two copies of a few bytes, a launch, and
+/// threads that start each other. Only what is above can be saved.
+constexpr std::array<double, kParts> kLeft = {2e-4, 2e-4, 5e-4, 1e-4, 1e-4, 2e-4};
+/// Bytes a second of the slowest network that arrays are sent over, 100 Mbit/s. What takes far
+/// longer than that is not waiting for its bytes.
+constexpr double kSlowNetwork = 12.5e6;
+/// Seconds by which a request's phases add up to more than it took for nothing but rounding.
+constexpr double kRounding = 1e-6;
 
 std::string_view NameOf(Part part) {
   constexpr std::array<std::string_view, kParts> kNames = {
@@ -28,7 +39,32 @@ std::string_view NameOf(Part part) {
   return kNames[static_cast<size_t>(part)];
 }
 
-std::string Remedy(Part part, std::string_view transport, std::string_view matrix) {
+/// What of `late`, seconds on the way, is no time of bytes; "" where it is.
+std::string LateText(const TimeSpent& time, double late) {
+  const double bytes = std::accumulate(time.bytes.begin(), time.bytes.end(), 0.0);
+  if (TransportOf(time) == "held" || 2 * bytes > kSlowNetwork * late) return "";
+  return fmt::format(
+      "They are {:.1f} KiB, whose bytes do not take so long: the machine or the network is busy, "
+      "or the caller sends or takes them late",
+      bytes / time.requests / 1024);
+}
+
+/// By who had the worker slots for most of the wait.
+std::string QueueRemedy(const TimeSpent& time) {
+  if (2 * time.queue_trials > time[Phase::kQueue]) {
+    return "Autotuning had it for most of that: this ends when the matrices that are being "
+           "prepared are ready (sparsectl list)";
+  }
+  if (2 * time.queue_others > time[Phase::kQueue]) {
+    return "Other tenants' requests had it for most of that: operators can give this tenant a "
+           "larger weight, or another server";
+  }
+  return "The device is busy: wider products instead of many narrow ones, more worker slots "
+         "for small requests on a CPU, or another server";
+}
+
+std::string Remedy(Part part, const TimeSpent& time, std::string_view matrix) {
+  const std::string_view transport = TransportOf(time);
   switch (part) {
     case Part::kWire:
       if (transport == "held" && matrix.starts_with(kShards)) {
@@ -51,8 +87,7 @@ std::string Remedy(Part part, std::string_view transport, std::string_view matri
           transport == "stream" ? ", or share memory or attach on the same machine"
                                 : ": results that the caller takes late count, too");
     case Part::kQueue:
-      return "The device is busy: wider products instead of many narrow ones, more worker slots "
-             "for small requests on a CPU, or another server";
+      return QueueRemedy(time);
     case Part::kSetup:
       return "After a start it goes away; if it stays, what was dropped for want of memory is "
              "fetched or built again and again: raise --host-memory";
@@ -75,6 +110,8 @@ void TimeSpent::Add(const StageRecord& record) {
   for (size_t phase = 0; phase < kPhases; ++phase) {
     phases[phase] += 1e-9 * static_cast<double>(record.phase_ns[phase]);
   }
+  queue_trials += 1e-9 * static_cast<double>(record.queue_trials_ns);
+  queue_others += 1e-9 * static_cast<double>(record.queue_others_ns);
   const auto transport = std::ranges::find(kTransportNames, TransportOf(record));
   if (transport == kTransportNames.end()) return;
   bytes[static_cast<size_t>(transport - kTransportNames.begin())] +=
@@ -85,6 +122,8 @@ void TimeSpent::Add(const TimeSpent& other) {
   requests += other.requests;
   seconds += other.seconds;
   for (size_t i = 0; i < phases.size(); ++i) phases[i] += other.phases[i];
+  queue_trials += other.queue_trials;
+  queue_others += other.queue_others;
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] += other.bytes[i];
 }
 
@@ -103,30 +142,54 @@ std::string_view TransportOf(const TimeSpent& time) {
 
 std::string Finding(const TimeSpent& time, std::string_view matrix) {
   if (time.requests <= 0 || time.seconds <= 0) return "";
-  std::array<std::pair<double, Part>, kParts> parts = {
-      {{time[Phase::kReceive] + time[Phase::kSend], Part::kWire},
-       {time[Phase::kQueue], Part::kQueue},
-       {time[Phase::kSetup], Part::kSetup},
-       {time[Phase::kToDevice] + time[Phase::kFromDevice], Part::kCopies},
-       {time[Phase::kKernel], Part::kKernel},
-       {0, Part::kRest}}};
-  double sum = 0;
-  for (const auto& [seconds, part] : parts) sum += seconds;
+  const std::array<double, kParts> spent = {
+      time[Phase::kReceive] + time[Phase::kSend],        time[Phase::kQueue],  time[Phase::kSetup],
+      time[Phase::kToDevice] + time[Phase::kFromDevice], time[Phase::kKernel], 0};
+  const double sum = std::accumulate(spent.begin(), spent.end(), 0.0);
   // Phases that overlap are more than the whole.
   const double whole = std::max(sum, time.seconds);
-  parts.back().first = whole - sum;
-  std::ranges::stable_sort(parts, std::greater<>(), &std::pair<double, Part>::first);
-  const auto percent = [whole](double seconds) { return 100 * seconds / whole; };
-  const auto& [most, what] = parts[0];
-  std::string text =
-      fmt::format("{}, {:.0f} %, is {}.", most > 0.5 * whole ? "Most of it" : "The largest part",
-                  percent(most), NameOf(what));
-  text += fmt::format(" {}.", Remedy(what, TransportOf(time), matrix));
-  const auto& [second, next] = parts[1];
-  if (second >= kWorth * whole) {
-    text += fmt::format(" Next, {:.0f} %, is {}.", percent(second), NameOf(next));
+  struct Share {
+    Part part;
+    double seconds;  ///< of all requests
+    double saved;    ///< of these, at most, where what helps is done
+  };
+  std::array<Share, kParts> parts;
+  for (size_t i = 0; i < kParts; ++i) {
+    const auto part = static_cast<Part>(i);
+    const double seconds = part == Part::kRest ? whole - sum : spent[i];
+    parts[i] = {part, seconds, std::max(seconds - kLeft[i] * time.requests, 0.0)};
   }
-  return text;
+  const auto percent = [whole](double seconds) { return 100 * seconds / whole; };
+  const auto milliseconds = [&time](double seconds) { return 1e3 * seconds / time.requests; };
+  std::ranges::stable_sort(parts, std::greater<>(), &Share::seconds);
+  const std::string overlap = sum > time.seconds + kRounding * time.requests
+                                  ? " Phases overlap: shares are of their sum."
+                                  : "";
+  const auto worth = [whole](const Share& share) { return share.saved >= kWorth * whole; };
+  const auto found = std::ranges::find_if(parts, worth);
+  if (found == parts.end()) {
+    return fmt::format(
+        "Nothing here is slow: a request takes {:.3f} ms, of which {:.0f} % is {}.{}",
+        milliseconds(time.seconds), percent(parts[0].seconds), NameOf(parts[0].part), overlap);
+  }
+  const auto& [part, seconds, saved] = *found;
+  const std::string late = part == Part::kWire ? LateText(time, saved) : "";
+  std::string text =
+      fmt::format("{}, {:.0f} %, is {}. {}.",
+                  seconds > 0.5 * whole    ? "Most of it"
+                  : found == parts.begin() ? "The largest part"
+                                           : "A part",
+                  percent(seconds), NameOf(part), late.empty() ? Remedy(part, time, matrix) : late);
+  // Of a kernel nobody knows what another plan takes; who is late is not to be helped from here.
+  if (late.empty() && part != Part::kKernel && part != Part::kRest) {
+    text += fmt::format(" That saves at most {:.0f} %, {:.3f} ms of a request.", percent(saved),
+                        milliseconds(saved));
+  }
+  const auto next = std::find_if(found + 1, parts.end(), worth);
+  if (next != parts.end()) {
+    text += fmt::format(" Next, {:.0f} %, is {}.", percent(next->seconds), NameOf(next->part));
+  }
+  return text + overlap;
 }
 
 }  // namespace sparsed::server

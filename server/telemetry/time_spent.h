@@ -15,6 +15,8 @@ struct TimeSpent {
   double requests = 0;
   double seconds = 0;                          ///< from their start to their last byte
   std::array<double, kPhases> phases = {};     ///< seconds; phases may overlap
+  /// Of the queue phase, for trials of autotuning, and for other tenants' requests.
+  double queue_trials = 0, queue_others = 0;
   std::array<double, kTransports> bytes = {};  ///< of arrays in and out, by the request's transport
 
   void Add(const StageRecord& record);
@@ -30,8 +32,8 @@ TimeSpent MiddleOf(std::vector<TimeSpent> requests);
 /// How most of the bytes came and went, as TransportOf says it of one request.
 std::string_view TransportOf(const TimeSpent& time);
 
-/// Sentences on `matrix`'s products: what most of their time is, how much of it, and what helps;
-/// "" where there were none.
+/// Sentences on `matrix`'s products: what most of their time is, how much of it, and what helps
+/// where that saves a share worth having, else that nothing is slow; "" where there were none.
 std::string Finding(const TimeSpent& time, std::string_view matrix);
 
 }  // namespace sparsed::server

@@ -175,7 +175,12 @@ TEST(Explain, SaysWhereTheTimeOfRequestsWent) {
   EXPECT_GT(reply.requests().mean().total_ns(), 0);
   EXPECT_LE(reply.requests().mean().kernel_ns(), reply.requests().mean().total_ns());
   EXPECT_EQ(reply.requests().transport(), "stream");
-  EXPECT_THAT(reply.requests().finding(), HasSubstr("%, is "));
+  EXPECT_THAT(reply.requests().finding(), HasSubstr(" is "));
+  ASSERT_EQ(reply.requests().transports_size(), 1);
+  EXPECT_EQ(reply.requests().transports(0).requests(), 2);
+  EXPECT_EQ(reply.requests().transports(0).transport(), "stream");
+  EXPECT_EQ(reply.requests().transports(0).finding(), reply.requests().finding());
+  EXPECT_EQ(reply.type(), v1::ELEMENT_TYPE_F32);
   ASSERT_TRUE(Explain(server, RequestOf("unused", 8, 0), &reply).ok());
   EXPECT_FALSE(reply.has_requests());
 }

@@ -281,10 +281,14 @@ TEST(Page, OfAMatrixSaysWhereTheTimeGoes) {
     time = Ask(server, "matrix?name=good")["time"];
     return !time.is_null();
   }));
-  EXPECT_GT(time["seconds"], 0);
-  EXPECT_TRUE(time["phases"].contains("kernel")) << time;
-  EXPECT_EQ(time["transport"], "stream");
-  EXPECT_THAT(time["finding"].get<std::string>(), HasSubstr("%, is "));
+  EXPECT_EQ(time["reference"], "good");
+  ASSERT_EQ(time["transports"].size(), 1u);
+  const json& of = time["transports"][0];
+  EXPECT_EQ(of["products"], 1);
+  EXPECT_GT(of["seconds"], 0);
+  EXPECT_TRUE(of["phases"].contains("kernel")) << time;
+  EXPECT_EQ(of["transport"], "stream");
+  EXPECT_THAT(of["finding"].get<std::string>(), HasSubstr(" is "));
 }
 
 TEST(Page, PlainCsrHasNoSpeedUpOverItself) {
@@ -331,6 +335,7 @@ TEST(Page, RequestsSayWhatWasAskedAndStatusCallsAreNotAmongThem) {
   EXPECT_EQ(product["code"], "OK");
   EXPECT_THAT(product["plan"].get<std::string>(), HasSubstr("csr / "));
   EXPECT_GT(product["phases"]["kernel"], 0);
+  EXPECT_EQ(product["queue"], (json{{"trials", 0.0}, {"others", 0.0}})) << "nobody else was there";
   EXPECT_EQ(requests["recent"][2]["op"], "upload");
   EXPECT_EQ(requests["slowest"].size(), 3u);
   EXPECT_GE(requests["slowest"][0]["seconds"], requests["slowest"][2]["seconds"]);
@@ -519,15 +524,42 @@ TEST(LiveRequests, LastProductsSayWhereTheTimeGoes) {
   server::MatrixUse use = live.UseOf("t", "web");
   EXPECT_EQ(use.products.size(), server::LiveRequests::kLast);
   EXPECT_EQ(use.k, 64);
-  EXPECT_NEAR(use.time.seconds / use.time.requests, 0.5, 1e-6);
+  ASSERT_EQ(use.transports.size(), 1u);
+  EXPECT_NEAR(use.transports[0].time.seconds / use.transports[0].time.requests, 0.5, 1e-6);
   // What was mended shows at once, also beside one that met a cold cache.
   end(0.01, 32, 7);
   end(3, 32, 1);
   use = live.UseOf("t", "web", server::LiveRequests::Clock::now() + std::chrono::hours(1));
   EXPECT_EQ(use.k, 32);
-  EXPECT_NEAR(use.time.seconds / use.time.requests, 0.01, 1e-6);
+  EXPECT_NEAR(use.transports[0].time.seconds / use.transports[0].time.requests, 0.01, 1e-6);
   end(0.01, 0, 8);
   EXPECT_EQ(live.UseOf("t", "web").k, 0) << "SpGEMM has no width";
+}
+
+TEST(LiveRequests, TimesOfTransportsAreToldApart) {
+  server::LiveRequests live;
+  const auto end = [&live](double seconds, bool held, int times) {
+    for (int i = 0; i < times; ++i) {
+      server::StageRecord record = RecordOf("t", "web", seconds);
+      record.stream_bytes_in = held ? 0 : 100;
+      record.held_bytes_in = held ? 100 : 0;
+      live.End(record);
+    }
+  };
+  end(0.5, /*held=*/false, 5);
+  end(0.01, /*held=*/true, 3);
+  server::MatrixUse use = live.UseOf("t", "web");
+  ASSERT_EQ(use.transports.size(), 2u);
+  EXPECT_EQ(TransportOf(use.transports[0].time), "stream");
+  EXPECT_EQ(use.transports[0].products, 5u);
+  EXPECT_NEAR(use.transports[0].time.seconds / use.transports[0].time.requests, 0.5, 1e-6);
+  EXPECT_EQ(TransportOf(use.transports[1].time), "held");
+  EXPECT_EQ(use.transports[1].products, 3u);
+  EXPECT_NEAR(use.transports[1].time.seconds / use.transports[1].time.requests, 0.01, 1e-6);
+  end(0.01, /*held=*/true, 1);
+  use = live.UseOf("t", "web");
+  ASSERT_EQ(use.transports.size(), 2u);
+  EXPECT_EQ(TransportOf(use.transports[0].time), "held") << "of as many the latest";
 }
 
 TEST(LiveRequests, KernelsOfOneProblemAndPlanAreToldApart) {
@@ -583,14 +615,14 @@ TEST(LiveRequests, UseEndsWithTheMatrix) {
     server::StageRecord ended = RecordOf("alice", "web", 0.01, absl::InternalError("no"));
     ended.op = op;
     live.End(ended);
-    EXPECT_GT(live.UseOf("alice", "web").time.requests, 0) << Name(op) << " that failed";
+    EXPECT_GT(live.UseOf("alice", "web").products.size(), 0u) << Name(op) << " that failed";
     ended.status = absl::OkStatus();
     live.End(ended);
     live.End(ended);
-    EXPECT_EQ(live.UseOf("alice", "web").time.requests, 0) << Name(op);
-    EXPECT_GT(live.UseOf("alice", "road").time.requests, 0);
+    EXPECT_EQ(live.UseOf("alice", "web").products.size(), 0u) << Name(op);
+    EXPECT_GT(live.UseOf("alice", "road").products.size(), 0u);
     live.End(RecordOf("alice", "web", 0.01));
-    EXPECT_NEAR(live.UseOf("alice", "web").time.requests, 1, 0.01);
+    EXPECT_EQ(live.UseOf("alice", "web").products.size(), 1u);
   }
 }
 

@@ -453,17 +453,56 @@ TEST_F(TenantsTest, RatesOfMatricesThatShareAPatternAreTheirOwn) {
 }
 
 TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
-  Start("tenants:\n  one: {quotas: {requests_per_second: 3}}\n");
+  Start("tenants:\n  one: {quotas: {requests_per_second: 1}}\n");
+  grpc::Status refused;
+  ASSERT_TRUE(Eventually([&] {
+    refused = Share("one", "a", "two");
+    return refused.error_code() == Code::RESOURCE_EXHAUSTED;
+  }));
+  EXPECT_THAT(refused.error_message(), HasSubstr("has begun 1 requests within a second"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("quota requests_per_second"));
+  ASSERT_TRUE(RetryDelayOf(refused).has_value());
+  EXPECT_LE(*RetryDelayOf(refused), 1.01);
+  EXPECT_EQ(Share("two", "a", "one").error_code(), Code::NOT_FOUND);
+  EXPECT_TRUE(Eventually([&] { return Share("one", "a", "two").error_code() == Code::NOT_FOUND; }));
+}
+
+TEST_F(TenantsTest, WhatOnlyAsksIsCountedApartFromRequests) {
+  Start("tenants:\n  one: {quotas: {requests_per_second: 1}}\n");
+  EXPECT_EQ(Get("one", "a").error_code(), Code::NOT_FOUND);
+  EXPECT_EQ(Get("one", "a").error_code(), Code::NOT_FOUND);
+  EXPECT_TRUE(Put("one", "a").ok()) << "two questions were no requests";
   grpc::Status refused;
   ASSERT_TRUE(Eventually([&] {
     refused = Get("one", "a");
     return refused.error_code() == Code::RESOURCE_EXHAUSTED;
   }));
-  EXPECT_THAT(refused.error_message(), HasSubstr("quota requests_per_second"));
-  ASSERT_TRUE(RetryDelayOf(refused).has_value());
-  EXPECT_LE(*RetryDelayOf(refused), 1.0);
-  EXPECT_EQ(Get("two", "a").error_code(), Code::NOT_FOUND);
-  EXPECT_TRUE(Eventually([&] { return Get("one", "a").error_code() == Code::NOT_FOUND; }));
+  EXPECT_THAT(refused.error_message(), HasSubstr("has asked 4 times within a second for each"));
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+}
+
+TEST_F(TenantsTest, AProductIsOneRequestWhateverIsAskedBefore) {
+  Start("tenants:\n  one: {quotas: {requests_per_second: 2}}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  EXPECT_TRUE(Get("one", "a").ok());
+  EXPECT_TRUE(Get("one", "a").ok());
+  grpc::ClientContext context;
+  Show(context, "one");
+  auto stream = server().compute().Spmm(&context);
+  stream->Write(SpmmStartOf(1, "a", pattern_.cols, 4));
+  WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * 4, 2)));
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
+  stream->WritesDone();
+}
+
+TEST_F(TenantsTest, ARateForAllHoldsUpNoOperator) {
+  Start("tenants:\n  \"*\": {quotas: {requests_per_second: 1}}\n");
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(Get("ops", "a").error_code(), Code::NOT_FOUND) << i;
+    ASSERT_EQ(Share("ops", "a", "two").error_code(), Code::NOT_FOUND) << i;
+  }
 }
 
 TEST_F(TenantsTest, ConnectionsCountAsLongAsTheyAreOpen) {

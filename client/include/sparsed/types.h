@@ -401,15 +401,27 @@ struct Timings {
   std::chrono::nanoseconds send{};
   std::chrono::nanoseconds total{};
   std::chrono::nanoseconds setup{};  ///< disk, memory, libraries, attempts that failed
+  /// Of `queue`, for trials of autotuning, and for other tenants' requests.
+  std::chrono::nanoseconds queue_trials{}, queue_others{};
+};
+
+/// Of those of the last products with a matrix that came by one transport.
+struct TransportTimes {
+  std::string transport;  ///< how their bytes came and went, as SlowRequest's
+  double requests = 0;    ///< how many
+  Timings mean;           ///< of those in the middle by their duration, half of them
+  std::string finding;    ///< what most of it is, and what helps if anything does: sentences
 };
 
 /// Where the time of the last products with a matrix went, eight of them at most.
 struct RequestTimes {
   double requests = 0;    ///< how many; 0: there was none
-  Timings mean;           ///< of those in the middle by their duration, half of them
-  std::string transport;  ///< how most of their bytes came and went, as SlowRequest's
-  std::string finding;    ///< what most of it is, and what helps: sentences
+  Timings mean;           ///< of the first of `transports`, as there
+  std::string transport;  ///< likewise
+  std::string finding;    ///< likewise
   double transposed = 0;  ///< of them, with the transposed matrix: Explanation is not of these
+  /// That of most of them first; times of one transport are no times of another.
+  std::vector<TransportTimes> transports{};
 };
 
 struct Explanation {
@@ -427,6 +439,7 @@ struct Explanation {
   int64_t inner_cache_bytes = 0;      ///< of one of the caches before the last level; 0: not known
   double cache_bytes_per_second = 0;  ///< that it reads from its last level cache; 0: not known
   RequestTimes requests{};            ///< none of another tenant's matrix
+  std::optional<ValueType> type{};    ///< of the matrix's values; none: an older server's answer
 };
 
 /// One step of a preparation.

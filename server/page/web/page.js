@@ -879,16 +879,22 @@ function orderNote(row, layout, plans) {
   return 'No reordering of its rows won: plans that read them take them as they were uploaded.';
 }
 
-/** Where the time of a matrix's products goes. */
-function timeCard(time) {
-  return card('Where the time goes', h('p', {}, `${
-    time.products < 2 ? 'The last product took' : time.products < 4 ?
-      `The last ${time.products} products took on average` :
-      `Of the last ${time.products} products those in the middle took`} ${
-    seconds(time.seconds)}${time.transport ? ` (transport: ${time.transport})` : ''}. `,
-    time.finding, ' What limits the kernel: ', h('code', {}, `sparsectl explain ${time.reference}`)),
-    phases(time, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
-      time.phases[phase] ? seconds(time.phases[phase]) : NONE]), ['other', restOf(time) > 0 ? seconds(restOf(time)) : NONE]));
+/** Where the time of a matrix's products goes, of each transport by itself. */
+function timeCard({transports, reference}) {
+  const several = transports.length > 1;
+  const which = (of) => {
+    const by = several ? `${of.transport ? ` by ${of.transport}` : ' without arrays'}` : '';
+    return of.products < 2 ? `The last product${by} took` : of.products < 4 ?
+      `The last ${of.products} products${by} took on average` :
+      `Of the last ${of.products} products${by} those in the middle took`;
+  };
+  return card('Where the time goes', transports.flatMap((of) => [
+    h('p', {}, `${which(of)} ${seconds(of.seconds)}${
+      of.transport && !several ? ` (transport: ${of.transport})` : ''}. `, of.finding),
+    phases(of, false), legend(PHASES.map((phase) => [phase.replace('_', ' '),
+      of.phases[phase] ? seconds(of.phases[phase]) : NONE]),
+      ['other', restOf(of) > 0 ? seconds(restOf(of)) : NONE]),
+  ]), h('p', {}, 'What limits the kernel: ', h('code', {}, `sparsectl explain ${reference}`)));
 }
 
 function preparationLine(job) {
@@ -933,15 +939,25 @@ function preparations() {
 const PHASES = ['queue', 'receive', 'setup', 'to_device', 'kernel', 'from_device', 'send'];
 const phaseLegend = () => legend(PHASES.map((phase) => [phase.replace('_', ' ')]), ['other']);
 const partsOf = (row) => PHASES.map((phase) => [phase, row.phases[phase] || 0]);
-/** The time that is none of the phases'. */
-const restOf = (row) =>
-    Math.max(0, row.seconds - partsOf(row).reduce((all, [, value]) => all + value, 0));
+/** The time that is none of the phases'; below 0 where these overlap. */
+const restOf = (row) => row.seconds - partsOf(row).reduce((all, [, value]) => all + value, 0);
+/** Who had the worker slots meanwhile, if that was not mostly the tenant itself. */
+function queueText(row, all) {
+  const {trials = 0, others = 0} = row.queue || {};
+  const parts = [[trials, 'autotuning'], [others, 'other tenants']]
+    .filter(([value]) => value > 0 && value >= 0.1 * all)
+    .map(([value, who]) => `${seconds(value)} behind ${who}`);
+  return parts.length > 0 ? ` (${parts.join(', ')})` : '';
+}
 function phaseText(row) {
   const parts = partsOf(row).filter(([, value]) => value > 0);
   const rest = restOf(row);
   // As sparsectl says it.
   if (parts.length > 0 && rest > 0.1 * row.seconds) parts.push(['other', rest]);
-  return parts.map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ');
+  const named = ([phase, value]) =>
+    `${phase.replace('_', ' ')} ${seconds(value)}${phase === 'queue' ? queueText(row, value) : ''}`;
+  return parts.map(named).join(', ') +
+    (row.seconds > 0 && rest < -1e-6 ? ' (they overlap)' : '');
 }
 function phases(row, small = true) {
   const parts = partsOf(row), text = phaseText(row);

@@ -471,9 +471,10 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   for (const char* limit : {"arithmetic", "cache_bandwidth"}) {
     Explanation on_gpu = e;
     on_gpu.device = "cuda:0";
+    on_gpu.type = ValueType::kF64;
     on_gpu.operations[0].cache_limit = limit;
     EXPECT_THAT(ExplanationText("m", on_gpu, false),
-                testing::AllOf(HasSubstr("/s: values of a narrower type (f32, f16 or bf16)\n"),
+                testing::AllOf(HasSubstr("/s: values of f32, at the cost of precision\n"),
                                testing::Not(HasSubstr("--threads"))))
         << limit;
   }
@@ -611,24 +612,88 @@ TEST(Explanation, BeginsWithWhereTheTimeOfRequestsWent) {
   Explanation e = Explained();
   EXPECT_THAT(ExplanationText("m", e, false), testing::StartsWith("m on cpu: "));
   e.requests.requests = 8;
-  e.requests.mean.total = std::chrono::milliseconds(300);
-  e.requests.mean.send = std::chrono::milliseconds(210);
-  e.requests.transport = "stream";
-  e.requests.finding = "Most of it, 70 %, is operands.";
+  TransportTimes times = {.transport = "stream",
+                          .requests = 8,
+                          .mean = {},
+                          .finding = "Most of it, 70 %, is operands."};
+  times.mean.total = std::chrono::milliseconds(300);
+  times.mean.send = std::chrono::milliseconds(210);
+  e.requests.transports = {times};
   const Width wide(1000);
   EXPECT_THAT(
       ExplanationText("m", e, false),
       testing::StartsWith("the last 8 products with m took on average (without the fastest and "
                           "the slowest quarter) 300.000 ms: send 210.000, other 90.000 (transport: "
                           "stream)\n  Most of it, 70 %, is operands.\n\nm on cpu: "));
-  e.requests.requests = 1;
+  times.requests = e.requests.requests = 1;
+  e.requests.transports = {times};
   EXPECT_THAT(ExplanationText("m", e, false),
               testing::StartsWith("the last product with m took 300.000 ms: "));
-  EXPECT_EQ(ToJson("m", e)["requests"]["mean_ns"]["send"], 210000000);
-  e.requests.mean.kernel = std::chrono::milliseconds(90);
+  EXPECT_EQ(ToJson("m", e)["requests"]["transports"][0]["mean_ns"]["send"], 210000000);
+  Timings& mean = e.requests.transports[0].mean;
+  mean.kernel = std::chrono::milliseconds(90);
   EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("kernel 90.000, send 210.000 (transport"));
-  e.requests.mean.receive = std::chrono::milliseconds(150);
-  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("send 210.000 (they overlap)"));
+  mean.receive = std::chrono::milliseconds(1);
+  EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("send 210.000 (they overlap) (transport"));
+}
+
+TEST(Times, SayWhoHadTheWorkerSlots) {
+  Timings times;
+  times.total = times.queue = std::chrono::milliseconds(100);
+  EXPECT_EQ(Text(times), "100.000 ms: queue 100.000");
+  times.queue_trials = std::chrono::milliseconds(70);
+  EXPECT_EQ(Text(times), "100.000 ms: queue 100.000 (70.000 behind autotuning)");
+  times.queue_others = std::chrono::milliseconds(20);
+  EXPECT_EQ(Text(times),
+            "100.000 ms: queue 100.000 (70.000 behind autotuning, 20.000 behind other tenants)");
+  times.queue_trials = std::chrono::milliseconds(2);
+  EXPECT_EQ(Text(times), "100.000 ms: queue 100.000 (20.000 behind other tenants)");
+  EXPECT_EQ(ToJson(times)["queue_others"], 20'000'000);
+}
+
+TEST(Explanation, TimesOfTransportsAreToldApart) {
+  Explanation e = Explained();
+  e.requests.requests = 7;
+  TransportTimes stream = {
+      .transport = "stream", .requests = 5, .mean = {}, .finding = "Most of it is operands."};
+  stream.mean.total = std::chrono::milliseconds(30);
+  TransportTimes held = {
+      .transport = "held", .requests = 2, .mean = {}, .finding = "Nothing here is slow."};
+  held.mean.total = std::chrono::milliseconds(1);
+  e.requests.transports = {stream, held};
+  e.requests.transposed = 3;
+  const Width wide(1000);
+  EXPECT_THAT(
+      ExplanationText("m", e, false),
+      testing::StartsWith("the last 7 products with m, on average of each transport:\n"
+                          "  5 took (without the fastest and the slowest quarter) 30.000 ms "
+                          "(transport: stream)\n    Most of it is operands.\n"
+                          "  2 took 1.000 ms (transport: held)\n    Nothing here is slow.\n"
+                          "  3 of them multiplied with the transpose"));
+  const Width narrow(60);
+  EXPECT_LE(WidestLine(ExplanationText("m", e, false).substr(0, 400)), 60u);
+}
+
+TEST(Explanation, NarrowerTypesAreOneStepNarrowerAndLessPrecise) {
+  Explanation e = Explained();
+  ExplainedOperation& o = e.operations[0];
+  o.limit = "cache";
+  o.cache_limit = "cache_bandwidth";
+  o.measured_ms = 0;
+  e.cache_bytes_per_second = 1e8;
+  o.inner = o.inner_served = o.inner_reordered = o.stored;
+  const Width wide(1000);
+  const auto of_type = [&](ValueType type) {
+    e.type = type;
+    return ExplanationText("m", e, false);
+  };
+  EXPECT_THAT(of_type(ValueType::kF64),
+              testing::AllOf(HasSubstr("GB/s: values of f32, at the cost of precision, or more "
+                                       "processors"),
+                             testing::Not(HasSubstr("f16"))));
+  EXPECT_THAT(of_type(ValueType::kF32), HasSubstr("f16 or bf16, at the cost of precision"));
+  EXPECT_THAT(of_type(ValueType::kF16), testing::AllOf(HasSubstr("GB/s: more processors"),
+                                                       testing::Not(HasSubstr("precision"))));
 }
 
 TEST(Explanation, AnotherProductsTimeIsNotSpMVs) {

@@ -112,6 +112,28 @@ TEST(Tenant, BeginsAsManyRequestsASecondAsItMay) {
   EXPECT_FALSE(a.TakeRequest(start + seconds(200)).ok());
 }
 
+TEST(Tenant, AsksFourTimesForEachRequestThatItMayBegin) {
+  Tenants tenants;
+  Tenant& a = tenants.Of("a");
+  const Tenant::Clock::time_point start = Tenant::Clock::now();
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(a.TakeQuestion(start).ok()) << "no limit";
+  tenants.SetLimits({}, Limits(Quota::kRequestsPerSecond, 2));
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(a.TakeQuestion(start).ok()) << i;
+  const absl::Status refused = a.TakeQuestion(start);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_THAT(Sentence(refused), HasSubstr("4 times within a second for each of the 2 requests"));
+  EXPECT_THAT(Sentence(refused), HasSubstr("quota requests_per_second"));
+  ASSERT_TRUE(RetryDelay(refused).has_value());
+  EXPECT_LE(*RetryDelay(refused), milliseconds(126));
+  // Requests are counted apart.
+  EXPECT_TRUE(a.TakeRequest(start).ok());
+  EXPECT_TRUE(a.TakeRequest(start).ok());
+  EXPECT_FALSE(a.TakeRequest(start).ok());
+  EXPECT_TRUE(a.TakeQuestion(start + *RetryDelay(refused)).ok());
+  tenants.SetLimits({}, Limits(Quota::kRequestsPerSecond, 0));
+  EXPECT_FALSE(a.TakeQuestion(start + seconds(200)).ok());
+}
+
 TEST(Tenant, ManyThreadsTakeNoMoreThanTheLimit) {
   Tenants tenants;
   tenants.SetLimits({}, Limits(Quota::kRequests, 3));
