@@ -47,7 +47,7 @@ std::string PlanInUse(const MatrixInfo& info) {
 std::string PlansText(const MatrixInfo& info) {
   Table plans({"SIGNATURE", "USED/s", "PIPELINE", "KERNEL", "DEVICE", "BASELINE ms", "PLAN ms",
                "SINCE", "WHY"},
-              {"SINCE", "DEVICE", "WHY", "BASELINE ms", "USED/s"});
+              {"SINCE", "BASELINE ms", "DEVICE", "WHY", "USED/s"}, {"DEVICE", "WHY"});
   for (const PlanInfo& plan : info.plans) {
     plans.Add({Text(plan.signature), UseText(plan), plan.pipeline, plan.kernel, plan.device,
                plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",

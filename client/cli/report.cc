@@ -38,8 +38,10 @@ std::string Cut(const std::string& text, size_t width) {
   return cut += kMore;
 }
 
-/// Sentences may be cut to so many characters.
+/// Sentences may be cut to so many characters, where a row has to stay on its line.
 constexpr size_t kLeastSentence = 12;
+/// Before what is told below a row.
+constexpr std::string_view kBelow = "    ";
 
 /// The column of transform pipelines.
 constexpr std::string_view kPipeline = "PIPELINE";
@@ -64,23 +66,30 @@ struct Layout {
     }
     return taken + (shown > 0 ? 2 * (shown - 1) : 0);
   }
+  size_t Width() const {
+    return Width([this](size_t i) { return widths[i]; });
+  }
   /// With sentences as short as they may be.
   size_t Least() const {
     return Width([this](size_t i) {
       return sentences[i] ? std::min(widths[i], kLeastSentence) : widths[i];
     });
   }
+  /// Of those that are shown, the column of the widest sentence; none: as many as there are.
+  size_t WidestSentence() const {
+    size_t widest = widths.size();
+    for (size_t i = 0; i < widths.size(); ++i) {
+      if (!sentences[i] || widths[i] == 0) continue;
+      if (widest == widths.size() || widths[i] > widths[widest]) widest = i;
+    }
+    return widest;
+  }
   /// Makes sentences shorter, the longest first, until a line fits `line`.
   void Shrink(size_t line) {
-    size_t taken = Width([this](size_t i) { return widths[i]; });
-    for (; taken > line; --taken) {
-      size_t longest = widths.size();
-      for (size_t i = 0; i < widths.size(); ++i) {
-        if (!sentences[i] || widths[i] <= kLeastSentence) continue;
-        if (longest == widths.size() || widths[i] > widths[longest]) longest = i;
-      }
-      if (longest == widths.size()) return;
-      --widths[longest];
+    for (size_t taken = Width(); taken > line; --taken) {
+      const size_t widest = WidestSentence();
+      if (widest == widths.size() || widths[widest] <= kLeastSentence) return;
+      --widths[widest];
     }
   }
 };
@@ -212,26 +221,49 @@ std::string Table::Text() const {
   const size_t columns = rows_.front().size();
   std::vector<std::vector<std::string>> rows = rows_;
   Layout layout = LayoutOf(rows);
+  std::vector<std::string> below(rows.size());
   if (Style().width > 0 && !Style().wide) {
     const auto line = static_cast<size_t>(Style().width);
-    if (layout.Least() > line) {
+    const auto fits = [&] { return (one_line_ ? layout.Least() : layout.Width()) <= line; };
+    std::vector<bool> shown(columns, true);
+    const auto leave_out = [&](size_t column, bool told, bool titled) {
+      shown[column] = false;
+      layout.widths[column] = 0;
+      for (size_t i = 1; told && i < rows.size(); ++i) {
+        if (rows[i][column].empty()) continue;
+        if (!below[i].empty()) below[i] += "; ";
+        if (titled) below[i] += Lower(rows.front()[column]) + " ";
+        below[i] += rows[i][column];
+      }
+    };
+    while (!one_line_ && !fits()) {
+      const size_t sentence = layout.WidestSentence();
+      if (sentence == columns) break;
+      leave_out(sentence, /*told=*/true, /*titled=*/false);
+    }
+    if (!fits()) {
       for (size_t i = 0; i < columns; ++i) {
         if (rows.front()[i] != kPipeline) continue;
         for (auto& row : rows) row[i] = WithoutParameters(row[i]);
       }
       layout = LayoutOf(rows);
-    }
-    for (const std::string& title : less_needed_) {
-      if (layout.Least() <= line) break;
-      const auto column = std::ranges::find(rows_.front(), title) - rows_.front().begin();
-      if (column < static_cast<std::ptrdiff_t>(columns)) {
-        layout.widths[static_cast<size_t>(column)] = 0;
+      for (size_t i = 0; i < columns; ++i) {
+        if (!shown[i]) layout.widths[i] = 0;
       }
     }
-    layout.Shrink(line);
+    for (const std::string& title : less_needed_) {
+      if (fits()) break;
+      const auto at = std::ranges::find(rows_.front(), title) - rows_.front().begin();
+      const auto column = static_cast<size_t>(at);
+      if (column == columns || !shown[column]) continue;
+      const bool told = !one_line_ && std::ranges::find(told_below_, title) != told_below_.end();
+      leave_out(column, told, /*titled=*/true);
+    }
+    if (one_line_) layout.Shrink(line);
   }
   std::string text;
-  for (const auto& row : rows) {
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const std::vector<std::string>& row = rows[r];
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       if (layout.widths[i] == 0) continue;
@@ -242,6 +274,7 @@ std::string Table::Text() const {
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + '\n';
+    if (!below[r].empty()) text += Wrapped(fmt::format("{}{}", kBelow, below[r]), kBelow);
   }
   return text;
 }

@@ -25,16 +25,21 @@ struct TextStyle {
 TextStyle& Style();
 
 /// Columns are as wide as their widest cell; columns of numbers are aligned to the right. Where the
-/// style has a width, sentences (cells of four words and more) are cut to fit; half a name, an id,
-/// a time or a kernel is of no use to anybody, so where that is not enough pipelines are shown
-/// without their parameters, and then whole columns are left out.
+/// style has a width that they do not fit, sentences (columns with cells of four words and more) go
+/// to lines of their own below their rows; half a name, an id, a time or a kernel is of no use to
+/// anybody, so where that is not enough pipelines are shown without their parameters, and then
+/// whole columns are left out.
 class Table {
  public:
-  /// `less_needed`: titles of those that may be left out, in this order.
-  explicit Table(std::vector<std::string> header, std::vector<std::string> less_needed = {})
-      : less_needed_(std::move(less_needed)) {
+  /// `less_needed`: titles of those that may be left out, in this order; `told_below`: those among
+  /// them that are told below their rows then.
+  explicit Table(std::vector<std::string> header, std::vector<std::string> less_needed = {},
+                 std::vector<std::string> told_below = {})
+      : less_needed_(std::move(less_needed)), told_below_(std::move(told_below)) {
     rows_.push_back(std::move(header));
   }
+  /// Rows stay on their lines: sentences are cut to fit.
+  void KeepToLines() { one_line_ = true; }
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.size() == 1; }
   /// Without the columns that no row has anything in.
@@ -43,7 +48,8 @@ class Table {
 
  private:
   std::vector<std::vector<std::string>> rows_;
-  std::vector<std::string> less_needed_;
+  std::vector<std::string> less_needed_, told_below_;
+  bool one_line_ = false;
 };
 
 /// Things of one kind: a line each for people, an array of objects for programs.
