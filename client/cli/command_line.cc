@@ -12,6 +12,7 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/matrix_writer.h"
+#include "client/cli/suggestion.h"
 
 namespace sparsed::cli {
 
@@ -83,7 +84,8 @@ CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words) {
   const auto check = [words](const std::string& text) {
     return std::ranges::find(words, text) != words.end()
                ? std::string()
-               : fmt::format("\"{}\" is none of {}", text, fmt::join(words, ", "));
+               : fmt::format("\"{}\" is none of {}{}", text, fmt::join(words, ", "),
+                             DidYouMean(text, words));
   };
   return option->type_name(fmt::format("{}", fmt::join(words, "|")))->check(check);
 }

@@ -163,12 +163,8 @@ void AddSpy(CLI::App& app, Invocation& invocation) {
   spy->add_option("--height", s->height, "Lines at most (default: half the width)")
       ->check(Between(1, 1000));
   spy->add_flag("--ascii", s->ascii, "No Unicode (default: as the locale says)");
-  spy->add_option("--colour,--color", s->colour, "Show densities by colour: auto, always or never")
-      ->check([](const std::string& text) {
-        return text == "auto" || text == "always" || text == "never"
-                   ? std::string()
-                   : fmt::format("\"{}\" is none of auto, always and never", text);
-      })
+  OneOf(spy->add_option("--colour,--color", s->colour, "Show densities by colour"),
+        {"auto", "always", "never"})
       ->capture_default_str();
   spy->callback([&invocation, s] {
     invocation.run = [s, &invocation](const Client& client) {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 #include "client/cli/npy.h"
 #include "client/cli/packed_file.h"
 #include "client/cli/progress_bar.h"
+#include "client/cli/suggestion.h"
 
 namespace sparsed::cli {
 namespace {
@@ -240,7 +242,20 @@ absl::StatusOr<ValueType> ParseType(std::string_view text) {
        {ValueType::kF32, ValueType::kF64, ValueType::kF16, ValueType::kBF16}) {
     if (text == Name(type)) return type;
   }
-  return absl::InvalidArgumentError(fmt::format("{} is none of f32, f64, f16 and bf16", text));
+  // What NumPy and C call them.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kOthers = {
+      {{"float32", "f32"},
+       {"float", "f32"},
+       {"float64", "f64"},
+       {"double", "f64"},
+       {"float16", "f16"},
+       {"bfloat16", "bf16"}}};
+  const std::vector<std::string> known = {"f32", "f64", "f16", "bf16"};
+  const auto* const other = std::ranges::find(kOthers, text, &decltype(kOthers)::value_type::first);
+  return absl::InvalidArgumentError(
+      fmt::format("{} is none of f32, f64, f16 and bf16{}", text,
+                  other == kOthers.end() ? DidYouMean(text, known)
+                                         : fmt::format("; did you mean \"{}\"?", other->second)));
 }
 
 absl::StatusOr<ProblemSignature> ParseSignature(const std::string_view whole) {
@@ -263,10 +278,18 @@ absl::StatusOr<ProblemSignature> ParseSignature(const std::string_view whole) {
                                       : Operation::kSddmm;
   if ((!sparse && operation != "spmm" && operation != "sddmm") || (sparse ? c.k != 0 : c.k < 1) ||
       ((c.transposed || c.allow_tf32) && operation != "spmm")) {
+    const std::vector<std::string> known = {"spmm", "spmm^T", "sddmm", "spgemm"};
+    const std::string_view name = whole.substr(0, colon);
+    std::string meant = Nearest(name, known);
+    if (!meant.empty() && meant != name) {
+      meant = fmt::format("; did you mean \"{}{}\"?", meant, whole.substr(name.size()));
+    } else {
+      meant.clear();
+    }
     return absl::InvalidArgumentError(
         fmt::format("{} is none of spmm:K, spmm^T:K (both also with :tf32 behind), sddmm:K (with K "
-                    "at least 1) and spgemm",
-                    whole));
+                    "at least 1) and spgemm{}",
+                    whole, meant));
   }
   return c;
 }

@@ -116,6 +116,51 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
+/// A table as it is shown.
+struct Shown {
+  explicit Shown(std::vector<std::vector<std::string>> all)
+      : rows(std::move(all)), layout(LayoutOf(rows)), below(rows.size()) {}
+
+  /// The column's cells, each with `title` in front.
+  void TellBelow(size_t column, std::string_view title) {
+    layout.widths[column] = 0;
+    for (size_t i = 1; i < rows.size(); ++i) {
+      const std::string& cell = rows[i][column];
+      if (cell.empty()) continue;
+      below[i] += fmt::format("{}{}{}", below[i].empty() ? "" : "; ", title, cell);
+    }
+  }
+  /// Of pipelines.
+  void LeaveOutParameters() {
+    for (size_t i = 0; i < layout.widths.size(); ++i) {
+      if (rows.front()[i] != kPipeline) continue;
+      for (auto& row : rows) row[i] = WithoutParameters(row[i]);
+      layout.widths[i] = LayoutOf(rows).widths[i];
+    }
+  }
+  std::string Text() const {
+    std::string text;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      std::string line;
+      for (size_t i = 0; i < rows[r].size(); ++i) {
+        if (layout.widths[i] == 0) continue;
+        const std::string cell = Cut(rows[r][i], layout.widths[i]);
+        const std::string padding(layout.widths[i] - Width(cell), ' ');
+        if (i > 0) line += "  ";
+        line += layout.numeric[i] ? padding + cell : cell + padding;
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      text += line + '\n';
+      if (!below[r].empty()) text += Wrapped(fmt::format("{}{}", kBelow, below[r]), kBelow);
+    }
+    return text;
+  }
+
+  std::vector<std::vector<std::string>> rows;
+  Layout layout;
+  std::vector<std::string> below;  ///< of each row
+};
+
 /// What is not there comes last, lists go by their length.
 bool Before(const Json& a, const Json& b) {
   const auto rank = [](const Json& j) { return j.is_null() ? 2 : j.is_number() ? 0 : 1; };
@@ -218,65 +263,32 @@ void Table::LeaveOutEmptyColumns() {
 }
 
 std::string Table::Text() const {
-  const size_t columns = rows_.front().size();
-  std::vector<std::vector<std::string>> rows = rows_;
-  Layout layout = LayoutOf(rows);
-  std::vector<std::string> below(rows.size());
+  Shown table(rows_);
   if (Style().width > 0 && !Style().wide) {
     const auto line = static_cast<size_t>(Style().width);
-    const auto fits = [&] { return (one_line_ ? layout.Least() : layout.Width()) <= line; };
-    std::vector<bool> shown(columns, true);
-    const auto leave_out = [&](size_t column, bool told, bool titled) {
-      shown[column] = false;
-      layout.widths[column] = 0;
-      for (size_t i = 1; told && i < rows.size(); ++i) {
-        if (rows[i][column].empty()) continue;
-        if (!below[i].empty()) below[i] += "; ";
-        if (titled) below[i] += Lower(rows.front()[column]) + " ";
-        below[i] += rows[i][column];
-      }
+    const auto fits = [&] {
+      return (one_line_ ? table.layout.Least() : table.layout.Width()) <= line;
     };
     while (!one_line_ && !fits()) {
-      const size_t sentence = layout.WidestSentence();
-      if (sentence == columns) break;
-      leave_out(sentence, /*told=*/true, /*titled=*/false);
+      const size_t sentence = table.layout.WidestSentence();
+      if (sentence == rows_.front().size()) break;
+      table.TellBelow(sentence, "");
     }
-    if (!fits()) {
-      for (size_t i = 0; i < columns; ++i) {
-        if (rows.front()[i] != kPipeline) continue;
-        for (auto& row : rows) row[i] = WithoutParameters(row[i]);
-      }
-      layout = LayoutOf(rows);
-      for (size_t i = 0; i < columns; ++i) {
-        if (!shown[i]) layout.widths[i] = 0;
-      }
-    }
+    if (!fits()) table.LeaveOutParameters();
     for (const std::string& title : less_needed_) {
       if (fits()) break;
-      const auto at = std::ranges::find(rows_.front(), title) - rows_.front().begin();
-      const auto column = static_cast<size_t>(at);
-      if (column == columns || !shown[column]) continue;
-      const bool told = !one_line_ && std::ranges::find(told_below_, title) != told_below_.end();
-      leave_out(column, told, /*titled=*/true);
+      const auto column =
+          static_cast<size_t>(std::ranges::find(rows_.front(), title) - rows_.front().begin());
+      if (column == rows_.front().size() || table.layout.widths[column] == 0) continue;
+      if (!one_line_ && std::ranges::find(told_below_, title) != told_below_.end()) {
+        table.TellBelow(column, Lower(title) + " ");
+      } else {
+        table.layout.widths[column] = 0;
+      }
     }
-    if (one_line_) layout.Shrink(line);
+    if (one_line_) table.layout.Shrink(line);
   }
-  std::string text;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const std::vector<std::string>& row = rows[r];
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (layout.widths[i] == 0) continue;
-      const std::string cell = Cut(row[i], layout.widths[i]);
-      const std::string padding(layout.widths[i] - Width(cell), ' ');
-      if (i > 0) line += "  ";
-      line += layout.numeric[i] ? padding + cell : cell + padding;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + '\n';
-    if (!below[r].empty()) text += Wrapped(fmt::format("{}{}", kBelow, below[r]), kBelow);
-  }
-  return text;
+  return table.Text();
 }
 
 std::string Wrapped(std::string_view line, std::string_view indent) {

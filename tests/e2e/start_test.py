@@ -17,6 +17,8 @@ import sys
 import tempfile
 import urllib.request
 
+from running import running
+
 PROBE_SECONDS = 5  # between two looks of the server at itself
 problems = []
 
@@ -107,6 +109,17 @@ def check_addresses(sparsed):
     expect(warning.get("level") == "warning", server.log)
     expect(warning.get("listen", "").startswith("0.0.0.0:"), warning)
     expect("read, replace and delete every matrix" in warning.get("meaning", ""), warning)
+
+
+def check_http_port(sparsed, sparsectl):
+    """Whoever asks the port of metrics and of the status page is told where to ask."""
+    with tempfile.TemporaryDirectory(prefix="sparsed-http-") as folder:
+        with running(sparsed, f"{folder}/log", "--in-memory", "--devices=cpu", "--host-memory=64MiB") as server:
+            asked = subprocess.run([sparsectl, f"--server={server.metrics}", "list"], capture_output=True,
+                                   text=True, timeout=120)
+    expect(asked.returncode == 5, asked)
+    expect(f"no sparsed at {server.metrics}: an HTTP server answers there (" in asked.stderr, asked)
+    expect("gRPC is at its --listen" in asked.stderr, asked)
 
 
 def check_volumes(sparsed):
@@ -330,6 +343,7 @@ def check_without_serving(sparsed, sparsectl):
 def main(sparsed, broken_driver, sparsectl):
     check_gpu(sparsed, broken_driver)
     check_addresses(sparsed)
+    check_http_port(sparsed, sparsectl)
     check_volumes(sparsed)
     check_service_manager(sparsed)
     check_watchdog(sparsed)

@@ -615,7 +615,52 @@ TEST_F(Sparsectl, SaysWhatWasMeant) {
   ExpectSays("spmm cora --operants=B.npy", 2, "did you mean \"--operand\"?");
   ExpectSays("spgemm cora cora --nam=x", 2, "did you mean \"--name\"?");
   ExpectSays("show croa", 4, "there is no matrix named 'croa'; did you mean 'cora'?");
-  EXPECT_THAT(Run("show something").text, Not(HasSubstr("did you mean")));
+  ExpectSays("show something", 4,
+             "there is no matrix named 'something'; there is 'cora' (request ");
+  ASSERT_EQ(Run("copy cora pubmed").exit_code, 0);
+  ExpectSays("show something", 4, "named 'something'; there are 'cora' and 'pubmed' (request ");
+  ASSERT_EQ(Run("buffers put x --zeros=9x2").exit_code, 0);
+  ExpectSays("spmm cora --operand=@y --keep-as=z", 4, "there is no buffer named 'y'; there is 'x'");
+  // As other tools call it.
+  for (const auto& [word, command] :
+       std::vector<std::pair<std::string, std::string>>{{"ls", "list"},
+                                                        {"rm x", "delete"},
+                                                        {"cp a b", "copy"},
+                                                        {"mv a b", "rename"},
+                                                        {"ps", "top"},
+                                                        {"down", "download"},
+                                                        {"buffers ls", "list"},
+                                                        {"buffers rm x", "delete"},
+                                                        {"buffs", "buffers"},
+                                                        {"uplload_", "upload"}}) {
+    ExpectSays(word, 2, "did you mean \"" + command + "\"? See --help");
+  }
+  EXPECT_THAT(Run("buffers mv a b").text, Not(HasSubstr("did you mean"))) << "there is none";
+  // Of a few words.
+  ExpectSays("bench cora --op=spm", 2, "is none of spmm, sddmm, spgemm; did you mean \"spmm\"?");
+  ExpectSays("list -o jsn", 2, "did you mean \"json\"?");
+  ExpectSays("spy cora --colour=alwys", 2, "did you mean \"always\"?");
+  ExpectSays("upload cora.mtx --type=float32", 2, "did you mean \"f32\"?");
+  ExpectSays("upload cora.mtx --tune-for=spm:64", 2, "did you mean \"spmm:64\"?");
+  ExpectSays("spgemm cora cora --discard --semiring=boolan", 2, "did you mean \"boolean\"?");
+  // Which the server knows.
+  ExpectSays("slow --op=uplod", 3, "did you mean 'upload'? (request ");
+  ExpectSays("prepare cora --pipeline=dcs", 3,
+             "row_words, column_parts, incsr; did you mean 'dcsr'?");
+  ExpectSays("prepare cora --pipeline='aspt(panl=3)'", 3, "did you mean 'panel'?");
+  EXPECT_THAT(Run("prepare cora --pipeline=nonsense").text, Not(HasSubstr("did you mean")));
+}
+
+TEST_F(Sparsectl, HelpIsACommandToo) {
+  EXPECT_EQ(Run("help").text, Run("--help").text);
+  EXPECT_EQ(Run("help buffers put").text, Run("buffers put --help").text);
+  EXPECT_THAT(Run("help upload").text, HasSubstr("Usage: sparsectl upload "));
+  ExpectSays("help", 0, "Usage: sparsectl ");
+  ExpectSays("help uplod", 2, "there is no command \"uplod\"; did you mean \"upload\"?");
+  ExpectSays("help buffers puts", 2, "there is no command \"buffers puts\"; did you mean \"put\"?");
+  ExpectSays("help show cora", 2, "\"cora\" is one word too many");
+  EXPECT_EQ(Run("complete-words help uplo").text, Run("complete-words uplo").text);
+  EXPECT_EQ(Run("complete-words help show ''").text, "");
 }
 
 TEST_F(Sparsectl, CallsTakeNoLongerThanTheyMay) {
