@@ -54,8 +54,12 @@ CLI::Option* AddName(CLI::App* command, std::string& name) {
   return command->add_option("NAME", name, "The matrix")->type_name("MATRIX")->required();
 }
 
-std::string IsFile(const std::string& path) {
-  return path == "-" ? "it is written to a file, not to standard output" : "";
+std::string IsNpyFile(const std::string& path) {
+  if (path == "-") return "it is written to a file, not to standard output";
+  return path.ends_with(".npy")
+             ? ""
+             : fmt::format("{} must end in .npy, the format that dense matrices are written in",
+                           path);
 }
 
 CLI::Validator Between(int64_t least, int64_t most) {

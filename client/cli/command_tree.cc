@@ -2,7 +2,6 @@
 #include "client/cli/command_tree.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -17,17 +16,6 @@
 
 namespace sparsed::cli {
 namespace {
-
-CLI::Validator EndsIn(std::vector<std::string> endings) {
-  return CLI::Validator(
-      [endings](const std::string& path) {
-        for (const std::string& ending : endings) {
-          if (path.ends_with(ending)) return std::string();
-        }
-        return fmt::format("{} must end in {}", path, fmt::join(endings, ", "));
-      },
-      "");
-}
 
 /// A command whose only argument is a matrix's name.
 void AddNamed(CLI::App& app, Invocation& invocation, const char* command_name,
@@ -213,7 +201,7 @@ void AddGenerate(CLI::App& app, Invocation& invocation) {
   dense->add_option("ROWSxCOLUMNS", d->extent, "Its size, such as 2708x128")
       ->check(extent)
       ->required();
-  dense->add_option("--out", d->out, "The .npy file to write")->check(EndsIn({".npy"}))->required();
+  dense->add_option("--out", d->out, "The .npy file to write")->check(IsNpyFile)->required();
   dense->add_option("--type", d->type, fmt::format("Type of its elements: {}", kTypes))
       ->check(CheckType)
       ->capture_default_str();

@@ -829,6 +829,10 @@ TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
              "max-plus is none of sum-product, boolean, min-plus and plus-pair");
   ExpectSays("spy s --width=5", 2, "\"5\" is not a whole number from 10 to 1000");
   ExpectSays("upload m.mtx --type=f8", 2, "f8 is none of f32, f64, f16 and bf16");
+  for (const char* dense : {"spmm s --operand=B.npy", "sddmm s --left=A.npy --right=B.npy",
+                            "buffers get b", "generate dense 3x3"}) {
+    ExpectSays(std::string(dense) + " --out=Y.txt", 2, "--out: Y.txt must end in .npy, the format");
+  }
   ExpectSays("download s --out=s.pdf", 2, "s.pdf must end in .mtx, .npz, .npy, .txt, .csv, ");
   ExpectSays("spgemm s s --out=s", 2, "s must end in .mtx");
   ExpectSays("generate matrix 3x3 --out=s.npz.gz", 2, "drop its .gz");
