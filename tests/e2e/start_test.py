@@ -122,6 +122,22 @@ def check_http_port(sparsed, sparsectl):
     expect("gRPC is at its --listen" in asked.stderr, asked)
 
 
+def check_data_directory(sparsed):
+    """It is made and that is said, but none above it, which a slip would name."""
+    with tempfile.TemporaryDirectory(prefix="sparsed-made-") as folder:
+        data = f"{folder}/data"
+        made = Started(sparsed, "--devices=cpu", data=f"--data-dir={data}").events("data directory made")
+        expect([line["data_dir"] for line in made] == [data], made)
+        again = Started(sparsed, "--devices=cpu", data=f"--data-dir={data}")
+        expect(not again.events("data directory made"), again.log)
+        for flags in ["--listen=127.0.0.1:0"], ["--salvage"], ["--calibrate"]:
+            slip = subprocess.run([sparsed, f"--data-dir={folder}/dada/x", "--devices=cpu", *flags],
+                                  capture_output=True, text=True, timeout=120)
+            expect(slip.returncode != 0, flags, slip)
+            expect(f"{folder}/dada/x cannot be made: there is no {folder}/dada (" in slip.stderr, slip)
+        expect(sorted(os.listdir(folder)) == ["data"], os.listdir(folder))
+
+
 def check_volumes(sparsed):
     """A data volume on which nothing can be uploaded is told at the start; no other one is."""
     with tempfile.TemporaryDirectory(prefix="sparsed-volume-") as folder:
@@ -344,6 +360,7 @@ def main(sparsed, broken_driver, sparsectl):
     check_gpu(sparsed, broken_driver)
     check_addresses(sparsed)
     check_http_port(sparsed, sparsectl)
+    check_data_directory(sparsed)
     check_volumes(sparsed)
     check_service_manager(sparsed)
     check_watchdog(sparsed)
