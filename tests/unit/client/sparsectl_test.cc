@@ -185,6 +185,28 @@ TEST_F(Sparsectl, SparseProductsOfEveryKind) {
   ExpectSays("spgemm edges edges --mask=nobody --discard", 4, "nobody");
 }
 
+TEST_F(Sparsectl, ProductsOfTwoMatricesAreShownByTheirNames) {
+  for (const std::string name : {"a", "b"}) {
+    ASSERT_EQ(Run("generate matrix 600x600 --row-nonzeros=40 --seed=" + std::to_string(name[0]) +
+                  " --out=" + name + ".mtx")
+                  .exit_code,
+              0);
+    ASSERT_EQ(Run("upload " + name + ".mtx --wait --tune-for=spgemm").exit_code, 0);
+  }
+  ExpectSays("spgemm a a --discard", 0, "csr * ");
+  EXPECT_THAT(Run("show a").text, HasSubstr("spgemm S * S "));
+  EXPECT_THAT(Run("show b --json").text, HasSubstr("\"pattern_hash\""));
+  // Once the pair is tried.
+  EXPECT_TRUE(Eventually([&] {
+    Run("spgemm a b --discard");
+    return Run("show a").text.find("spgemm S * b ") != std::string::npos;
+  }));
+  const std::string json = Run("show b --json").text;
+  const size_t hash = json.find("\"pattern_hash\":\"") + std::string("\"pattern_hash\":\"").size();
+  const std::string shown = Run("show a").text;
+  EXPECT_EQ(shown.find(json.substr(hash, 32)), std::string::npos) << shown;
+}
+
 TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryPipeline) {
   ASSERT_EQ(Run("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
