@@ -277,8 +277,14 @@ void AddServerCommands(CLI::App& app, Invocation& invocation) {
       ->callback([&invocation] { invocation.run = Stats; });
   AddCommand(app, "quota", "What your tenant uses, and what it may", {"quota", "quota --json"})
       ->callback([&invocation] { invocation.run = Quota; });
-  AddCommand(app, "tenants", "What all tenants use, and what they may; for operators", {"tenants"})
-      ->callback([&invocation] { invocation.run = Tenants; });
+  CLI::App* tenants =
+      AddCommand(app, "tenants", "What all tenants use, and what they may; for operators",
+                 {"tenants", "tenants --sort=-used"});
+  invocation.columns[tenants] = TenantColumns();
+  tenants->callback([&invocation] {
+    invocation.lists = true;
+    invocation.run = Tenants;
+  });
   AddCommand(app, "info", "What the server is and which devices it uses", {"info"})
       ->callback([&invocation] { invocation.run = Info; });
   AddCalibrate(app, invocation);

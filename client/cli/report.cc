@@ -7,6 +7,7 @@
 #include <array>
 #include <ctime>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "sparsed/client.h"
@@ -193,34 +194,42 @@ std::string Listing::Column::Word() const {
   return word;
 }
 
-absl::Status Listing::Sort(std::string_view by) {
-  const bool descending = by.starts_with('-');
-  if (descending) by.remove_prefix(1);
+std::string SortKey(std::string_view by, const std::vector<Listing::Column>& columns) {
+  if (by.starts_with('-')) by.remove_prefix(1);
   const std::string wanted = Lower(by);
-  std::string key;
-  for (const Column& column : columns_) {
-    if (wanted == column.Word() || wanted == column.key) key = column.key;
+  for (const Listing::Column& column : columns) {
+    if (wanted == column.Word() || wanted == column.key) return column.key;
   }
-  if (key.empty()) {
-    std::string known;
-    for (const Column& column : columns_) {
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", column.Word());
-    }
-    return absl::InvalidArgumentError(
-        fmt::format("nothing is listed by \"{}\"; --sort takes {}", by, known));
+  return "";
+}
+
+std::string NoSuchColumn(std::string_view by, const std::vector<Listing::Column>& columns) {
+  if (by.starts_with('-')) by.remove_prefix(1);
+  std::string known;
+  for (const Listing::Column& column : columns) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", column.Word());
   }
-  const auto value = [&key](const Item& item) {
-    const Json::json_pointer pointer("/" + key);
-    return item.object.contains(pointer) ? item.object.at(pointer) : Json();
+  return fmt::format("nothing is listed by \"{}\"; --sort takes {}", by, known);
+}
+
+bool SortsBefore(const Json& a, const Json& b, const std::string& key, bool descending) {
+  const Json::json_pointer pointer("/" + key);
+  const auto value = [&pointer](const Json& object) {
+    return object.contains(pointer) ? object.at(pointer) : Json();
   };
+  return descending ? Before(value(b), value(a)) : Before(value(a), value(b));
+}
+
+absl::Status Listing::Sort(std::string_view by) {
+  const std::string key = SortKey(by, columns_);
+  if (key.empty()) return absl::InvalidArgumentError(NoSuchColumn(by, columns_));
   std::ranges::stable_sort(items_, [&](const Item& a, const Item& b) {
-    return descending ? Before(value(b), value(a)) : Before(value(a), value(b));
+    return SortsBefore(a.object, b.object, key, by.starts_with('-'));
   });
   return absl::OkStatus();
 }
 
 std::string Listing::Text() const {
-  if (items_.empty()) return none_ + "\n";
   const auto shown = [this](const auto& cells, const auto& cell_of) {
     std::vector<std::string> row;
     for (size_t i = 0; i < columns_.size(); ++i) {
@@ -230,14 +239,19 @@ std::string Listing::Text() const {
   };
   Table table(shown(columns_, [](const Column& column) { return column.title; }), less_needed_);
   for (const Item& item : items_) {
+    if (item.cells.empty()) continue;
     table.Add(shown(item.cells, [](const std::string& cell) { return cell; }));
   }
-  return table.Text();
+  return table.empty() ? none_ + "\n" : table.Text();
 }
 
 Json Listing::ToJson() const {
   Json array = Json::array();
-  for (const Item& item : items_) array.push_back(item.object);
+  std::set<Json> told;
+  for (const Item& item : items_) {
+    const Json& object = whole_.empty() ? item.object : item.object.at(whole_);
+    if (whole_.empty() || told.insert(object).second) array.push_back(object);
+  }
   return {{key_, std::move(array)}};
 }
 

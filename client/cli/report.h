@@ -66,6 +66,9 @@ class Listing {
   /// `key`: of the array in the command's JSON; `none`: what is said of an empty one.
   Listing(std::string key, std::string none, std::vector<Column> columns)
       : key_(std::move(key)), none_(std::move(none)), columns_(std::move(columns)) {}
+  /// The array in the command's JSON has this member of each object, once, in their order: several
+  /// lines may be of one thing, and one without cells has no line.
+  void Whole(std::string member) { whole_ = std::move(member); }
   /// Titles of columns that may be left out where a line has no room for all, in this order.
   void LeaveOut(std::vector<std::string> titles) { less_needed_ = std::move(titles); }
 
@@ -84,11 +87,18 @@ class Listing {
     std::vector<std::string> cells;
   };
 
-  std::string key_, none_;
+  std::string key_, none_, whole_;
   std::vector<Column> columns_;
   std::vector<std::string> less_needed_;
   std::vector<Item> items_;
 };
+
+/// The member's key of the column that --sort means, with or without "-" in front; empty: of none.
+std::string SortKey(std::string_view by, const std::vector<Listing::Column>& columns);
+/// What there is no column for: and the words of all.
+std::string NoSuchColumn(std::string_view by, const std::vector<Listing::Column>& columns);
+/// Whether the one comes before the other, by that member.
+bool SortsBefore(const Json& a, const Json& b, const std::string& key, bool descending);
 
 /// The same facts twice.
 struct Report {
