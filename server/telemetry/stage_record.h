@@ -62,6 +62,8 @@ inline constexpr int kOps = 41;
 std::string_view Name(Op op);
 /// None of that name: nothing.
 std::optional<Op> ParseOp(std::string_view name);
+/// "spmm, sddmm, spgemm, ...": all of them.
+std::string OpNames();
 /// Whether it only asks what the server knows, as `sparsectl` and dashboards do all the time. The
 /// one list of these: what shows requests and their times shows them apart, or not at all.
 bool IsStatusCall(Op op);
