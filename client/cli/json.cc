@@ -42,10 +42,16 @@ double RooflineGflops(const Explanation& e, double flops, double bytes) {
 }
 
 Json ToJson(const Timings& t) {
-  return {{"queue", t.queue.count()},   {"receive", t.receive.count()},
-          {"setup", t.setup.count()},   {"to_device", t.to_device.count()},
-          {"kernel", t.kernel.count()}, {"from_device", t.from_device.count()},
-          {"send", t.send.count()},     {"total", t.total.count()}};
+  return {{"queue", t.queue.count()},
+          {"receive", t.receive.count()},
+          {"setup", t.setup.count()},
+          {"to_device", t.to_device.count()},
+          {"kernel", t.kernel.count()},
+          {"from_device", t.from_device.count()},
+          {"send", t.send.count()},
+          {"total", t.total.count()},
+          {"queue_trials", t.queue_trials.count()},
+          {"queue_others", t.queue_others.count()}};
 }
 
 namespace {

@@ -335,6 +335,22 @@ std::string NpyTypeText(ValueType type) {
   return type == ValueType::kBF16 ? "float32, which holds bf16 exactly" : Name(type);
 }
 
+namespace {
+
+/// Who had the worker slots meanwhile, if that was not mostly the tenant itself.
+std::string QueueText(const Timings& t) {
+  std::vector<std::string> parts;
+  const auto add = [&](std::chrono::nanoseconds time, const char* who) {
+    if (time.count() == 0 || 10 * time < t.queue) return;
+    parts.push_back(fmt::format("{:.3f} behind {}", static_cast<double>(time.count()) / 1e6, who));
+  };
+  add(t.queue_trials, "autotuning");
+  add(t.queue_others, "other tenants");
+  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
+}
+
+}  // namespace
+
 std::string Text(const Timings& t) {
   std::string phases;
   std::chrono::nanoseconds sum{};
@@ -346,6 +362,7 @@ std::string Text(const Timings& t) {
   };
   add("receive", t.receive);
   add("queue", t.queue);
+  phases += QueueText(t);
   add("setup", t.setup);
   add("to device", t.to_device);
   add("kernel", t.kernel);

@@ -29,6 +29,8 @@ Json ToJson(const SlowRequest& slow) {
                {"timings_ms",
                 {{"total", InMilliseconds(t.total)},
                  {"queue", InMilliseconds(t.queue)},
+                 {"queue_trials", InMilliseconds(t.queue_trials)},
+                 {"queue_others", InMilliseconds(t.queue_others)},
                  {"receive", InMilliseconds(t.receive)},
                  {"setup", InMilliseconds(t.setup)},
                  {"to_device", InMilliseconds(t.to_device)},

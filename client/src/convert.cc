@@ -114,7 +114,9 @@ Timings FromProto(const v1::Timings& t) {
           .from_device = ns(t.from_device_ns()),
           .send = ns(t.send_ns()),
           .total = ns(t.total_ns()),
-          .setup = ns(t.setup_ns())};
+          .setup = ns(t.setup_ns()),
+          .queue_trials = ns(t.queue_trials_ns()),
+          .queue_others = ns(t.queue_others_ns())};
 }
 
 BusyTrials FromProto(const v1::BusyTrials& trials) {

@@ -287,11 +287,15 @@ struct ResultBlock {
 /// time without the pauses for its reader, but where copies and kernels overlap: then to more.
 struct CallTimings {
   uint64_t queue_ns = 0;  ///< waiting for a worker slot, each time anew
+  /// Of that, for trials of autotuning, and for other tenants' calls: by what the worker slots did
+  /// meanwhile. The rest is its tenant's own.
+  uint64_t queue_trials_ns = 0, queue_others_ns = 0;
   uint64_t setup_ns = 0;  ///< what is left: the disk, memory, libraries, attempts that failed
   uint64_t to_device_ns = 0;
   uint64_t kernel_ns = 0;
   uint64_t from_device_ns = 0;
 };
+void Add(const CallTimings& more, CallTimings& to);
 
 /// What a step of a chain did.
 struct StepEnd {

@@ -57,14 +57,6 @@ absl::StatusOr<MatrixLease> FindMatrix(const Executor::Impl& impl, const SpmmSpe
 /// The GPU of block `i`: there is one for each.
 DeviceId GpuOf(const Executor::Impl& impl, size_t i) { return impl.gpus[i].id(); }
 
-void Add(const CallTimings& more, CallTimings& to) {
-  to.queue_ns += more.queue_ns;
-  to.setup_ns += more.setup_ns;
-  to.to_device_ns += more.to_device_ns;
-  to.kernel_ns += more.kernel_ns;
-  to.from_device_ns += more.from_device_ns;
-}
-
 }  // namespace
 
 /// What a part tells.

@@ -50,6 +50,9 @@ struct ExecutorOptions {
 struct SlotWaits {
   std::array<int64_t, 2> turns{};   ///< a long one has one for each piece, block of rows and so on
   std::array<double, 2> seconds{};  ///< that they waited before
+  /// Of those, for trials of autotuning, and for other tenants' requests: by what the worker slots
+  /// did meanwhile.
+  double for_trials = 0, for_others = 0;
   int64_t beside = 0;  ///< turns of short ones that began while a long one had another worker slot
 };
 

@@ -215,6 +215,8 @@ void FairQueue::Ran(Turn& turn, double seconds) {
   const Flow flow = FlowOf(turn.is_long), other = FlowOf(!turn.is_long);
   const double ahead = turn.ahead();
   turn.ran += seconds;
+  tenant.had += seconds;
+  had_ += seconds;
   const double done = std::min(turn.rest, seconds);
   turn.rest -= done;
   tenant.running_rest -= done;
@@ -227,6 +229,11 @@ void FairQueue::Ran(Turn& turn, double seconds) {
   double used = tenant.used[flow] - tenant.ahead[flow];
   if (!tenant.waiting[other].empty()) used = std::min(used, tenant.used[other]);
   tenant.used_now = std::max(tenant.used_now, used);
+}
+
+double FairQueue::HadBy(const FairEntry& entry) const {
+  const auto tenant = tenants_.find(entry.tenant_name);
+  return tenant == tenants_.end() ? 0 : tenant->second.had;
 }
 
 bool FairQueue::Passes(const Turn& turn) const {

@@ -112,6 +112,10 @@ class FairQueue {
       Turn& turn, size_t most, const std::function<bool(const FairEntry&)>& joins);
   /// It ran for so much longer.
   void Ran(Turn& turn, double seconds);
+  /// Seconds of all turns, and of those of its tenant, as far as Ran was told; the tenant waits or
+  /// has a turn.
+  double had() const { return had_; }
+  double HadBy(const FairEntry& entry) const;
   /// Seconds that a long one has before another tenant's long one passes it: each fills the caches
   /// anew.
   static constexpr double kLongTurnSeconds = 0.016;
@@ -141,6 +145,7 @@ class FairQueue {
     double start = 0;        ///< virtual time at which its next turn begins
     uint64_t last_turn = 0;  ///< of all turns; who had it longest ago goes first of equals
     int turns = 0;           ///< that run
+    double had = 0;          ///< seconds, as had_
     std::array<Waiting, 2> waiting;
     /// Seconds of each flow, and where they are now: of these, as of tenants, virtual time.
     std::array<double, 2> used{};
@@ -188,6 +193,7 @@ class FairQueue {
   std::set<Place> order_;
   std::vector<const Tenant*> running_;  ///< who have turns
   double now_ = 0;                      ///< virtual
+  double had_ = 0;                      ///< seconds of all turns
   uint64_t next_order_ = 1, turns_ = 0;
   std::array<int64_t, 2> sizes_{};  ///< of each flow
   size_t sweep_at_ = 64;            ///< tenants

@@ -57,6 +57,16 @@ bool Job::submitted() {
   return submitted_ != Time();
 }
 
+void Add(const CallTimings& more, CallTimings& to) {
+  to.queue_ns += more.queue_ns;
+  to.queue_trials_ns += more.queue_trials_ns;
+  to.queue_others_ns += more.queue_others_ns;
+  to.setup_ns += more.setup_ns;
+  to.to_device_ns += more.to_device_ns;
+  to.kernel_ns += more.kernel_ns;
+  to.from_device_ns += more.from_device_ns;
+}
+
 void Job::Cancel() { token_->Stop(absl::CancelledError("the request was cancelled")); }
 
 void Job::Fail(absl::Status status) { token_->Stop(std::move(status)); }

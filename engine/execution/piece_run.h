@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <limits>
 
 #include "absl/status/status.h"
 #include "engine/planning/calibration.h"
@@ -34,8 +33,9 @@ inline uint64_t MixKind(uint64_t kind, uint64_t part) {
   return kind ^ kind >> 29;
 }
 
-/// Entries that a block of rows of a sparse product should have: RowBlockEntries, or fewer, as many
-/// as by the last block take three quarters of a piece. For one product and one kernel.
+/// Entries that a block of rows of a sparse product should have: as many as by the last block take
+/// three quarters of a piece, RowBlockEntries at most. The first has few, as nobody knows how long
+/// it takes. For one product and one kernel.
 class BlockOfPiece {
  public:
   int64_t entries(int threads) const;
@@ -43,7 +43,7 @@ class BlockOfPiece {
   void Took(int64_t entries, double milliseconds);
 
  private:
-  int64_t fit_ = std::numeric_limits<int64_t>::max();
+  int64_t fit_ = 0;
 };
 
 /// How far a run of a kernel is that knows Context::progress.

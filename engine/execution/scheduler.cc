@@ -218,7 +218,9 @@ void Scheduler::EnqueueLocked(WorkerSlots& slots, std::shared_ptr<Job> job) {
       return;
     }
   }
+  Job& queued = *job;
   slots.queue.Push(std::move(job));
+  queued.spent_ = SpentLocked(slots, queued);
   CountLocked(slots);
   WakeLocked(slots);
 }
@@ -297,10 +299,27 @@ Scheduler::Batch Scheduler::PopLocked(WorkerSlots& slots, SlotTurn& turn, const 
   return batch;
 }
 
+void Scheduler::EndWaitLocked(WorkerSlots& slots, Job& job) const {
+  if (job.spent_.has_value()) *job.spent_ = SpentLocked(slots, job) - *job.spent_;
+}
+
+SlotTime Scheduler::SpentLocked(WorkerSlots& slots, const Job& job) const {
+  MoveClocksLocked(slots);
+  double all = slots.queue.had(), own = slots.queue.HadBy(job);
+  for (const SlotTurn* const turn : slots.turns) {
+    const double clock = turn->express ? slots.express_clock : slots.clock;
+    const double since = std::max(0.0, clock - turn->counted);
+    all += since;
+    if (turn->tenant == job.tenant()) own += since;
+  }
+  return {.trials = slots.trial_clock, .own = own, .others = all - own};
+}
+
 void Scheduler::MoveClocksLocked(WorkerSlots& slots) const {
   const auto now = std::chrono::steady_clock::now();
   const double seconds =
       std::chrono::duration<double>(now - std::exchange(slots.clocks_at, now)).count();
+  slots.trial_clock += seconds * slots.trials;
   if (slots.turns.empty()) return;
   if (!slots.is_gpu()) {
     slots.clock += seconds;
@@ -355,6 +374,8 @@ SlotWaits Scheduler::slot_waits(DeviceId device) const {
     waits.turns[i] = slots.turns_begun[i];
     waits.seconds[i] = 1e-9 * static_cast<double>(slots.waited_ns[i].load());
   }
+  waits.for_trials = 1e-9 * static_cast<double>(slots.waited_for_trials_ns.load());
+  waits.for_others = 1e-9 * static_cast<double>(slots.waited_for_others_ns.load());
   waits.beside = slots.begun_beside;
   return waits;
 }
@@ -409,11 +430,15 @@ Scheduler::IdleWork& Scheduler::BeginIdleLocked(WorkerSlots& slots) {
   CountLocked(slots);
   slots.alone = idle.due && slots.is_gpu();
   slots.alone_since = std::chrono::steady_clock::now();
+  MoveClocksLocked(slots);
+  ++slots.trials;
   return idle;
 }
 
 void Scheduler::EndIdleLocked(WorkerSlots& slots, IdleWork& idle, bool done, Turns::Time end) {
   slots.alone = false;
+  MoveClocksLocked(slots);
+  --slots.trials;
   if (idle.due) slots.idle_turns.Took(idle.due_since, end);
   idle.done = done;
   if (!done) {
@@ -497,6 +522,9 @@ bool Scheduler::BeginRunLocked(WorkerSlots& slots, const WorkerSlot& slot, Run& 
   if (run.batch.jobs.empty()) return false;
   slots.used = true;
   ++slots.running;
+  for (const std::shared_ptr<Job>& job : run.batch.jobs) {
+    EndWaitLocked(slots, *job);
+  }
   GatherLocked(slots, slot, run.batch);
   run.tenant = run.batch.jobs.front()->tenant();
   run.turn.tenant = run.tenant;
@@ -530,19 +558,30 @@ void Scheduler::RunBatch(WorkerSlots& slots, WorkerSlot& slot, Run& run) {
   if (slot.workspace.size() > slots.backend->kept_workspace()) slot.workspace = Buffer();
 }
 
+void Scheduler::CountWait(Job& job) {
+  CallTimings wait{.queue_ns = NanosecondsSince(job.queued_)};
+  const SlotTime spent = std::exchange(job.spent_, std::nullopt).value_or(SlotTime());
+  if (spent.all() > 0) {
+    const double part = static_cast<double>(wait.queue_ns) / spent.all();
+    wait.queue_trials_ns = static_cast<uint64_t>(part * spent.trials);
+    wait.queue_others_ns = static_cast<uint64_t>(part * std::max(0.0, spent.others));
+  }
+  Add(wait, job.end_.timings);
+  WorkerSlots& slots = slots_of(job.device());
+  slots.waited_ns[job.is_long ? 1 : 0] += wait.queue_ns;
+  slots.waited_for_trials_ns += wait.queue_trials_ns;
+  slots.waited_for_others_ns += wait.queue_others_ns;
+}
+
 bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {
   using State = Job::State;
-  uint64_t waited = 0;
   {
     const MutexLock lock(job->mutex_);
     if (job->state_ != State::kQueued) return false;  // reaped while it waited
     job->state_ = State::kRunning;
-    waited = NanosecondsSince(job->queued_);
-    job->end_.timings.queue_ns += waited;
+    CountWait(*job);
   }
-  WorkerSlots& slots = slots_of(job->device());
-  ++slots.turns_begun[job->is_long ? 1 : 0];
-  slots.waited_ns[job->is_long ? 1 : 0] += static_cast<int64_t>(waited);
+  ++slots_of(job->device()).turns_begun[job->is_long ? 1 : 0];
   if (!job->loaded_ && !job->token_->stopped()) {
     job->loaded_ = true;
     if (Job::Loader load = job->ToLoad()) {
@@ -656,6 +695,8 @@ void Scheduler::RunReaper() {
         const MutexLock queue_lock(mutex_);
         WorkerSlots& slots = slots_of(job->device());
         if (slots.queue.Remove(*job)) {
+          EndWaitLocked(slots, *job);
+          CountWait(*job);
           CountLocked(slots);
           WakeLocked(slots);  // who had to wait for it
         }

@@ -147,8 +147,13 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     std::atomic<uint64_t> busy_ns{0};
     std::deque<Worker> workers;  ///< an express one first
     /// As SlotWaits.
-    std::array<std::atomic<int64_t>, 2> turns_begun{}, waited_ns{};
+    std::array<std::atomic<int64_t>, 2> turns_begun{};
+    std::array<std::atomic<uint64_t>, 2> waited_ns{};
+    std::atomic<uint64_t> waited_for_trials_ns = 0, waited_for_others_ns = 0;
     std::atomic<int64_t> begun_beside = 0;
+
+    double trial_clock = 0;  ///< seconds of idle work, of all worker slots
+    int trials = 0;          ///< idle work that runs
 
     // Seconds of the device that each turn has had since the start. Worker slots of the CPU have
     // threads of their own: each has all of the time. A GPU's share it evenly, but that kernels of
@@ -192,6 +197,11 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
     slots.short_queued = slots.queue.short_ones();
     slots.wanted = !slots.queue.empty() || slots.idle_is_due();
   }
+  /// One that was taken out of the queue, before CountWait.
+  void EndWaitLocked(WorkerSlots& slots, Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What the worker slots have done until now, as that job sees it, which waits or was just taken.
+  SlotTime SpentLocked(WorkerSlots& slots, const Job& job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Moves the clocks on to now.
   void MoveClocksLocked(WorkerSlots& slots) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginTurnLocked(WorkerSlots& slots, SlotTurn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -249,6 +259,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// As one, if that can be; else, and where that comes to nothing, its jobs one by one.
   void RunBatch(WorkerSlots& slots, WorkerSlot& slot, Run& run);
+  /// Of one whose wait has ended; its mutex is held.
+  void CountWait(Job& job);
   /// False if no worker slot is to run it now: it has ended meanwhile, or its data is read first.
   bool BeginRun(const std::shared_ptr<Job>& job);
   /// Leaves those in `jobs` that have not ended.

@@ -79,7 +79,7 @@ absl::Status SpgemmTrial::OnSlot(
       PlaceFactors(backend_, left, right, /*mask=*/nullptr, host_memory_);
   if (!placed.ok()) return placed.status();
   Run run(BoundSpgemm(backend_, kernel, problem_, *std::move(placed)),
-          executor_.wanted(backend_.id()));
+          executor_.wanted(backend_.id()), blocks_[&kernel]);
   absl::Status status;
   const absl::Status ran = executor_.RunIdlePieces(
       backend_.id(),

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -63,15 +64,15 @@ class SpgemmTrial {
   absl::Status TakeSample(int64_t ranges, int64_t range_entries);
   /// A run of a kernel, as far as it has come.
   struct Run {
-    explicit Run(BoundSpgemm bound, const std::atomic<bool>* wanted)
-        : product(std::move(bound)), analysis(wanted) {}
+    Run(BoundSpgemm bound, const std::atomic<bool>* wanted, BlockOfPiece& block_of_kernel)
+        : product(std::move(bound)), analysis(wanted), block(block_of_kernel) {}
     BoundSpgemm product;
     bool prepared = false;
-    PieceRun analysis;   ///< on the CPU
-    BlockOfPiece block;  ///< likewise
-    size_t range = 0;    ///< of the sample, that is computed
-    int64_t row = 0;     ///< the next of that
-    int64_t nnz = 0;     ///< of the sample's rows
+    PieceRun analysis;    ///< on the CPU
+    BlockOfPiece& block;  ///< likewise
+    size_t range = 0;     ///< of the sample, that is computed
+    int64_t row = 0;      ///< the next of that
+    int64_t nnz = 0;      ///< of the sample's rows
     double before_ms = 0, rows_ms = 0;
   };
   /// Calls `piece` in idle worker slots until it says that it was the last, with `kernel` on the
@@ -105,8 +106,9 @@ class SpgemmTrial {
   int64_t products_ = 0;
   int64_t nnz_ = 0;  ///< of the sample's rows
   std::vector<double> baseline_ms_;
-  Scratch<int64_t> bounds_;     ///< of all rows
-  Scratch<int64_t> row_begin_;  ///< of the largest range
+  std::map<const SpgemmKernel*, BlockOfPiece> blocks_;  ///< known from run to run
+  Scratch<int64_t> bounds_;                             ///< of all rows
+  Scratch<int64_t> row_begin_;                          ///< of the largest range
   // Where the kernels run, for the largest range.
   Buffer workspace_;
   Array device_row_begin_;  ///< unless that is the host

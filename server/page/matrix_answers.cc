@@ -132,6 +132,9 @@ json TimeJson(const MatrixUse::OfTransport& of, std::string_view matrix) {
   return {{"products", of.products},
           {"seconds", time.seconds / time.requests},
           {"phases", std::move(phases)},
+          {"queue",
+           {{"trials", time.queue_trials / time.requests},
+            {"others", time.queue_others / time.requests}}},
           {"transport", TransportOf(time)},
           {"finding", Finding(time, matrix)}};
 }

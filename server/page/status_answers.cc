@@ -110,7 +110,11 @@ json RequestJson(const EndedRequest& request, const Viewer& viewer) {
       phases[std::string(Name(static_cast<Phase>(phase)))] = static_cast<double>(ns) * 1e-9;
     }
   }
+  // Parts of the queue phase.
+  const json queue = {{"trials", 1e-9 * static_cast<double>(record.queue_trials_ns)},
+                      {"others", 1e-9 * static_cast<double>(record.queue_others_ns)}};
   return {{"ended", UnixSeconds(request.ended)},
+          {"queue", queue},
           {"op", Name(record.op)},
           {"tenant", record.tenant},
           {"matrix", record.subject},

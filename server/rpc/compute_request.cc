@@ -101,6 +101,8 @@ void ComputeRequest::QueueEnd(engine::CallEnd end) {
   operands.Clear();
   if (end.status.ok()) end.status = refused;
   record_[Phase::kQueue] = end.timings.queue_ns;
+  record_.queue_trials_ns = end.timings.queue_trials_ns;
+  record_.queue_others_ns = end.timings.queue_others_ns;
   record_[Phase::kSetup] = end.timings.setup_ns;
   record_[Phase::kToDevice] = end.timings.to_device_ns;
   record_[Phase::kKernel] = end.timings.kernel_ns;

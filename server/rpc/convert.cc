@@ -229,6 +229,8 @@ void ToProto(const absl::Status& status, v1::Status& message) {
 
 void ToProto(const StageRecord& record, v1::Timings& message) {
   message.set_queue_ns(record[Phase::kQueue]);
+  message.set_queue_trials_ns(record.queue_trials_ns);
+  message.set_queue_others_ns(record.queue_others_ns);
   message.set_receive_ns(record[Phase::kReceive]);
   message.set_setup_ns(record[Phase::kSetup]);
   message.set_to_device_ns(record[Phase::kToDevice]);

@@ -82,6 +82,8 @@ void Fill(const TimeSpent& time, std::string_view matrix, Message& message) {
   };
   v1::Timings& mean = *message.mutable_mean();
   mean.set_queue_ns(mean_ns(time[Phase::kQueue]));
+  mean.set_queue_trials_ns(mean_ns(time.queue_trials));
+  mean.set_queue_others_ns(mean_ns(time.queue_others));
   mean.set_receive_ns(mean_ns(time[Phase::kReceive]));
   mean.set_setup_ns(mean_ns(time[Phase::kSetup]));
   mean.set_to_device_ns(mean_ns(time[Phase::kToDevice]));

@@ -105,6 +105,14 @@ void AddDevices(Families& families, engine::Engine& engine) {
       families.Add({{"device", Name(device)}, {"length", kLengths[i]}}, waits.seconds[i]);
     }
   }
+  families.Begin(MetricType::Counter, "sparsed_slot_wait_behind_seconds_total",
+                 "Of that time, what worker slots gave meanwhile to trials of autotuning and to "
+                 "other tenants' requests; the rest they gave to the waiting tenant's own");
+  for (const DeviceId device : devices) {
+    const engine::SlotWaits waits = executor.slot_waits(device);
+    families.Add({{"device", Name(device)}, {"behind", "trials"}}, waits.for_trials);
+    families.Add({{"device", Name(device)}, {"behind", "others"}}, waits.for_others);
+  }
   families.Begin(MetricType::Counter, "sparsed_turns_beside_long_total",
                  "Turns of short requests that began while a long one had another slot");
   for (const DeviceId device : devices) {

@@ -92,6 +92,8 @@ struct StageRecord {
   std::string parameters;
   Clock::time_point begun = Clock::now();
   std::array<uint64_t, kPhases> phase_ns = {};
+  /// Of its queue phase, for trials of autotuning, and for other tenants' requests.
+  uint64_t queue_trials_ns = 0, queue_others_ns = 0;
   uint64_t total_ns = 0;
   uint64_t received_bytes = 0;                           ///< array bytes that chunks brought
   uint64_t stream_bytes_in = 0, stream_bytes_out = 0;    ///< array bytes on the wire

@@ -103,6 +103,11 @@ void LogRequest(LogLevel level, std::string_view event, const StageRecord& recor
         "kernel_ms", "from_device_ms", "send_ms"};
     fields.push_back({kKeys[phase], static_cast<double>(record.phase_ns[phase]) * 1e-6});
   }
+  const auto part = [&fields](std::string_view key, uint64_t ns) {
+    if (ns > 0) fields.push_back({key, static_cast<double>(ns) * 1e-6});
+  };
+  part("queue_trials_ms", record.queue_trials_ns);
+  part("queue_others_ms", record.queue_others_ns);
   const auto bytes = [&fields](std::string_view key, uint64_t count) {
     if (count > 0) fields.push_back({key, static_cast<int64_t>(count)});
   };

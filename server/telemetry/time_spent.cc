@@ -49,7 +49,22 @@ std::string LateText(const TimeSpent& time, double late) {
       bytes / time.requests / 1024);
 }
 
-std::string Remedy(Part part, std::string_view transport, std::string_view matrix) {
+/// By who had the worker slots for most of the wait.
+std::string QueueRemedy(const TimeSpent& time) {
+  if (2 * time.queue_trials > time[Phase::kQueue]) {
+    return "Autotuning had it for most of that: this ends when the matrices that are being "
+           "prepared are ready (sparsectl list)";
+  }
+  if (2 * time.queue_others > time[Phase::kQueue]) {
+    return "Other tenants' requests had it for most of that: operators can give this tenant a "
+           "larger weight, or another server";
+  }
+  return "The device is busy: wider products instead of many narrow ones, more worker slots "
+         "for small requests on a CPU, or another server";
+}
+
+std::string Remedy(Part part, const TimeSpent& time, std::string_view matrix) {
+  const std::string_view transport = TransportOf(time);
   switch (part) {
     case Part::kWire:
       if (transport == "held" && matrix.starts_with(kShards)) {
@@ -72,8 +87,7 @@ std::string Remedy(Part part, std::string_view transport, std::string_view matri
           transport == "stream" ? ", or share memory or attach on the same machine"
                                 : ": results that the caller takes late count, too");
     case Part::kQueue:
-      return "The device is busy: wider products instead of many narrow ones, more worker slots "
-             "for small requests on a CPU, or another server";
+      return QueueRemedy(time);
     case Part::kSetup:
       return "After a start it goes away; if it stays, what was dropped for want of memory is "
              "fetched or built again and again: raise --host-memory";
@@ -96,6 +110,8 @@ void TimeSpent::Add(const StageRecord& record) {
   for (size_t phase = 0; phase < kPhases; ++phase) {
     phases[phase] += 1e-9 * static_cast<double>(record.phase_ns[phase]);
   }
+  queue_trials += 1e-9 * static_cast<double>(record.queue_trials_ns);
+  queue_others += 1e-9 * static_cast<double>(record.queue_others_ns);
   const auto transport = std::ranges::find(kTransportNames, TransportOf(record));
   if (transport == kTransportNames.end()) return;
   bytes[static_cast<size_t>(transport - kTransportNames.begin())] +=
@@ -106,6 +122,8 @@ void TimeSpent::Add(const TimeSpent& other) {
   requests += other.requests;
   seconds += other.seconds;
   for (size_t i = 0; i < phases.size(); ++i) phases[i] += other.phases[i];
+  queue_trials += other.queue_trials;
+  queue_others += other.queue_others;
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] += other.bytes[i];
 }
 
@@ -156,12 +174,12 @@ std::string Finding(const TimeSpent& time, std::string_view matrix) {
   }
   const auto& [part, seconds, saved] = *found;
   const std::string late = part == Part::kWire ? LateText(time, saved) : "";
-  std::string text = fmt::format("{}, {:.0f} %, is {}. {}.",
-                                 seconds > 0.5 * whole    ? "Most of it"
-                                 : found == parts.begin() ? "The largest part"
-                                                          : "A part",
-                                 percent(seconds), NameOf(part),
-                                 late.empty() ? Remedy(part, TransportOf(time), matrix) : late);
+  std::string text =
+      fmt::format("{}, {:.0f} %, is {}. {}.",
+                  seconds > 0.5 * whole    ? "Most of it"
+                  : found == parts.begin() ? "The largest part"
+                                           : "A part",
+                  percent(seconds), NameOf(part), late.empty() ? Remedy(part, time, matrix) : late);
   // Of a kernel nobody knows what another plan takes; who is late is not to be helped from here.
   if (late.empty() && part != Part::kKernel && part != Part::kRest) {
     text += fmt::format(" That saves at most {:.0f} %, {:.3f} ms of a request.", percent(saved),

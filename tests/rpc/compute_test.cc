@@ -1,8 +1,12 @@
 // Spmm, Sddmm and Spgemm over the wire: right results, orderly replies.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <map>
+#include <thread>
 
+#include "engine/execution/executor.h"
 #include "kernels/reference/reference.h"
 #include "tests/rpc/test_server.h"
 
@@ -51,6 +55,50 @@ TEST(Compute, SpmmOfSeveralWidthsMatchesTheReference) {
     EXPECT_GE(timings.total_ns(), timings.receive_ns() + timings.queue_ns() + timings.kernel_ns());
     EXPECT_EQ(answer.ends[0].version(), 1u);
   }
+}
+
+TEST(Compute, WhoWaitedForAutotuningIsToldSo) {
+  TestServer server(WithPages);
+  const Pattern pattern = Uniform(30, 20, 3, 11);
+  MustUpload(server, "s", pattern);
+  engine::Executor& executor = server.engine().executor();
+  std::promise<void> begun, enough;
+  std::thread trial([&] {
+    EXPECT_TRUE(executor
+                    .RunIdle(
+                        DeviceId{},
+                        [&](engine::WorkerSlot&) {
+                          begun.set_value();
+                          enough.get_future().wait();
+                        },
+                        nullptr)
+                    .ok());
+  });
+  begun.get_future().wait();
+  std::thread release([&] {
+    EXPECT_TRUE(Eventually([&] { return executor.queue_depth(DeviceId{}) == 1; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    enough.set_value();
+  });
+  const Answer answer = Spmm(server.compute(), "s", 20, 4, FloatValues(20 * 4, 5));
+  trial.join();
+  release.join();
+  ASSERT_EQ(answer.code(), 0) << answer.message();
+  const v1::Timings& timings = answer.ends[0].timings();
+  const auto queue = static_cast<double>(timings.queue_ns());
+  EXPECT_GE(queue, 2e6);
+  EXPECT_NEAR(static_cast<double>(timings.queue_trials_ns()), queue, 0.001 * queue);
+  EXPECT_EQ(timings.queue_others_ns(), 0u);
+  v1::ListSlowReply slow;
+  grpc::ClientContext context;
+  v1::ListSlowRequest of;
+  of.set_operation("spmm");
+  ASSERT_TRUE(server.admin().ListSlow(&context, of, &slow).ok());
+  ASSERT_EQ(slow.requests_size(), 1);
+  EXPECT_EQ(slow.requests(0).timings().queue_trials_ns(), timings.queue_trials_ns());
+  const std::string metric = "sparsed_slot_wait_behind_seconds_total{device=\"cpu\",behind=\"";
+  EXPECT_NEAR(server.Sample(metric + "trials\"}"), 1e-9 * queue, 1e-6 + 1e-12 * queue);
+  EXPECT_EQ(server.Sample(metric + "others\"}"), 0);
 }
 
 TEST(Compute, SpmmTransposedScaledAndAccumulated) {

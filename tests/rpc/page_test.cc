@@ -335,6 +335,7 @@ TEST(Page, RequestsSayWhatWasAskedAndStatusCallsAreNotAmongThem) {
   EXPECT_EQ(product["code"], "OK");
   EXPECT_THAT(product["plan"].get<std::string>(), HasSubstr("csr / "));
   EXPECT_GT(product["phases"]["kernel"], 0);
+  EXPECT_EQ(product["queue"], (json{{"trials", 0.0}, {"others", 0.0}})) << "nobody else was there";
   EXPECT_EQ(requests["recent"][2]["op"], "upload");
   EXPECT_EQ(requests["slowest"].size(), 3u);
   EXPECT_GE(requests["slowest"][0]["seconds"], requests["slowest"][2]["seconds"]);

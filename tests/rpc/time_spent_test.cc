@@ -97,6 +97,18 @@ TEST(TimeSpent, WhatIsQuickGetsNoAdvice) {
               StartsWith("A part, 49 %, is waiting for a worker slot"));
 }
 
+TEST(TimeSpent, WhoHadTheWorkerSlotsIsSaid) {
+  StageRecord record = Product(100, {{Phase::kQueue, 90}});
+  EXPECT_THAT(FindingOf(record), HasSubstr("wider products"));
+  record.queue_others_ns = 50 * kMillisecond;
+  EXPECT_THAT(FindingOf(record),
+              AllOf(HasSubstr("Other tenants' requests had it"), Not(HasSubstr("wider"))));
+  record.queue_others_ns = 30 * kMillisecond;
+  record.queue_trials_ns = 60 * kMillisecond;
+  EXPECT_THAT(FindingOf(record),
+              AllOf(HasSubstr("Autotuning had it"), Not(HasSubstr("Other tenants"))));
+}
+
 TEST(TimeSpent, FewBytesAreNotWhatTakesLong) {
   const std::string late = FindingOf(Product(100, {{Phase::kReceive, 90}}, 6400));
   EXPECT_THAT(late, AllOf(StartsWith("Most of it, 90 %, is operands"), HasSubstr("are 6.2 KiB"),

@@ -33,12 +33,17 @@ class Recorder final : public ResultSink {
     std::lock_guard lock(mutex_);
     ++ends_;
     status_ = end.status;
+    timings_ = end.timings;
     ended_.notify_all();
   }
   absl::Status Wait() {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(ended_.wait_for(lock, 20s, [this] { return ends_ > 0; })) << "no OnEnd";
     return status_;
+  }
+  CallTimings timings() {
+    std::lock_guard lock(mutex_);
+    return timings_;
   }
   int ends() {
     std::lock_guard lock(mutex_);
@@ -50,6 +55,7 @@ class Recorder final : public ResultSink {
   std::condition_variable ended_;
   int ends_ = 0;
   absl::Status status_;
+  CallTimings timings_;
 };
 
 class TestJob final : public Job {
@@ -147,6 +153,92 @@ TEST_F(SchedulerTest, RunsJobsAndEndsEachOnce) {
   EXPECT_EQ(scheduler_->in_flight(), 0);
   EXPECT_EQ(scheduler_->queue_depth(DeviceId{}), 0);
   for (auto& recorder : recorders) EXPECT_EQ(recorder->ends(), 1);
+}
+
+/// Of a job that waited while something else had the only worker slot.
+class WaitTest : public SchedulerTest {
+ protected:
+  WaitTest() { Open({.slots = 1}); }
+  /// Queues one of tenant "t", and lets go of the slot when it has waited.
+  CallTimings WaitBehind(Gate& gate, uint64_t timeout_ns = 0) {
+    gate.AwaitWaiting();
+    const auto waiting = std::make_shared<Recorder>();
+    Make(waiting, End, timeout_ns)->Submit();
+    if (timeout_ns == 0) {
+      std::this_thread::sleep_for(5ms);
+      gate.Open();
+    }
+    EXPECT_EQ(waiting->Wait().ok(), timeout_ns == 0);
+    gate.Open();
+    EXPECT_GE(waiting->timings().queue_ns, 5'000'000u);
+    return waiting->timings();
+  }
+  /// A job of `tenant` that has the worker slot until the gate opens.
+  void Occupy(const std::string& tenant, Gate& gate) {
+    Make(
+        occupier_,
+        [&gate](TestJob&, absl::Status*) {
+          gate.Pass();
+          return Job::Next::kEnded;
+        },
+        0, tenant)
+        ->Submit();
+  }
+
+  const std::shared_ptr<Recorder> occupier_ = std::make_shared<Recorder>();
+};
+
+/// But for what rounding leaves.
+void ExpectAlmostAll(uint64_t part, uint64_t whole) { EXPECT_NEAR(part, whole, 0.001 * whole); }
+
+TEST_F(WaitTest, ForOthersIsTold) {
+  Gate gate;
+  Occupy("other", gate);
+  const CallTimings wait = WaitBehind(gate);
+  ExpectAlmostAll(wait.queue_others_ns, wait.queue_ns);
+  EXPECT_EQ(wait.queue_trials_ns, 0u);
+  EXPECT_TRUE(occupier_->Wait().ok());
+  const SlotWaits waits = scheduler_->slot_waits(DeviceId{});
+  EXPECT_NEAR(waits.for_others, 1e-9 * wait.queue_others_ns, 1e-9);
+  EXPECT_EQ(waits.for_trials, 0);
+}
+
+TEST_F(WaitTest, ForItsTenantsOwnIsTheRest) {
+  Gate gate;
+  Occupy("t", gate);
+  const CallTimings wait = WaitBehind(gate);
+  EXPECT_LE(wait.queue_others_ns, 0.001 * wait.queue_ns);
+  EXPECT_EQ(wait.queue_trials_ns, 0u);
+  EXPECT_TRUE(occupier_->Wait().ok());
+}
+
+TEST_F(WaitTest, ForATrialIsTold) {
+  Gate gate;
+  std::thread trial([&] {
+    EXPECT_TRUE(scheduler_
+                    ->RunIdle(
+                        DeviceId{},
+                        [&](WorkerSlot&) {
+                          gate.Pass();
+                          return true;
+                        },
+                        nullptr)
+                    .ok());
+  });
+  const CallTimings wait = WaitBehind(gate);
+  trial.join();
+  ExpectAlmostAll(wait.queue_trials_ns, wait.queue_ns);
+  EXPECT_EQ(wait.queue_others_ns, 0u);
+  EXPECT_GT(scheduler_->slot_waits(DeviceId{}).for_trials, 0);
+}
+
+TEST_F(WaitTest, OfOneWhoseDeadlinePassedIsItsQueues) {
+  Gate gate;
+  Occupy("other", gate);
+  const CallTimings wait = WaitBehind(gate, 20'000'000);
+  EXPECT_GE(wait.queue_ns, 15'000'000u);
+  ExpectAlmostAll(wait.queue_others_ns, wait.queue_ns);
+  EXPECT_TRUE(occupier_->Wait().ok());
 }
 
 TEST_F(SchedulerTest, WhatWasReadIsHeldUntilTheJobEnds) {

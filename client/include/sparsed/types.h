@@ -401,6 +401,8 @@ struct Timings {
   std::chrono::nanoseconds send{};
   std::chrono::nanoseconds total{};
   std::chrono::nanoseconds setup{};  ///< disk, memory, libraries, attempts that failed
+  /// Of `queue`, for trials of autotuning, and for other tenants' requests.
+  std::chrono::nanoseconds queue_trials{}, queue_others{};
 };
 
 /// Of those of the last products with a matrix that came by one transport.

@@ -923,12 +923,22 @@ function preparations() {
 const PHASES = ['queue', 'receive', 'setup', 'to_device', 'kernel', 'from_device', 'send'];
 const phaseLegend = () => legend(PHASES.map((phase) => [phase.replace('_', ' ')]));
 const partsOf = (row) => PHASES.map((phase) => [phase, row.phases[phase] || 0]);
+/** Who had the worker slots meanwhile, if that was not mostly the tenant itself. */
+function queueText(row, all) {
+  const {trials = 0, others = 0} = row.queue || {};
+  const parts = [[trials, 'autotuning'], [others, 'other tenants']]
+    .filter(([value]) => value > 0 && value >= 0.1 * all)
+    .map(([value, who]) => `${seconds(value)} behind ${who}`);
+  return parts.length > 0 ? ` (${parts.join(', ')})` : '';
+}
 function phaseText(row) {
   const parts = partsOf(row).filter(([, value]) => value > 0);
   const rest = row.seconds - parts.reduce((all, [, value]) => all + value, 0);
   // As sparsectl says it.
   if (parts.length > 0 && rest > 0.1 * row.seconds) parts.push(['other', rest]);
-  return parts.map(([phase, value]) => `${phase.replace('_', ' ')} ${seconds(value)}`).join(', ') +
+  const named = ([phase, value]) =>
+    `${phase.replace('_', ' ')} ${seconds(value)}${phase === 'queue' ? queueText(row, value) : ''}`;
+  return parts.map(named).join(', ') +
     (row.seconds > 0 && rest < -1e-6 ? ' (they overlap)' : '');
 }
 function phases(row, small = true) {

@@ -637,6 +637,20 @@ TEST(Explanation, BeginsWithWhereTheTimeOfRequestsWent) {
   EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("send 210.000 (they overlap) (transport"));
 }
 
+TEST(Times, SayWhoHadTheWorkerSlots) {
+  Timings times;
+  times.total = times.queue = std::chrono::milliseconds(100);
+  EXPECT_EQ(Text(times), "100.000 ms: queue 100.000");
+  times.queue_trials = std::chrono::milliseconds(70);
+  EXPECT_EQ(Text(times), "100.000 ms: queue 100.000 (70.000 behind autotuning)");
+  times.queue_others = std::chrono::milliseconds(20);
+  EXPECT_EQ(Text(times),
+            "100.000 ms: queue 100.000 (70.000 behind autotuning, 20.000 behind other tenants)");
+  times.queue_trials = std::chrono::milliseconds(2);
+  EXPECT_EQ(Text(times), "100.000 ms: queue 100.000 (20.000 behind other tenants)");
+  EXPECT_EQ(ToJson(times)["queue_others"], 20'000'000);
+}
+
 TEST(Explanation, TimesOfTransportsAreToldApart) {
   Explanation e = Explained();
   e.requests.requests = 7;
