@@ -81,7 +81,6 @@ struct StageRecord {
   Op op = Op::kSpmm;
   std::string tenant;
   std::string caller;                       ///< as Caller::name; for logs only
-  std::optional<uint64_t> request_id = {};  ///< of a compute stream's
   /// What its caller knows it by: CallOrigin's, of a compute stream's with "/" and its own id.
   std::string id;
   TraceContext trace;
