@@ -39,15 +39,10 @@ std::string WhyNotWritable(const std::string& folder) {
                                                   : std::generic_category().message(errno);
 }
 
-/// Where `path`, which a start would make, would be made: the first folder above it that is there.
-std::string FirstThatIsThere(const std::string& path) {
-  std::filesystem::path folder = path;
-  std::error_code ignored;
-  while (!std::filesystem::exists(folder, ignored) && folder.has_parent_path() &&
-         folder != folder.parent_path()) {
-    folder = folder.parent_path();
-  }
-  return folder.string();
+/// Of a folder that may have slashes behind its name.
+std::string FolderAbove(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return std::filesystem::absolute(path).parent_path().string();
 }
 
 std::string FolderOf(const std::string& path) {
@@ -68,6 +63,15 @@ absl::StatusOr<std::string> InstalledModels(const Config& config) {
   const std::filesystem::path folder =
       program.parent_path().parent_path() / "share" / "sparsed" / "models";
   return std::filesystem::is_directory(folder, error) ? folder.string() : std::string();
+}
+
+std::string MissingFolder(const Config& config) {
+  if (config.in_memory()) return "";
+  std::error_code ignored;
+  const std::string folder = FolderAbove(config.data_dir);
+  if (std::filesystem::exists(folder, ignored)) return "";
+  return fmt::format("{} cannot be made: there is no {} (mkdir -p {}, if that is its name)",
+                     config.data_dir, folder, folder);
 }
 
 std::optional<UnsafeAddress> FindUnsafeAddress(const Config& config) {
@@ -152,9 +156,12 @@ void CheckStart(const Config& config, Problems& problems) {
     if (real.starts_with("/run/") && !std::filesystem::exists(folder, ignored)) return;
     check_folder(flag, folder);
   };
-  if (!config.in_memory()) {
-    const std::filesystem::path folder = std::filesystem::absolute(config.data_dir);
-    check_folder("data-dir", FirstThatIsThere(folder.string()));
+  if (const std::string missing = MissingFolder(config); !missing.empty()) {
+    problems.Add("data-dir", missing);
+  } else if (!config.in_memory()) {
+    std::error_code ignored;
+    const bool there = std::filesystem::exists(config.data_dir, ignored);
+    check_folder("data-dir", there ? config.data_dir : FolderAbove(config.data_dir));
   }
   if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
   for (const std::string& address : config.listen) check_address("listen", address);

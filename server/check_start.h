@@ -15,6 +15,10 @@ namespace sparsed::server {
 /// there is none. FAILED_PRECONDITION: what they name is none. Looks beside the program's folder.
 absl::StatusOr<std::string> InstalledModels(const Config& config);
 
+/// What is wrong where the folder above the data directory is not there, which rather is a slip
+/// than meant: a start makes the directory itself alone. Empty: nothing.
+std::string MissingFolder(const Config& config);
+
 /// An address at which the server does not listen.
 struct UnsafeAddress {
   const char* flag;  ///< that names it

@@ -206,11 +206,17 @@ int Run(const Settings& settings) {
   google::protobuf::SetLogHandler(LogProtobuf);
 
   std::atomic<bool> gave_up = false;
-  auto server = Server::Start(config, [&gave_up] {
+  const auto give_up = [&gave_up] {
     gave_up = true;
     kill(getpid(), SIGTERM);
     alarm(kLastSeconds);  // whatever is stuck, this ends the process
-  });
+  };
+  std::error_code ignored;
+  const bool makes_directory =
+      !config.in_memory() && !std::filesystem::exists(config.data_dir, ignored);
+  const std::string missing = MissingFolder(config);
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      missing.empty() ? Server::Start(config, give_up) : absl::FailedPreconditionError(missing);
   if (!server.ok()) {
     for (const std::string& why : WhyNotStarted(settings, server.status())) {
       if (config.log_format == LogFormat::kJson) {
@@ -223,6 +229,8 @@ int Run(const Settings& settings) {
     // Files and folders may come, or come right, until it is tried again; what is meant does not.
     return FindUnsafeAddress(config) ? kExitWrongUse : 1;
   }
+  // With the name that it has: a slip would begin empty, beside the one that was meant.
+  if (makes_directory) Log(LogLevel::kInfo, "data directory made", {{"data_dir", config.data_dir}});
   LogStart(config, **server);
   WarnAtStart(config, **server);
   WarnOfFullDisk(config);
@@ -253,6 +261,10 @@ int main(int argc, char** argv) {
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
   auto& settings = std::get<sparsed::server::Settings>(parsed);
   if (settings.check) return sparsed::server::CheckOnly(std::move(settings));
+  if (settings.config.calibrate || settings.config.salvage) {
+    const std::string missing = sparsed::server::MissingFolder(settings.config);
+    if (!missing.empty()) return sparsed::server::Refuse(std::cerr, {missing});
+  }
   if (settings.config.calibrate) {
     return sparsed::server::CalibrateDevices(settings.config, std::cout, std::cerr);
   }

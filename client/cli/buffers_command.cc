@@ -289,7 +289,7 @@ void AddGet(CLI::App& buffers, Invocation& invocation) {
   auto out = std::make_shared<std::string>();
   AddBufferName(get, *name);
   AddForMatrix(get, *matrix);
-  get->add_option("--out", *out, "The .npy file to write")->check(IsFile)->required();
+  get->add_option("--out", *out, "The .npy file to write")->check(IsNpyFile)->required();
   get->callback([&invocation, name, matrix, out] {
     invocation.run = [name, matrix, out](const Client& client) {
       return GetBuffer(client, *name, *matrix, *out);

@@ -12,6 +12,7 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/matrix_writer.h"
+#include "client/cli/suggestion.h"
 
 namespace sparsed::cli {
 
@@ -53,8 +54,12 @@ CLI::Option* AddName(CLI::App* command, std::string& name) {
   return command->add_option("NAME", name, "The matrix")->type_name("MATRIX")->required();
 }
 
-std::string IsFile(const std::string& path) {
-  return path == "-" ? "it is written to a file, not to standard output" : "";
+std::string IsNpyFile(const std::string& path) {
+  if (path == "-") return "it is written to a file, not to standard output";
+  return path.ends_with(".npy")
+             ? ""
+             : fmt::format("{} must end in .npy, the format that dense matrices are written in",
+                           path);
 }
 
 CLI::Validator Between(int64_t least, int64_t most) {
@@ -83,7 +88,8 @@ CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words) {
   const auto check = [words](const std::string& text) {
     return std::ranges::find(words, text) != words.end()
                ? std::string()
-               : fmt::format("\"{}\" is none of {}", text, fmt::join(words, ", "));
+               : fmt::format("\"{}\" is none of {}{}", text, fmt::join(words, ", "),
+                             DidYouMean(text, words));
   };
   return option->type_name(fmt::format("{}", fmt::join(words, "|")))->check(check);
 }

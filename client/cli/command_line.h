@@ -60,8 +60,8 @@ void CheckOutput(const OutputArguments& output);
 CLI::Validator Between(int64_t least, int64_t most);
 /// Likewise a number that need not be whole.
 CLI::Validator BetweenReals(double least, double most);
-/// Of what is written to a file alone: what is wrong with "-".
-std::string IsFile(const std::string& path);
+/// Of a file for a dense matrix: what is wrong with its name; empty: nothing.
+std::string IsNpyFile(const std::string& path);
 /// Its value has to be one of these words, which help and completion show.
 CLI::Option* OneOf(CLI::Option* option, const std::vector<std::string>& words);
 

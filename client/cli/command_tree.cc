@@ -2,7 +2,6 @@
 #include "client/cli/command_tree.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -17,17 +16,6 @@
 
 namespace sparsed::cli {
 namespace {
-
-CLI::Validator EndsIn(std::vector<std::string> endings) {
-  return CLI::Validator(
-      [endings](const std::string& path) {
-        for (const std::string& ending : endings) {
-          if (path.ends_with(ending)) return std::string();
-        }
-        return fmt::format("{} must end in {}", path, fmt::join(endings, ", "));
-      },
-      "");
-}
 
 /// A command whose only argument is a matrix's name.
 void AddNamed(CLI::App& app, Invocation& invocation, const char* command_name,
@@ -163,12 +151,8 @@ void AddSpy(CLI::App& app, Invocation& invocation) {
   spy->add_option("--height", s->height, "Lines at most (default: half the width)")
       ->check(Between(1, 1000));
   spy->add_flag("--ascii", s->ascii, "No Unicode (default: as the locale says)");
-  spy->add_option("--colour,--color", s->colour, "Show densities by colour: auto, always or never")
-      ->check([](const std::string& text) {
-        return text == "auto" || text == "always" || text == "never"
-                   ? std::string()
-                   : fmt::format("\"{}\" is none of auto, always and never", text);
-      })
+  OneOf(spy->add_option("--colour,--color", s->colour, "Show densities by colour"),
+        {"auto", "always", "never"})
       ->capture_default_str();
   spy->callback([&invocation, s] {
     invocation.run = [s, &invocation](const Client& client) {
@@ -217,7 +201,7 @@ void AddGenerate(CLI::App& app, Invocation& invocation) {
   dense->add_option("ROWSxCOLUMNS", d->extent, "Its size, such as 2708x128")
       ->check(extent)
       ->required();
-  dense->add_option("--out", d->out, "The .npy file to write")->check(EndsIn({".npy"}))->required();
+  dense->add_option("--out", d->out, "The .npy file to write")->check(IsNpyFile)->required();
   dense->add_option("--type", d->type, fmt::format("Type of its elements: {}", kTypes))
       ->check(CheckType)
       ->capture_default_str();
@@ -293,8 +277,14 @@ void AddServerCommands(CLI::App& app, Invocation& invocation) {
       ->callback([&invocation] { invocation.run = Stats; });
   AddCommand(app, "quota", "What your tenant uses, and what it may", {"quota", "quota --json"})
       ->callback([&invocation] { invocation.run = Quota; });
-  AddCommand(app, "tenants", "What all tenants use, and what they may; for operators", {"tenants"})
-      ->callback([&invocation] { invocation.run = Tenants; });
+  CLI::App* tenants =
+      AddCommand(app, "tenants", "What all tenants use, and what they may; for operators",
+                 {"tenants", "tenants --sort=-used"});
+  invocation.columns[tenants] = TenantColumns();
+  tenants->callback([&invocation] {
+    invocation.lists = true;
+    invocation.run = Tenants;
+  });
   AddCommand(app, "info", "What the server is and which devices it uses", {"info"})
       ->callback([&invocation] { invocation.run = Info; });
   AddCalibrate(app, invocation);

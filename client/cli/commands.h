@@ -139,6 +139,7 @@ absl::StatusOr<Report> Share(const Client& client, const ShareArguments& argumen
 /// Of the caller's tenant, and of all.
 absl::StatusOr<Report> Quota(const Client& client);
 absl::StatusOr<Report> Tenants(const Client& client);
+std::vector<Listing::Column> TenantColumns();
 
 struct SlowArguments {
   bool all = false;  ///< tenants

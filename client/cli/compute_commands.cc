@@ -169,7 +169,7 @@ CLI::Option* AddValues(CLI::App* command, std::string& values) {
 void AddResult(CLI::App* command, ResultArguments& result, const char* what) {
   CLI::Option* out =
       command->add_option("--out", result.out, fmt::format("The .npy file that {} goes to", what))
-          ->check(IsFile);
+          ->check(IsNpyFile);
   command
       ->add_option("--keep-as", result.keep_as,
                    fmt::format("Keep {} on the server instead, as a buffer of this name, which "

@@ -76,20 +76,41 @@ std::vector<std::string> NamesLike(const Client& client, std::string_view messag
   return names;
 }
 
-/// Of what was not found: and what was probably meant.
-absl::Status Suggested(const Client& client, absl::Status status) {
-  if (!absl::IsNotFound(status)) return status;
-  const std::string text(status.message());
-  const std::string_view message = text;
+/// What to say of a name that is not there: the nearest one, or all if they are few.
+std::string HintOfNames(const Client& client, std::string_view message) {
+  constexpr size_t kFew = 4;
   const size_t begin = message.find_first_of("'\"");
   const size_t end = begin == message.npos ? begin : message.find(message[begin], begin + 1);
-  if (end == message.npos) return status;
-  const std::string meant =
-      Nearest(message.substr(begin + 1, end - begin - 1), NamesLike(client, message));
-  if (meant.empty()) return status;
+  if (end == message.npos) return "";
+  const std::vector<std::string> names = NamesLike(client, message);
   const char quote = message[begin];
-  absl::Status suggested =
-      absl::NotFoundError(fmt::format("{}; did you mean {}{}{}?", message, quote, meant, quote));
+  const std::string meant = Nearest(message.substr(begin + 1, end - begin - 1), names);
+  if (!meant.empty()) return fmt::format("; did you mean {}{}{}?", quote, meant, quote);
+  if (names.empty() || names.size() > kFew) return "";
+  std::string all;
+  for (const std::string& name : names) {
+    all += fmt::format("{}{}{}{}",
+                       all.empty()              ? ""
+                       : &name == &names.back() ? " and "
+                                                : ", ",
+                       quote, name, quote);
+  }
+  return fmt::format("; there {} {}", names.size() == 1 ? "is" : "are", all);
+}
+
+/// Of what was not found, and of a word that is none of those that the server takes: and what was
+/// probably meant.
+absl::Status Suggested(const Client& client, absl::Status status) {
+  const std::string text(status.message());
+  std::string hint;
+  if (absl::IsNotFound(status)) hint = HintOfNames(client, text);
+  if (absl::IsInvalidArgument(status)) {
+    if (const std::string meant = NearestListed(text); !meant.empty()) {
+      hint = fmt::format("; did you mean '{}'?", meant);
+    }
+  }
+  if (hint.empty()) return status;
+  absl::Status suggested(status.code(), text + hint);
   // With the id of the request.
   status.ForEachPayload([&suggested](absl::string_view type, const absl::Cord& payload) {
     suggested.SetPayload(type, payload);
@@ -248,9 +269,13 @@ void TakeServerOptions(CLI::App& app, std::span<const std::string> words) {
 
 /// For a shell's function: what may come next. Says nothing of what goes wrong.
 int CompleteWords(CLI::App& app, Invocation& invocation, std::span<char* const> words) {
-  const std::vector<std::string> present = WithPresentNames(words);
+  std::vector<std::string> present = WithPresentNames(words);
+  // Behind it there are commands alone.
+  const bool help = present.size() > 1 && present.front() == "help";
+  if (help) present.erase(present.begin());
   if (!present.empty()) TakeServerOptions(app, std::span(present).first(present.size() - 1));
-  const auto names = [&invocation](const std::string& type, const CLI::App& command) {
+  const auto names = [&invocation, help](const std::string& type, const CLI::App& command) {
+    if (help) return std::vector<std::string>();
     if (type == "COLUMN") {
       std::vector<std::string> columns;
       for (const Listing::Column& column : invocation.columns[&command]) {
@@ -318,12 +343,15 @@ int Main(int argc, char** argv) {
       return FailUsage(format, fmt::format("{} lacks its value", word.substr(0, word.size() - 1)));
     }
   }
-  const std::vector<std::string> named = WithPresentNames(words);
+  std::vector<std::string> named = WithPresentNames(words);
+  if (const absl::Status help = TakeHelp(app, named); !help.ok()) {
+    return FailUsage(format, std::string(help.message()));
+  }
   std::vector<const char*> present;
   present.reserve(named.size());
   for (const std::string& word : named) present.push_back(word.c_str());
   try {
-    app.parse(argc, present.data());
+    app.parse(static_cast<int>(present.size()), present.data());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) {
       return FailUsage(format, AsTyped(UsageSentence(app, error), words));

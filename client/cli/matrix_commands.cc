@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <chrono>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -16,7 +18,9 @@
 #include "client/cli/measurements_report.h"
 #include "client/cli/npy.h"
 #include "client/cli/packed_file.h"
+#include "client/cli/product_text.h"
 #include "client/cli/progress_bar.h"
+#include "client/cli/suggestion.h"
 
 namespace sparsed::cli {
 namespace {
@@ -41,17 +45,19 @@ std::string Since(const PlanInfo& plan) {
 std::string PlanInUse(const MatrixInfo& info) {
   const auto used = std::ranges::find_if(info.plans, &PlanInfo::in_use);
   if (used == info.plans.end()) return "";
-  return fmt::format("{}: {} / {}", Text(used->signature), used->pipeline, used->kernel);
+  return fmt::format("{}: {} / {}", Text(used->signature), PipelineText(used->pipeline),
+                     used->kernel);
 }
 
-std::string PlansText(const MatrixInfo& info) {
+std::string PlansText(const MatrixInfo& info, const PatternNames& names) {
   Table plans({"SIGNATURE", "USED/s", "PIPELINE", "KERNEL", "DEVICE", "BASELINE ms", "PLAN ms",
                "SINCE", "WHY"},
-              {"SINCE", "DEVICE", "WHY", "BASELINE ms", "USED/s"});
+              {"SINCE", "BASELINE ms", "DEVICE", "WHY", "USED/s"}, {"DEVICE", "WHY"});
   for (const PlanInfo& plan : info.plans) {
-    plans.Add({Text(plan.signature), UseText(plan), plan.pipeline, plan.kernel, plan.device,
+    plans.Add({SignatureText(plan.signature, plan.pipeline, names), UseText(plan),
+               PipelineText(plan.pipeline), plan.kernel, plan.device,
                plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",
-               KnownMilliseconds(plan.plan_ms), Since(plan), plan.reason});
+               KnownMilliseconds(plan.plan_ms), Since(plan), WithNames(plan.reason, names)});
   }
   const bool used = std::ranges::any_of(info.plans, &PlanInfo::in_use);
   return plans.empty() ? ""
@@ -74,15 +80,15 @@ std::string Outcome(const MatrixInfo& info, const Decision& decision) {
   return best > 0 ? fmt::format("{:.2f}x", best) : "tried";
 }
 
-std::string DecisionsText(const MatrixInfo& info) {
+std::string DecisionsText(const MatrixInfo& info, const PatternNames& names) {
   Table pipelines({"SIGNATURE", "SPEED-UP", "WHY", "PIPELINE"});
   for (const Decision& decision : info.decisions) {
     const bool of_the_signature = decision.pipeline.empty();
-    pipelines.Add({Text(decision.signature),
+    pipelines.Add({SignatureText(decision.signature, decision.pipeline, names),
                    decision.tried     ? Outcome(info, decision)
                    : of_the_signature ? ""
                                       : "not tried",
-                   decision.reason, decision.pipeline});
+                   WithNames(decision.reason, names), PipelineText(decision.pipeline)});
   }
   return pipelines.empty() ? "" : fmt::format("\nTransform pipelines\n{}", pipelines.Text());
 }
@@ -152,7 +158,7 @@ std::string ShardsText(const MatrixInfo& info) {
   return text + fmt::format("\nShards\n{}", shards.Text());
 }
 
-std::string DetailsText(const MatrixInfo& info) {
+std::string DetailsText(const MatrixInfo& info, const PatternNames& names) {
   if (!info.shards.empty()) return ShardsText(info);
   std::string text = fmt::format(
       "{}\n"
@@ -165,7 +171,9 @@ std::string DetailsText(const MatrixInfo& info) {
       "CSR          {}\n"
       "preparation  {:.3f} s, for all plans\n",
       info.name, Summary(info), Name(info.state),
-      info.detail.empty() ? "" : Wrapped("note         " + info.detail, std::string(13, ' ')),
+      info.detail.empty()
+          ? ""
+          : Wrapped("note         " + WithNames(info.detail, names), std::string(13, ' ')),
       info.version, info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
       Bytes(info.csr_bytes), info.preparation_seconds);
   text += fmt::format("owner        {}\n", info.owner);
@@ -177,15 +185,15 @@ std::string DetailsText(const MatrixInfo& info) {
     text += fmt::format("shared with  {}{}\n", share.with == "*" ? "all" : share.with,
                         share.write ? ", who may write" : "");
   }
-  text += PlansText(info);
+  text += PlansText(info, names);
   Table layouts({"KIND", "BYTES", "BUILD s", "PIPELINE"});
   for (const LayoutInfo& layout : info.layouts) {
     layouts.Add({layout.kind, Bytes(layout.bytes), fmt::format("{:.3f}", layout.build_seconds),
                  layout.pipeline});
   }
   if (!layouts.empty()) text += fmt::format("\nLayouts\n{}", layouts.Text());
-  text += DecisionsText(info);
-  const Table measurements = MeasurementsTable(info.measurements);
+  text += DecisionsText(info, names);
+  const Table measurements = MeasurementsTable(info.measurements, names);
   if (!measurements.empty()) {
     const std::string heading = Wrapped(
         "Measurements (BASELINE: plain CSR, turn by turn with the line's kernel; ROOFLINE: of what "
@@ -194,6 +202,24 @@ std::string DetailsText(const MatrixInfo& info) {
     text += fmt::format("\n{}{}", heading, measurements.Text());
   }
   return text;
+}
+
+/// Of the other matrices that products with it were with; those that are not there have none.
+PatternNames NamesOfFactors(const Client& client, const MatrixInfo& info) {
+  const auto has_hash = [](const auto& of) { return !PatternHashIn(of.pipeline).empty(); };
+  PatternNames names;
+  if (std::ranges::none_of(info.plans, has_hash) &&
+      std::ranges::none_of(info.decisions, has_hash) &&
+      std::ranges::none_of(info.measurements, has_hash) && PatternHashIn(info.detail).empty()) {
+    return names;
+  }
+  const CallOptions soon = {.timeout = std::chrono::seconds(2)};
+  for (const auto& matrices : {client.ListMatrices("", soon), client.ListShared("", soon)}) {
+    if (!matrices.ok()) continue;
+    for (const MatrixInfo& matrix : *matrices) names.emplace(matrix.pattern_hash, matrix.name);
+  }
+  names[info.pattern_hash] = info.name;
+  return names;
 }
 
 }  // namespace
@@ -229,10 +255,12 @@ absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& na
   if (!info->shards.empty()) {
     return Report{ToJson(*info), fmt::format("{}: its shards are ready\n", name)};
   }
-  return Report{ToJson(*info), fmt::format("{} is {} after {:.3f} s{}{}\n", name, Name(info->state),
-                                           info->preparation_seconds,
-                                           info->detail.empty() ? "" : ": ", info->detail) +
-                                   PlansText(*info)};
+  const PatternNames names = NamesOfFactors(client, *info);
+  return Report{ToJson(*info),
+                fmt::format("{} is {} after {:.3f} s{}{}\n", name, Name(info->state),
+                            info->preparation_seconds, info->detail.empty() ? "" : ": ",
+                            WithNames(info->detail, names)) +
+                    PlansText(*info, names)};
 }
 
 absl::StatusOr<ValueType> ParseType(std::string_view text) {
@@ -240,7 +268,20 @@ absl::StatusOr<ValueType> ParseType(std::string_view text) {
        {ValueType::kF32, ValueType::kF64, ValueType::kF16, ValueType::kBF16}) {
     if (text == Name(type)) return type;
   }
-  return absl::InvalidArgumentError(fmt::format("{} is none of f32, f64, f16 and bf16", text));
+  // What NumPy and C call them.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kOthers = {
+      {{"float32", "f32"},
+       {"float", "f32"},
+       {"float64", "f64"},
+       {"double", "f64"},
+       {"float16", "f16"},
+       {"bfloat16", "bf16"}}};
+  const std::vector<std::string> known = {"f32", "f64", "f16", "bf16"};
+  const auto* const other = std::ranges::find(kOthers, text, &decltype(kOthers)::value_type::first);
+  return absl::InvalidArgumentError(
+      fmt::format("{} is none of f32, f64, f16 and bf16{}", text,
+                  other == kOthers.end() ? DidYouMean(text, known)
+                                         : fmt::format("; did you mean \"{}\"?", other->second)));
 }
 
 absl::StatusOr<ProblemSignature> ParseSignature(const std::string_view whole) {
@@ -263,10 +304,18 @@ absl::StatusOr<ProblemSignature> ParseSignature(const std::string_view whole) {
                                       : Operation::kSddmm;
   if ((!sparse && operation != "spmm" && operation != "sddmm") || (sparse ? c.k != 0 : c.k < 1) ||
       ((c.transposed || c.allow_tf32) && operation != "spmm")) {
+    const std::vector<std::string> known = {"spmm", "spmm^T", "sddmm", "spgemm"};
+    const std::string_view name = whole.substr(0, colon);
+    std::string meant = Nearest(name, known);
+    if (!meant.empty() && meant != name) {
+      meant = fmt::format("; did you mean \"{}{}\"?", meant, whole.substr(name.size()));
+    } else {
+      meant.clear();
+    }
     return absl::InvalidArgumentError(
         fmt::format("{} is none of spmm:K, spmm^T:K (both also with :tf32 behind), sddmm:K (with K "
-                    "at least 1) and spgemm",
-                    whole));
+                    "at least 1) and spgemm{}",
+                    whole, meant));
   }
   return c;
 }
@@ -373,7 +422,7 @@ absl::StatusOr<Report> Show(const Client& client, const ShowArguments& arguments
   if (!info.ok()) return info.status();
   Report report{ToJson(*info), ""};
   if (!arguments.features) {
-    report.text = DetailsText(*info);
+    report.text = DetailsText(*info, NamesOfFactors(client, *info));
     return report;
   }
   const absl::StatusOr<MatrixFeatures> features = matrix.Features();

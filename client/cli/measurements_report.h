@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/cli/product_text.h"
 #include "client/cli/report.h"
 #include "sparsed/types.h"
 
@@ -18,7 +19,8 @@ namespace sparsed::cli {
 /// SpGEMM), transpose_left, transpose_right, past (0 or 1). Columns are only added, at the end.
 std::string MeasurementsCsv(const std::vector<PatternMeasurements>& patterns);
 /// For people: a table for each pattern, fastest first within a signature.
-std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns);
+std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns,
+                             const PatternNames& names = {});
 
 /// "45 %" of what memory allows; "in cache" where caches hold what is multiplied, so that memory is
 /// not what bounds it; empty if it is 0: not known.
@@ -26,7 +28,8 @@ std::string RooflineShare(double share, std::string_view roof);
 /// "0.123" milliseconds; empty if it is 0: not known.
 std::string KnownMilliseconds(double milliseconds);
 /// Of a pattern's measurements, in the order given.
-Table MeasurementsTable(const std::vector<Measurement>& measurements);
+Table MeasurementsTable(const std::vector<Measurement>& measurements,
+                        const PatternNames& names = {});
 /// Of a plan of the matrix `name`: what the machine did besides may have chosen it.
 std::string UnsureText(const BusyTrials& trials, std::string_view name);
 /// Lines on those of the matrix' plans of which that is so.

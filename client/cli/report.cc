@@ -7,6 +7,7 @@
 #include <array>
 #include <ctime>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "sparsed/client.h"
@@ -38,8 +39,10 @@ std::string Cut(const std::string& text, size_t width) {
   return cut += kMore;
 }
 
-/// Sentences may be cut to so many characters.
+/// Sentences may be cut to so many characters, where a row has to stay on its line.
 constexpr size_t kLeastSentence = 12;
+/// Before what is told below a row.
+constexpr std::string_view kBelow = "    ";
 
 /// The column of transform pipelines.
 constexpr std::string_view kPipeline = "PIPELINE";
@@ -64,23 +67,30 @@ struct Layout {
     }
     return taken + (shown > 0 ? 2 * (shown - 1) : 0);
   }
+  size_t Width() const {
+    return Width([this](size_t i) { return widths[i]; });
+  }
   /// With sentences as short as they may be.
   size_t Least() const {
     return Width([this](size_t i) {
       return sentences[i] ? std::min(widths[i], kLeastSentence) : widths[i];
     });
   }
+  /// Of those that are shown, the column of the widest sentence; none: as many as there are.
+  size_t WidestSentence() const {
+    size_t widest = widths.size();
+    for (size_t i = 0; i < widths.size(); ++i) {
+      if (!sentences[i] || widths[i] == 0) continue;
+      if (widest == widths.size() || widths[i] > widths[widest]) widest = i;
+    }
+    return widest;
+  }
   /// Makes sentences shorter, the longest first, until a line fits `line`.
   void Shrink(size_t line) {
-    size_t taken = Width([this](size_t i) { return widths[i]; });
-    for (; taken > line; --taken) {
-      size_t longest = widths.size();
-      for (size_t i = 0; i < widths.size(); ++i) {
-        if (!sentences[i] || widths[i] <= kLeastSentence) continue;
-        if (longest == widths.size() || widths[i] > widths[longest]) longest = i;
-      }
-      if (longest == widths.size()) return;
-      --widths[longest];
+    for (size_t taken = Width(); taken > line; --taken) {
+      const size_t widest = WidestSentence();
+      if (widest == widths.size() || widths[widest] <= kLeastSentence) return;
+      --widths[widest];
     }
   }
 };
@@ -106,6 +116,51 @@ std::string Lower(std::string_view text) {
   for (const char c : text) lower += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
   return lower;
 }
+
+/// A table as it is shown.
+struct Shown {
+  explicit Shown(std::vector<std::vector<std::string>> all)
+      : rows(std::move(all)), layout(LayoutOf(rows)), below(rows.size()) {}
+
+  /// The column's cells, each with `title` in front.
+  void TellBelow(size_t column, std::string_view title) {
+    layout.widths[column] = 0;
+    for (size_t i = 1; i < rows.size(); ++i) {
+      const std::string& cell = rows[i][column];
+      if (cell.empty()) continue;
+      below[i] += fmt::format("{}{}{}", below[i].empty() ? "" : "; ", title, cell);
+    }
+  }
+  /// Of pipelines.
+  void LeaveOutParameters() {
+    for (size_t i = 0; i < layout.widths.size(); ++i) {
+      if (rows.front()[i] != kPipeline) continue;
+      for (auto& row : rows) row[i] = WithoutParameters(row[i]);
+      layout.widths[i] = LayoutOf(rows).widths[i];
+    }
+  }
+  std::string Text() const {
+    std::string text;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      std::string line;
+      for (size_t i = 0; i < rows[r].size(); ++i) {
+        if (layout.widths[i] == 0) continue;
+        const std::string cell = Cut(rows[r][i], layout.widths[i]);
+        const std::string padding(layout.widths[i] - Width(cell), ' ');
+        if (i > 0) line += "  ";
+        line += layout.numeric[i] ? padding + cell : cell + padding;
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      text += line + '\n';
+      if (!below[r].empty()) text += Wrapped(fmt::format("{}{}", kBelow, below[r]), kBelow);
+    }
+    return text;
+  }
+
+  std::vector<std::vector<std::string>> rows;
+  Layout layout;
+  std::vector<std::string> below;  ///< of each row
+};
 
 /// What is not there comes last, lists go by their length.
 bool Before(const Json& a, const Json& b) {
@@ -139,34 +194,42 @@ std::string Listing::Column::Word() const {
   return word;
 }
 
-absl::Status Listing::Sort(std::string_view by) {
-  const bool descending = by.starts_with('-');
-  if (descending) by.remove_prefix(1);
+std::string SortKey(std::string_view by, const std::vector<Listing::Column>& columns) {
+  if (by.starts_with('-')) by.remove_prefix(1);
   const std::string wanted = Lower(by);
-  std::string key;
-  for (const Column& column : columns_) {
-    if (wanted == column.Word() || wanted == column.key) key = column.key;
+  for (const Listing::Column& column : columns) {
+    if (wanted == column.Word() || wanted == column.key) return column.key;
   }
-  if (key.empty()) {
-    std::string known;
-    for (const Column& column : columns_) {
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", column.Word());
-    }
-    return absl::InvalidArgumentError(
-        fmt::format("nothing is listed by \"{}\"; --sort takes {}", by, known));
+  return "";
+}
+
+std::string NoSuchColumn(std::string_view by, const std::vector<Listing::Column>& columns) {
+  if (by.starts_with('-')) by.remove_prefix(1);
+  std::string known;
+  for (const Listing::Column& column : columns) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", column.Word());
   }
-  const auto value = [&key](const Item& item) {
-    const Json::json_pointer pointer("/" + key);
-    return item.object.contains(pointer) ? item.object.at(pointer) : Json();
+  return fmt::format("nothing is listed by \"{}\"; --sort takes {}", by, known);
+}
+
+bool SortsBefore(const Json& a, const Json& b, const std::string& key, bool descending) {
+  const Json::json_pointer pointer("/" + key);
+  const auto value = [&pointer](const Json& object) {
+    return object.contains(pointer) ? object.at(pointer) : Json();
   };
+  return descending ? Before(value(b), value(a)) : Before(value(a), value(b));
+}
+
+absl::Status Listing::Sort(std::string_view by) {
+  const std::string key = SortKey(by, columns_);
+  if (key.empty()) return absl::InvalidArgumentError(NoSuchColumn(by, columns_));
   std::ranges::stable_sort(items_, [&](const Item& a, const Item& b) {
-    return descending ? Before(value(b), value(a)) : Before(value(a), value(b));
+    return SortsBefore(a.object, b.object, key, by.starts_with('-'));
   });
   return absl::OkStatus();
 }
 
 std::string Listing::Text() const {
-  if (items_.empty()) return none_ + "\n";
   const auto shown = [this](const auto& cells, const auto& cell_of) {
     std::vector<std::string> row;
     for (size_t i = 0; i < columns_.size(); ++i) {
@@ -176,14 +239,19 @@ std::string Listing::Text() const {
   };
   Table table(shown(columns_, [](const Column& column) { return column.title; }), less_needed_);
   for (const Item& item : items_) {
+    if (item.cells.empty()) continue;
     table.Add(shown(item.cells, [](const std::string& cell) { return cell; }));
   }
-  return table.Text();
+  return table.empty() ? none_ + "\n" : table.Text();
 }
 
 Json Listing::ToJson() const {
   Json array = Json::array();
-  for (const Item& item : items_) array.push_back(item.object);
+  std::set<Json> told;
+  for (const Item& item : items_) {
+    const Json& object = whole_.empty() ? item.object : item.object.at(whole_);
+    if (whole_.empty() || told.insert(object).second) array.push_back(object);
+  }
   return {{key_, std::move(array)}};
 }
 
@@ -209,41 +277,32 @@ void Table::LeaveOutEmptyColumns() {
 }
 
 std::string Table::Text() const {
-  const size_t columns = rows_.front().size();
-  std::vector<std::vector<std::string>> rows = rows_;
-  Layout layout = LayoutOf(rows);
+  Shown table(rows_);
   if (Style().width > 0 && !Style().wide) {
     const auto line = static_cast<size_t>(Style().width);
-    if (layout.Least() > line) {
-      for (size_t i = 0; i < columns; ++i) {
-        if (rows.front()[i] != kPipeline) continue;
-        for (auto& row : rows) row[i] = WithoutParameters(row[i]);
-      }
-      layout = LayoutOf(rows);
+    const auto fits = [&] {
+      return (one_line_ ? table.layout.Least() : table.layout.Width()) <= line;
+    };
+    while (!one_line_ && !fits()) {
+      const size_t sentence = table.layout.WidestSentence();
+      if (sentence == rows_.front().size()) break;
+      table.TellBelow(sentence, "");
     }
+    if (!fits()) table.LeaveOutParameters();
     for (const std::string& title : less_needed_) {
-      if (layout.Least() <= line) break;
-      const auto column = std::ranges::find(rows_.front(), title) - rows_.front().begin();
-      if (column < static_cast<std::ptrdiff_t>(columns)) {
-        layout.widths[static_cast<size_t>(column)] = 0;
+      if (fits()) break;
+      const auto column =
+          static_cast<size_t>(std::ranges::find(rows_.front(), title) - rows_.front().begin());
+      if (column == rows_.front().size() || table.layout.widths[column] == 0) continue;
+      if (!one_line_ && std::ranges::find(told_below_, title) != told_below_.end()) {
+        table.TellBelow(column, Lower(title) + " ");
+      } else {
+        table.layout.widths[column] = 0;
       }
     }
-    layout.Shrink(line);
+    if (one_line_) table.layout.Shrink(line);
   }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (layout.widths[i] == 0) continue;
-      const std::string cell = Cut(row[i], layout.widths[i]);
-      const std::string padding(layout.widths[i] - Width(cell), ' ');
-      if (i > 0) line += "  ";
-      line += layout.numeric[i] ? padding + cell : cell + padding;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + '\n';
-  }
-  return text;
+  return table.Text();
 }
 
 std::string Wrapped(std::string_view line, std::string_view indent) {

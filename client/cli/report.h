@@ -25,16 +25,21 @@ struct TextStyle {
 TextStyle& Style();
 
 /// Columns are as wide as their widest cell; columns of numbers are aligned to the right. Where the
-/// style has a width, sentences (cells of four words and more) are cut to fit; half a name, an id,
-/// a time or a kernel is of no use to anybody, so where that is not enough pipelines are shown
-/// without their parameters, and then whole columns are left out.
+/// style has a width that they do not fit, sentences (columns with cells of four words and more) go
+/// to lines of their own below their rows; half a name, an id, a time or a kernel is of no use to
+/// anybody, so where that is not enough pipelines are shown without their parameters, and then
+/// whole columns are left out.
 class Table {
  public:
-  /// `less_needed`: titles of those that may be left out, in this order.
-  explicit Table(std::vector<std::string> header, std::vector<std::string> less_needed = {})
-      : less_needed_(std::move(less_needed)) {
+  /// `less_needed`: titles of those that may be left out, in this order; `told_below`: those among
+  /// them that are told below their rows then.
+  explicit Table(std::vector<std::string> header, std::vector<std::string> less_needed = {},
+                 std::vector<std::string> told_below = {})
+      : less_needed_(std::move(less_needed)), told_below_(std::move(told_below)) {
     rows_.push_back(std::move(header));
   }
+  /// Rows stay on their lines: sentences are cut to fit.
+  void KeepToLines() { one_line_ = true; }
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.size() == 1; }
   /// Without the columns that no row has anything in.
@@ -43,7 +48,8 @@ class Table {
 
  private:
   std::vector<std::vector<std::string>> rows_;
-  std::vector<std::string> less_needed_;
+  std::vector<std::string> less_needed_, told_below_;
+  bool one_line_ = false;
 };
 
 /// Things of one kind: a line each for people, an array of objects for programs.
@@ -60,6 +66,9 @@ class Listing {
   /// `key`: of the array in the command's JSON; `none`: what is said of an empty one.
   Listing(std::string key, std::string none, std::vector<Column> columns)
       : key_(std::move(key)), none_(std::move(none)), columns_(std::move(columns)) {}
+  /// The array in the command's JSON has this member of each object, once, in their order: several
+  /// lines may be of one thing, and one without cells has no line.
+  void Whole(std::string member) { whole_ = std::move(member); }
   /// Titles of columns that may be left out where a line has no room for all, in this order.
   void LeaveOut(std::vector<std::string> titles) { less_needed_ = std::move(titles); }
 
@@ -78,11 +87,18 @@ class Listing {
     std::vector<std::string> cells;
   };
 
-  std::string key_, none_;
+  std::string key_, none_, whole_;
   std::vector<Column> columns_;
   std::vector<std::string> less_needed_;
   std::vector<Item> items_;
 };
+
+/// The member's key of the column that --sort means, with or without "-" in front; empty: of none.
+std::string SortKey(std::string_view by, const std::vector<Listing::Column>& columns);
+/// What there is no column for: and the words of all.
+std::string NoSuchColumn(std::string_view by, const std::vector<Listing::Column>& columns);
+/// Whether the one comes before the other, by that member.
+bool SortsBefore(const Json& a, const Json& b, const std::string& key, bool descending);
 
 /// The same facts twice.
 struct Report {

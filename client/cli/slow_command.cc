@@ -100,7 +100,9 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
           "--op", arguments->operation,
           "Of one operation: spmm, upload, explain, ...; without it explain and those that "
           "only ask what the server knows (list, show, ...) are left out")
-      ->type_name("OPERATION");
+      ->type_name(
+          "spmm|sddmm|spgemm|chain|upload|update_values|download|explain|prepare|put_buffer|"
+          "get_buffer|OPERATION");
   slow->add_option("--limit", arguments->limit, "How many at most, 1 to 100")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

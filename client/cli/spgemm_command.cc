@@ -6,11 +6,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/matrix_writer.h"
 #include "client/cli/progress_bar.h"
+#include "client/cli/suggestion.h"
 
 namespace sparsed::cli {
 namespace {
@@ -127,8 +129,10 @@ absl::StatusOr<Semiring> ParseSemiring(std::string_view text) {
        {Semiring::kSumProduct, Semiring::kBoolean, Semiring::kMinPlus, Semiring::kPlusPair}) {
     if (text == Name(semiring)) return semiring;
   }
+  const std::vector<std::string> known = {"sum-product", "boolean", "min-plus", "plus-pair"};
   return absl::InvalidArgumentError(
-      fmt::format("{} is none of sum-product, boolean, min-plus and plus-pair", text));
+      fmt::format("{} is none of sum-product, boolean, min-plus and plus-pair{}", text,
+                  DidYouMean(text, known)));
 }
 
 void AddSpgemm(CLI::App& app, Invocation& invocation) {

@@ -67,24 +67,37 @@ absl::StatusOr<Report> Quota(const Client& client) {
   return report;
 }
 
+std::vector<Listing::Column> TenantColumns() {
+  return {{"TENANT", "tenant"},  {"WEIGHT", "weight"},         {"QUOTA", "quota"},
+          {"USED", "used"},      {"SOFT LIMIT", "soft_limit"}, {"HARD LIMIT", "hard_limit"},
+          {"REFUSED", "refused"}};
+}
+
 absl::StatusOr<Report> Tenants(const Client& client) {
   const absl::StatusOr<std::vector<TenantInfo>> tenants = client.ListTenants(/*all=*/true);
   if (!tenants.ok()) return tenants.status();
-  Report report{{{"tenants", Json::array()}}, ""};
-  Table table({"TENANT", "WEIGHT", "QUOTA", "USED", "SOFT LIMIT", "HARD LIMIT", "REFUSED"});
+  Listing listing("tenants", "no tenant uses anything", TenantColumns());
+  listing.Whole("of");
   for (const TenantInfo& tenant : *tenants) {
-    report.json["tenants"].push_back(ToJson(tenant));
+    const Json of = ToJson(tenant);
+    bool shown = false;
     for (const QuotaInfo& quota : tenant.quotas) {
       // What there is nothing to say of is left out.
       const bool limited = quota.soft_limit.has_value() || quota.hard_limit.has_value();
       if (quota.used == 0 && quota.refused == 0 && !limited) continue;
-      table.Add({tenant.name, fmt::format("{}", tenant.weight), quota.quota,
-                 TextOf(quota, quota.used), TextOf(quota, quota.soft_limit),
-                 TextOf(quota, quota.hard_limit), Count(quota.refused)});
+      Json line = of["quotas"][quota.quota];
+      line.update(
+          {{"tenant", tenant.name}, {"weight", tenant.weight}, {"quota", quota.quota}, {"of", of}});
+      listing.Add(std::move(line), {tenant.name, fmt::format("{}", tenant.weight), quota.quota,
+                                    TextOf(quota, quota.used), TextOf(quota, quota.soft_limit),
+                                    TextOf(quota, quota.hard_limit), Count(quota.refused)});
+      shown = true;
+    }
+    if (!shown) {
+      listing.Add({{"tenant", tenant.name}, {"weight", tenant.weight}, {"of", of}}, {});
     }
   }
-  report.text = table.empty() ? "no tenant uses anything\n" : table.Text();
-  return report;
+  return Report::Of(std::move(listing));
 }
 
 }  // namespace sparsed::cli

@@ -165,11 +165,12 @@ std::string Shortened(const std::string& table, int rows, int of) {
 }
 
 /// Those that have rows, in at most so many lines; 0 or fewer: any number.
-std::string TablesText(const std::vector<Table>& tables, int lines) {
+std::string TablesText(std::vector<Table> tables, int lines) {
   std::vector<std::string> texts;
   std::vector<int> rows;
-  for (const Table& table : tables) {
+  for (Table& table : tables) {
     if (table.empty()) continue;
+    table.KeepToLines();
     texts.push_back(table.Text());
     rows.push_back(static_cast<int>(std::ranges::count(texts.back(), '\n')) - 1);
   }

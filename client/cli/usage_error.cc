@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/cli/command_walk.h"
@@ -37,19 +40,72 @@ std::vector<std::string> FlagsOf(const CLI::App* app) {
   return flags;
 }
 
+/// What other tools call it, and what it is here, where that is not near.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kHabits = {{
+    {"ls", "list"},
+    {"rm", "delete"},
+    {"del", "delete"},
+    {"remove", "delete"},
+    {"cp", "copy"},
+    {"mv", "rename"},
+    {"move", "rename"},
+    {"ps", "top"},
+    {"put", "upload"},
+    {"push", "upload"},
+    {"add", "upload"},
+    {"pull", "download"},
+    {"get", "download"},
+    {"cat", "download"},
+    {"describe", "show"},
+    {"status", "info"},
+    {"multiply", "spmm"},
+}};
+
+/// The habit's, if there is such a command; else the nearest.
+std::string CommandMeant(const std::string& word, const std::vector<std::string>& commands) {
+  const auto* const habit = std::ranges::find(kHabits, word, &decltype(kHabits)::value_type::first);
+  if (habit != kHabits.end() && std::ranges::find(commands, habit->second) != commands.end()) {
+    return fmt::format("; did you mean \"{}\"?", habit->second);
+  }
+  return DidYouMean(word, commands);
+}
+
+std::string UnknownCommand(const CLI::App& command, const std::string& word) {
+  const std::string before = command.get_parent() == nullptr ? "" : command.get_name() + " ";
+  return fmt::format("there is no command \"{}{}\"{}", before, word,
+                     CommandMeant(word, CommandsOf(command)));
+}
+
 std::string UnknownWord(const CLI::App& app, const std::string& word) {
   const CLI::App& command = Innermost(app);
   if (word.starts_with('-')) {
     const std::string flag = word.substr(0, word.find('='));
     return fmt::format("there is no flag \"{}\"{}", flag, DidYouMean(flag, FlagsOf(&command)));
   }
-  const std::vector<std::string> commands = CommandsOf(command);
-  if (commands.empty()) return fmt::format("\"{}\" is one word too many", word);
-  const std::string before = &command == &app ? "" : command.get_name() + " ";
-  return fmt::format("there is no command \"{}{}\"{}", before, word, DidYouMean(word, commands));
+  return CommandsOf(command).empty() ? fmt::format("\"{}\" is one word too many", word)
+                                     : UnknownCommand(command, word);
 }
 
 }  // namespace
+
+absl::Status TakeHelp(const CLI::App& app, std::vector<std::string>& words) {
+  if (words.size() < 2 || words[1] != "help") return absl::OkStatus();
+  words.erase(words.begin() + 1);
+  const CLI::App* command = &app;
+  for (const std::string& word : std::span(words).subspan(1)) {
+    if (word.starts_with('-')) continue;
+    const std::vector<const CLI::App*> commands = CommandsIn(*command);
+    const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
+    if (found == commands.end()) {
+      return absl::InvalidArgumentError(commands.empty()
+                                            ? fmt::format("\"{}\" is one word too many", word)
+                                            : UnknownCommand(*command, word));
+    }
+    command = *found;
+  }
+  words.emplace_back("--help");
+  return absl::OkStatus();
+}
 
 std::string UsageSentence(const CLI::App& app, const CLI::ParseError& error) {
   const std::string text = error.what();

@@ -64,9 +64,12 @@ size_t CarriersOf(const ClientOptions& options, const Credentials& credentials) 
   return static_cast<size_t>(std::clamp(streams, 1, kMostStreams) - 1);
 }
 
+constexpr std::string_view kHttp = "an HTTP server answers there";
+
 /// gRPC tells its whole way there; the cause comes last.
 std::string CauseOf(const absl::Status& unavailable) {
   const std::string message(unavailable.message());
+  if (message.ends_with("Trying to connect an http1.x server")) return std::string(kHttp);
   const size_t colon = message.rfind(": ");
   return colon == std::string::npos ? message : message.substr(colon + 2);
 }
@@ -121,6 +124,11 @@ std::string_view HintFor(std::string_view cause, bool encrypted) {
   if (says("security handshaker")) {
     return "--tls-ca, --tls-certificate and --tls-key: one of these files has no certificate or "
            "key, or they do not belong together";
+  }
+  if (cause == kHttp) {
+    return "if that is a sparsed's port for metrics and the status page (--metrics-listen), gRPC "
+           "is "
+           "at its --listen, port 7470 unless it says otherwise";
   }
   if (says("reset by peer") || cause == "Socket closed") {
     return encrypted ? "it may speak no TLS, or not take the certificate that --tls-certificate "

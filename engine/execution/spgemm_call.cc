@@ -394,8 +394,7 @@ void SpgemmCall::SendBegin() {
   const int64_t exact = blocks_->sizes().exact ? ExactNonzeros() : int64_t{-1};
   const std::string& left = (choice_.left == nullptr ? left_csr_ : choice_.left)->pipeline;
   const std::string& right = (choice_.right == nullptr ? right_csr_ : choice_.right)->pipeline;
-  CallBegin message{left == right ? fmt::format("{} / {}", left, choice_.kernel->name)
-                                  : fmt::format("{} * {} / {}", left, right, choice_.kernel->name),
+  CallBegin message{fmt::format("{} * {} / {}", left, right, choice_.kernel->name),
                     exact,
                     blocks_->rows(),
                     right_csr_->cols,

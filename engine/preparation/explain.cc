@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/catalog/pattern_product.h"
 #include "engine/execution/calibrate.h"
 #include "engine/execution/gpu_backend.h"
 #include "engine/memory/budget.h"
@@ -243,8 +244,10 @@ RowOrder FindMeasured(const Matrix& matrix, DeviceKind device, const Executor& e
   if (found.plan == nullptr || (with_itself && !found.exact)) return {};
   const Plan& plan = found.plan->plan;
   RowOrder order = ServedOrder(plan, found.plan->layout.get(), matrix.pattern()->rows());
-  o.plan = fmt::format("{} on {}", plan.kernel,
-                       plan.pair ? ToString(*plan.pair, matrix.pattern()->hash()) : plan.pipeline);
+  o.plan = fmt::format(
+      "{} on {}", plan.kernel,
+      plan.pair ? FactorsText(*plan.pair, matrix.pattern()->hash(), plan.pipeline, plan.kernel)
+                : plan.pipeline);
   o.request_plan = plan.ToString();
   o.plan_k = plan.signature.k_bucket;
   o.order = order.steps;

@@ -298,13 +298,18 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   /// Who asks; by his process, if he did not say.
   absl::Status Identify(const v1::LocalRequest& request, Connection& connection) {
     if (connection.caller.has_value() && !request.has_identify()) {
-      return access_.Check(*connection.caller);
+      absl::Status known = access_.Check(*connection.caller);
+      if (!known.ok()) access_.LogRefused(known, "local socket");
+      return known;
     }
     Evidence evidence = {.token = {}, .private_way = true, .process = connection.process};
     const std::string& token = request.identify().token();
     if (!token.empty()) evidence.token = token;
-    absl::StatusOr<Caller> caller = access_.Identify(evidence, "local socket");
-    if (!caller.ok()) return caller.status();
+    absl::StatusOr<Caller> caller = access_.Identify(evidence);
+    if (!caller.ok()) {
+      access_.LogRefused(caller.status(), "local socket");
+      return caller.status();
+    }
     const std::string& tenant = request.identify().tenant();
     if (!tenant.empty() && tenant != caller->tenant) {
       return absl::PermissionDeniedError(fmt::format(

@@ -120,9 +120,8 @@ class AdminService final : public Service {
           if (!request.operation().empty()) {
             op = ParseOp(request.operation());
             if (!op) {
-              return absl::InvalidArgumentError(fmt::format(
-                  "operation '{}' is none; spmm, sddmm, spgemm, chain, upload, explain, ...",
-                  request.operation()));
+              return absl::InvalidArgumentError(
+                  fmt::format("operation '{}' is none; known: {}", request.operation(), OpNames()));
             }
           }
           const int limit = request.limit() > 0 ? request.limit() : kListedSlow;

@@ -155,7 +155,7 @@ absl::StatusOr<Caller> Identify(const ServiceContext& service,
       if (!names.empty()) evidence.common_name = View(names.front());
     }
   }
-  return service.access.Identify(evidence, peer);
+  return service.access.Identify(evidence);
 }
 
 /// The rate that is meant for tenants holds up neither who looks after the server nor its nodes.
@@ -185,7 +185,10 @@ absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {
 absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context) {
   std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
-  if (!caller.ok()) return caller;
+  if (!caller.ok()) {
+    service.access.LogRefused(caller.status(), context.peer());
+    return caller;
+  }
   caller->origin = std::move(origin);
   absl::Status counted =
       Count(engine::Quota::kStreams, /*question=*/true, service, context, *caller);

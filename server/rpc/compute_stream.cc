@@ -442,7 +442,6 @@ void ComputeStream::Open(Op op, ComputeStart start) {
       *this, start.request_id, service_.telemetry.Begin(op, *caller(), start.subject),
       start.spec.ok() ? TimeoutOf(*start.spec) : 0, share_);
   request->record().ring = transport_.is_ring();
-  request->record().request_id = start.request_id;
   request->record().id += fmt::format("/{}", start.request_id);
   if (start.trace.has_value()) request->record().trace = *std::move(start.trace);
   if (start.spec.ok()) Describe(service_.engine, *start.spec, request->record());

@@ -90,7 +90,10 @@ void LiveStreams::TickLocked() {
     stream->OnTick(patience);
     if (!stream->caller().has_value()) continue;
     // Once refused it stays so: it is counted and logged once.
-    if (stream->refused_.ok()) stream->refused_ = access_.Check(*stream->caller());
+    if (stream->refused_.ok()) {
+      stream->refused_ = access_.Check(*stream->caller());
+      if (!stream->refused_.ok()) access_.LogRefused(stream->refused_, "a stream");
+    }
     if (!stream->refused_.ok()) stream->OnRefused(stream->refused_);
   }
 }

@@ -124,17 +124,15 @@ absl::Status Access::RequireNode(const Caller& caller) {
   if (caller.node || (everybody() && nodes_digest_.empty())) return absl::OkStatus();
   return Deny(Denial::kRole,
               absl::PermissionDeniedError(fmt::format(
-                  "the {} is no node of the cluster, and this is between nodes", caller.name)),
-              "");
+                  "the {} is no node of the cluster, and this is between nodes", caller.name)));
 }
 
-absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_view from) {
+absl::StatusOr<Caller> Access::Identify(const Evidence& evidence) {
   if (evidence.token.has_value() && !evidence.private_way) {
     return Deny(Denial::kUnencrypted,
                 absl::UnauthenticatedError(
                     "a token came in plain text from another machine, and counts for nothing: use "
-                    "TLS, and replace the token, which others may have read"),
-                from);
+                    "TLS, and replace the token, which others may have read"));
   }
   if (evidence.token.has_value() && !nodes_digest_.empty() &&
       IsNodesDigest(Sha256(*evidence.token))) {
@@ -146,8 +144,7 @@ absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_vi
     if (evidence.token.has_value()) {
       return Deny(Denial::kUnknown,
                   absl::UnauthenticatedError("this server has no access file (--access-file), and "
-                                             "so knows no token; call it without"),
-                  from);
+                                             "so knows no token; call it without"));
     }
     return Caller{std::string(kDefaultTenant), Role::kOperator, "anybody", nullptr, nullptr};
   }
@@ -162,18 +159,17 @@ absl::StatusOr<Caller> Access::Identify(const Evidence& evidence, std::string_vi
     identity->kind = Identity::Kind::kProcess;
     identity->process = evidence.process;
   } else {
-    return Deny(Denial::kMissing, UnknownCaller(evidence), from);
+    return Deny(Denial::kMissing, UnknownCaller(evidence));
   }
   identity->generation = generation_.load();  // before the file, which may be a newer one
   std::optional<Grant> grant = file()->Find(*identity);
   if (!grant.has_value() && evidence.token.has_value()) {
     return Deny(Denial::kUnknown,
                 absl::UnauthenticatedError("the token is none that this server knows; it may have "
-                                           "been revoked"),
-                from);
+                                           "been revoked"));
   }
-  if (!grant.has_value()) return Deny(Denial::kMissing, UnknownCaller(evidence), from);
-  if (grant->expires <= UnixNow()) return Deny(Denial::kExpired, Expired(*grant), from);
+  if (!grant.has_value()) return Deny(Denial::kMissing, UnknownCaller(evidence));
+  if (grant->expires <= UnixNow()) return Deny(Denial::kExpired, Expired(*grant));
   identity->expires = grant->expires;
   return Caller{std::move(grant->tenant), grant->role, std::move(grant->name), std::move(identity),
                 nullptr};
@@ -188,15 +184,13 @@ absl::Status Access::Check(const Caller& caller) {
   if (!grant.has_value()) {
     return Deny(Denial::kUnknown,
                 absl::UnauthenticatedError(
-                    fmt::format("the server's access file knows the {} no more", caller.name)),
-                "");
+                    fmt::format("the server's access file knows the {} no more", caller.name)));
   }
-  if (grant->expires <= UnixNow()) return Deny(Denial::kExpired, Expired(*grant), "");
+  if (grant->expires <= UnixNow()) return Deny(Denial::kExpired, Expired(*grant));
   if (grant->tenant != caller.tenant || grant->role != caller.role) {
     return Deny(Denial::kUnknown,
                 absl::UnauthenticatedError(fmt::format(
-                    "the {} is another tenant now, or has another role; begin anew", caller.name)),
-                "");
+                    "the {} is another tenant now, or has another role; begin anew", caller.name)));
   }
   identity.expires = grant->expires;
   identity.generation = generation;
@@ -205,23 +199,24 @@ absl::Status Access::Check(const Caller& caller) {
 
 absl::Status Access::Require(const Caller& caller, Role least, std::string_view what) {
   if (caller.role >= least) return absl::OkStatus();
-  return Deny(Denial::kRole,
-              absl::PermissionDeniedError(
-                  fmt::format("the {} has the role {}; the role {} is needed for {}", caller.name,
-                              Name(caller.role), Name(least), what)),
-              "");
+  return Deny(Denial::kRole, absl::PermissionDeniedError(
+                                 fmt::format("the {} has the role {}; the role {} is needed for {}",
+                                             caller.name, Name(caller.role), Name(least), what)));
 }
 
-absl::Status Access::Deny(Denial denial, absl::Status why, std::string_view from) {
+absl::Status Access::Deny(Denial denial, absl::Status why) {
   ++denied_[static_cast<size_t>(denial)];
-  if (const std::optional<int64_t> not_logged = log_limit_.Admit()) {
-    Log(LogLevel::kWarn, "call refused",
-        {{"reason", std::string(Name(denial))},
-         {"message", std::string(why.message())},
-         {"from", std::string(from)},
-         {"not_logged", *not_logged}});
-  }
   return why;
+}
+
+void Access::LogRefused(const absl::Status& why, std::string_view from) {
+  const std::optional<int64_t> not_logged = log_limit_.Admit();
+  if (!not_logged.has_value()) return;
+  std::vector<Field> fields = {{"from", std::string(from)},
+                               {"code", absl::StatusCodeToString(why.code())},
+                               {"message", std::string(why.message())}};
+  if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
+  Log(LogLevel::kWarn, "refused", fields);
 }
 
 Access::Counts Access::counts() const {

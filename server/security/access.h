@@ -43,8 +43,9 @@ enum class Denial : uint8_t {
 inline constexpr int kDenials = 5;
 std::string_view Name(Denial denial);
 
-/// Thread-safe. A thread reads the access file again when it changes; one that is wrong is told in
-/// the log, and the one before stays in force.
+/// Counts whom it refuses; that a call was refused is in the log with what else is known of the
+/// call, or by LogRefused. Thread-safe. A thread reads the access file again when it changes; one
+/// that is wrong is told in the log, and the one before stays in force.
 class Access {
  public:
   /// Counters since the start.
@@ -61,18 +62,21 @@ class Access {
   /// Who shows this secret from now on is a node of the cluster, who may do what nodes do for any
   /// tenant. Before anybody calls.
   void TrustNodes(std::string_view token);
-  /// PERMISSION_DENIED, counted and logged, unless the caller is a node, or nobody is asked.
+  /// PERMISSION_DENIED, counted, unless the caller is a node, or nobody is asked.
   absl::Status RequireNode(const Caller& caller);
   /// Whether nobody is asked who he is.
   bool everybody() const { return path_.empty(); }
-  /// UNAUTHENTICATED, counted and logged. `from` says where the call came from, for the log.
-  absl::StatusOr<Caller> Identify(const Evidence& evidence, std::string_view from);
+  /// UNAUTHENTICATED, counted.
+  absl::StatusOr<Caller> Identify(const Evidence& evidence);
   /// Whether the caller still is who he was: UNAUTHENTICATED once his token has expired or the file
   /// says something else of him. Cheap unless the file has just changed.
   absl::Status Check(const Caller& caller);
-  /// PERMISSION_DENIED, counted and logged, unless he is `least` or more. `what` he wants to do,
+  /// PERMISSION_DENIED, counted, unless he is `least` or more. `what` he wants to do,
   /// "delete a matrix".
   absl::Status Require(const Caller& caller, Role least, std::string_view what);
+
+  /// Of what no other line of the log says that it was refused. `from` says where it came from.
+  void LogRefused(const absl::Status& why, std::string_view from);
 
   /// Calls `use` with the tenants of the file now, and each time that it was read again. Once.
   void OnTenants(std::function<void(const TenantTable& tenants)> use);
@@ -86,7 +90,7 @@ class Access {
   void Reload();
   void TellTenants();
   std::shared_ptr<const AccessFile> file() const;
-  absl::Status Deny(Denial denial, absl::Status why, std::string_view from);
+  absl::Status Deny(Denial denial, absl::Status why);
 
   const std::string path_;
   std::string nodes_digest_;  ///< of the cluster's token; empty: there is none

@@ -27,8 +27,7 @@ std::string LineOf(const AuditEntry& entry) {
   if (!entry.result.empty()) line["result"] = entry.result;
   line["status"] = absl::StatusCodeToString(entry.status.code());
   if (!entry.status.ok()) line["message"] = std::string(entry.status.message());
-  if (entry.request_id.has_value()) line["request_id"] = *entry.request_id;
-  if (!entry.id.empty()) line["id"] = entry.id;
+  if (!entry.request_id.empty()) line["request_id"] = entry.request_id;
   if (!entry.from.empty()) line["from"] = entry.from;
   // Names are what clients sent: what is no UTF-8 is replaced.
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -23,9 +22,8 @@ struct AuditEntry {
   std::string name;            ///< of the matrix; empty: it was refused before it said so
   std::string result{};        ///< what came of it: a copy, a product that stays; empty: nothing
   absl::Status status;
-  std::optional<uint64_t> request_id = std::nullopt;  ///< of a compute stream
-  std::string id{};                                   ///< what the caller knows it by
-  std::string from{};                                 ///< address of who was not let in
+  std::string request_id{};  ///< what the caller knows it by
+  std::string from{};        ///< address of who was not let in
   std::chrono::system_clock::time_point time = std::chrono::system_clock::now();
 };
 

@@ -1,5 +1,8 @@
 #include "server/telemetry/stage_record.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "proto/wire/status_details.h"
@@ -60,6 +63,8 @@ std::optional<Op> ParseOp(std::string_view name) {
   if (found == kNames.end()) return std::nullopt;
   return static_cast<Op>(found - kNames.begin());
 }
+
+std::string OpNames() { return fmt::format("{}", fmt::join(kNames, ", ")); }
 
 bool IsStatusCall(Op op) {
   switch (op) {

@@ -62,6 +62,8 @@ inline constexpr int kOps = 41;
 std::string_view Name(Op op);
 /// None of that name: nothing.
 std::optional<Op> ParseOp(std::string_view name);
+/// "spmm, sddmm, spgemm, ...": all of them.
+std::string OpNames();
 /// Whether it only asks what the server knows, as `sparsectl` and dashboards do all the time. The
 /// one list of these: what shows requests and their times shows them apart, or not at all.
 bool IsStatusCall(Op op);
@@ -79,7 +81,6 @@ struct StageRecord {
   Op op = Op::kSpmm;
   std::string tenant;
   std::string caller;                       ///< as Caller::name; for logs only
-  std::optional<uint64_t> request_id = {};  ///< of a compute stream's
   /// What its caller knows it by: CallOrigin's, of a compute stream's with "/" and its own id.
   std::string id;
   TraceContext trace;

@@ -181,14 +181,15 @@ void Telemetry::Audit(const StageRecord& record) {
                  .name = record.subject,
                  .result = record.keeps,
                  .status = record.status,
-                 .request_id = record.request_id,
-                 .id = record.id});
+                 .request_id = record.id});
 }
 
 void Telemetry::Refused(Op op, const Caller* caller, std::string from, const std::string& id,
                         const absl::Status& why) {
-  if (const std::optional<int64_t> not_logged =
-          LogEnabled(LogLevel::kInfo) ? refused_limit_.Admit() : std::nullopt;
+  const bool denied = absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why);
+  const LogLevel level = denied ? LogLevel::kWarn : LogLevel::kInfo;
+  CodeLimit& limit = denied ? denied_limit_ : over_quota_limit_;
+  if (const std::optional<int64_t> not_logged = LogEnabled(level) ? limit.Admit() : std::nullopt;
       not_logged.has_value()) {
     std::vector<Field> fields = {{"op", std::string(Name(op))},
                                  {"tenant", caller == nullptr ? "" : caller->tenant},
@@ -198,7 +199,7 @@ void Telemetry::Refused(Op op, const Caller* caller, std::string from, const std
                                  {"code", absl::StatusCodeToString(why.code())},
                                  {"message", std::string(why.message())}};
     if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
-    Log(LogLevel::kInfo, "refused", fields);
+    Log(level, "refused", fields);
   }
   if (audit_ == nullptr || !IsNotable(op)) return;
   AuditEntry entry;
@@ -208,7 +209,7 @@ void Telemetry::Refused(Op op, const Caller* caller, std::string from, const std
   }
   entry.operation = std::string(Name(op));
   entry.status = why;
-  entry.id = id;
+  entry.request_id = id;
   entry.from = std::move(from);
   audit_->Write(std::move(entry));
 }

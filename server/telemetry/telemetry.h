@@ -74,7 +74,9 @@ class Telemetry {
   std::unique_ptr<AuditLog> audit_;
   std::array<std::array<CodeLimit, kTenants>, kCodes> limits_;
   std::array<CodeLimit, kOps> change_limits_;  ///< of what changed something
-  CodeLimit slow_limit_, refused_limit_;
+  CodeLimit slow_limit_;
+  /// Of who is over a quota, and of who is not known or may not: neither hides the other.
+  CodeLimit over_quota_limit_, denied_limit_;
   uint64_t slow_ns_ = 0;
   SlowRequests slow_;
   std::unique_ptr<OtlpExporter> exporter_;

@@ -150,6 +150,13 @@ def main(sparsed, sparsectl):
 
         # So is a matrix that a product made.
         call("copy", "graph", "same")
+        wait_for("the copy with both names", lambda: server.events(
+            op="copy", subject="graph", result="same", code="OK"))
+        call("copy", "graph", "before")
+        call("rename", "before", "after")
+        wait_for("the renamed matrix with both names", lambda: server.events(
+            op="rename", subject="before", result="after", code="OK"))
+        call("delete", "after")
         call("spgemm", "graph", "same", "--transpose-right", "--name=square").stderr
         [line] = wait_for("the line of the product that is kept", lambda: server.events(
             op="spgemm", result="square")) or [{}]
@@ -205,6 +212,9 @@ def main(sparsed, sparsectl):
         refused_id = re.search(r"\(request ([0-9a-f]{16})\)$", refused.strip())
         expect(refused_id and wait_for("the refusal in the log", lambda: server.events(
             event="refused", request_id=refused_id[1], code="UNAUTHENTICATED")), refused)
+        lines = [line for line in list(server.log) if "no access file" in line.get("message", "")]
+        expect(len(lines) == 1 and lines[0].get("level") == "warning" and lines[0].get("op"),
+               "a refused call is one line, not", lines)
         failed = json.loads(call("--json", "rename", "nobody", "other", status=4).stdout)
         expect(wait_for("the failure among the slow", lambda: server.events(
             event="slow request", request_id=failed["error"].get("request_id"),

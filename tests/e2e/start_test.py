@@ -17,6 +17,8 @@ import sys
 import tempfile
 import urllib.request
 
+from running import running
+
 PROBE_SECONDS = 5  # between two looks of the server at itself
 problems = []
 
@@ -107,6 +109,33 @@ def check_addresses(sparsed):
     expect(warning.get("level") == "warning", server.log)
     expect(warning.get("listen", "").startswith("0.0.0.0:"), warning)
     expect("read, replace and delete every matrix" in warning.get("meaning", ""), warning)
+
+
+def check_http_port(sparsed, sparsectl):
+    """Whoever asks the port of metrics and of the status page is told where to ask."""
+    with tempfile.TemporaryDirectory(prefix="sparsed-http-") as folder:
+        with running(sparsed, f"{folder}/log", "--in-memory", "--devices=cpu", "--host-memory=64MiB") as server:
+            asked = subprocess.run([sparsectl, f"--server={server.metrics}", "list"], capture_output=True,
+                                   text=True, timeout=120)
+    expect(asked.returncode == 5, asked)
+    expect(f"no sparsed at {server.metrics}: an HTTP server answers there (" in asked.stderr, asked)
+    expect("gRPC is at its --listen" in asked.stderr, asked)
+
+
+def check_data_directory(sparsed):
+    """It is made and that is said, but none above it, which a slip would name."""
+    with tempfile.TemporaryDirectory(prefix="sparsed-made-") as folder:
+        data = f"{folder}/data"
+        made = Started(sparsed, "--devices=cpu", data=f"--data-dir={data}").events("data directory made")
+        expect([line["data_dir"] for line in made] == [data], made)
+        again = Started(sparsed, "--devices=cpu", data=f"--data-dir={data}")
+        expect(not again.events("data directory made"), again.log)
+        for flags in ["--listen=127.0.0.1:0"], ["--salvage"], ["--calibrate"]:
+            slip = subprocess.run([sparsed, f"--data-dir={folder}/dada/x", "--devices=cpu", *flags],
+                                  capture_output=True, text=True, timeout=120)
+            expect(slip.returncode != 0, flags, slip)
+            expect(f"{folder}/dada/x cannot be made: there is no {folder}/dada (" in slip.stderr, slip)
+        expect(sorted(os.listdir(folder)) == ["data"], os.listdir(folder))
 
 
 def check_volumes(sparsed):
@@ -330,6 +359,8 @@ def check_without_serving(sparsed, sparsectl):
 def main(sparsed, broken_driver, sparsectl):
     check_gpu(sparsed, broken_driver)
     check_addresses(sparsed)
+    check_http_port(sparsed, sparsectl)
+    check_data_directory(sparsed)
     check_volumes(sparsed)
     check_service_manager(sparsed)
     check_watchdog(sparsed)

@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     process->user = input.Word();
     evidence.process = process;
   }
-  const auto caller = access->Identify(evidence, "fuzzer");
+  const auto caller = access->Identify(evidence);
   if (!caller.ok()) {
     Check(absl::IsUnauthenticated(caller.status()) && !caller.status().message().empty());
     return 0;

@@ -459,7 +459,7 @@ TEST(GpuServer, SpgemmInRowBlocks) {
   const std::vector<float> t_values = MustUpload(server, "t", t);
   const Answer answer = Spgemm(server, "s", "t");
   ASSERT_EQ(answer.code(), 0) << answer.message();
-  EXPECT_EQ(answer.begins.at(0).plan(), "csr / cuda.csr.row_bins");
+  EXPECT_EQ(answer.begins.at(0).plan(), "csr * csr / cuda.csr.row_bins");
   EXPECT_GT(answer.ends[0].timings().kernel_ns(), 0u);
   const auto expected =
       reference::Spgemm(s.view(), Wide(s_values).data(), t.view(), Wide(t_values).data());
@@ -562,9 +562,9 @@ TEST(GpuServer, SpgemmByEveryKernelThatIsThere) {
       ASSERT_EQ(answer.code(), 0) << kernel.name << ": " << answer.message();
       const std::string& plan = answer.begins.at(0).plan();
       if (kernel.name == "cuda.csr.row_bins") {
-        EXPECT_EQ(plan, "csr / " + std::string(kernel.name)) << name;
+        EXPECT_EQ(plan, "csr * csr / " + std::string(kernel.name)) << name;
       } else if (kernel.name == "cuda.dia.diagonals" && name == "band") {
-        EXPECT_EQ(plan, "dia / " + std::string(kernel.name)) << name;
+        EXPECT_EQ(plan, "dia * dia / " + std::string(kernel.name)) << name;
       } else {
         EXPECT_NE(plan.find("cuda."), std::string::npos) << name << ": " << plan;
       }
@@ -605,8 +605,8 @@ TEST(GpuServer, SpgemmWhoseFormatFindsNoRoomIsLeftToTheDefaultKernel) {
     }
     const Answer answer = Spgemm(server, "s", "t");
     ASSERT_EQ(answer.code(), 0) << answer.message();
-    EXPECT_EQ(answer.begins.at(0).plan(),
-              has_room ? "dia / " + std::string(kDiagonals) : "csr / cuda.csr.row_bins");
+    EXPECT_EQ(answer.begins.at(0).plan(), has_room ? "dia * dia / " + std::string(kDiagonals)
+                                                   : "csr * csr / cuda.csr.row_bins");
     EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);
     EXPECT_TRUE(Near(answer.Values<float>(2), expected.values));
     EXPECT_EQ(budget.used(engine::MemoryUse::kRequests), 0);
@@ -642,7 +642,7 @@ TEST(GpuServer, SpgemmInSemiringsAndUnderMasks) {
       const bool there = std::ranges::any_of(
           cuda::SpgemmKernels(), [&](const auto& kernel) { return kernel.supports(problem); });
       const std::string& plan = answer.begins.at(0).plan();
-      EXPECT_TRUE(plan.starts_with(there ? "csr / cuda." : "csr / cpu.")) << plan;
+      EXPECT_TRUE(plan.starts_with(there ? "csr * csr / cuda." : "csr * csr / cpu.")) << plan;
       const auto expected =
           reference::Spgemm(s.view(), Wide(values).data(), s.view(), Wide(values).data(), semiring,
                             masked ? &mask_view : nullptr);
@@ -782,7 +782,7 @@ TEST(GpuServer, PairsAreTriedOnTheDevice) {
       if (run == 1) {
         const std::string& plan = answer.begins.at(0).plan();
         EXPECT_TRUE(plan.ends_with(" / " + planned)) << plan;
-        EXPECT_EQ(plan.starts_with("csr / "), FindSpgemmKernel(planned)->layout_kind == kCsr)
+        EXPECT_EQ(plan.starts_with("csr * csr / "), FindSpgemmKernel(planned)->layout_kind == kCsr)
             << plan;
       }
       EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);

@@ -379,6 +379,38 @@ def test_what_no_product_gets_rid_of_is_told(client, name, values, dtype, told):
     assert caught[-1].filename == __file__, "the caller's line, not one of the package"
 
 
+@pytest.mark.parametrize(
+    "columns, told",
+    [
+        ([1, 2, 1], "1 duplicate was summed: there are entries at their places already"),
+        ([1, 1, 1], "2 duplicates were summed"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["triple", "coo", "csr", "tensor", "edges"])
+def test_duplicates_that_were_summed_are_told(client, name, kind, columns, told):
+    rows, columns, values = np.zeros(3, int), np.array(columns), np.array([1.0, 2.0, 4.0])
+    matrix = {
+        "triple": lambda: (rows, columns, values),
+        "coo": lambda: sp.coo_array((values, (rows, columns)), shape=(3, 3)),
+        "csr": lambda: sp.csr_array((values, columns, np.array([0, 3, 3, 3])), shape=(3, 3)),
+        "tensor": lambda: torch.sparse_coo_tensor(np.stack([rows, columns]), values, (3, 3)),
+        "edges": lambda: np.stack([columns, rows]),
+    }[kind]()
+    shape = 3 if kind in ("triple", "edges") else None
+    with pytest.warns(UserWarning, match=told) as caught:
+        g = client.upload(name, matrix, shape=shape)
+    assert caught[-1].filename == __file__, "the caller's line, not one of the package"
+    assert g.nnz == len(set(columns.tolist()))
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_told_of_entries_in_another_order(client, name):
+    entries = (np.array([2, 0, 2]), np.array([1, 0, 0]), np.array([1.0, 2.0, 4.0]))
+    client.upload(name, entries, shape=3)
+    csr = sp.csr_array((np.ones(2), np.array([2, 1]), np.array([0, 2, 2, 2])), shape=(3, 3))
+    client.upload(name, csr, replace=True)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("values", [[1.0, -2.0, 1e30], [1, 2, 2**24], [True, False, True], None])
 def test_nothing_is_told_of_values_that_stay_what_they_are(client, name, values):

@@ -348,10 +348,10 @@ TEST_F(AccessTest, ATokenInPlainTextFromElsewhereCountsForNothing) {
   Write(AllRoles());
   auto access = server::Access::Open(path_);
   ASSERT_TRUE(access.ok()) << access.status();
-  const auto caller = (*access)->Identify({.token = "user", .private_way = false}, "");
+  const auto caller = (*access)->Identify({.token = "user", .private_way = false});
   EXPECT_TRUE(absl::IsUnauthenticated(caller.status()));
   EXPECT_THAT(std::string(caller.status().message()), HasSubstr("plain text"));
-  EXPECT_TRUE((*access)->Identify({.token = "user", .private_way = true}, "").ok());
+  EXPECT_TRUE((*access)->Identify({.token = "user", .private_way = true}).ok());
   EXPECT_EQ((*access)->counts().denied[static_cast<size_t>(server::Denial::kUnencrypted)], 1);
 }
 

@@ -213,23 +213,23 @@ TEST(Nodes, AreKnownByTheClustersTokenAlone) {
   const auto access = Access::Open("");
   ASSERT_TRUE(access.ok());
   Access& nobody_asked = **access;
-  const auto anybody = nobody_asked.Identify({.private_way = true}, "test");
+  const auto anybody = nobody_asked.Identify({.private_way = true});
   ASSERT_TRUE(anybody.ok());
   EXPECT_TRUE(nobody_asked.RequireNode(*anybody).ok());
 
   const std::string token(40, 't');
   nobody_asked.TrustNodes(token);
   EXPECT_TRUE(absl::IsPermissionDenied(nobody_asked.RequireNode(*anybody)));
-  const auto node = nobody_asked.Identify({.token = token, .private_way = true}, "test");
+  const auto node = nobody_asked.Identify({.token = token, .private_way = true});
   ASSERT_TRUE(node.ok()) << node.status();
   EXPECT_TRUE(node->node);
   EXPECT_EQ(node->tenant, kClusterTenant);
   EXPECT_TRUE(nobody_asked.RequireNode(*node).ok());
   // A plain way tells others.
-  EXPECT_TRUE(absl::IsUnauthenticated(nobody_asked.Identify({.token = token}, "test").status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(nobody_asked.Identify({.token = token}).status()));
   const std::string other(40, 'u');
   EXPECT_TRUE(absl::IsUnauthenticated(
-      nobody_asked.Identify({.token = other, .private_way = true}, "test").status()));
+      nobody_asked.Identify({.token = other, .private_way = true}).status()));
 }
 
 class EtcdTest : public testing::Test {

@@ -671,9 +671,13 @@ TEST(CheckStart, FilesAndAddressesAreLookedAt) {
   EXPECT_EQ(problems({"--in-memory", "--listen=0.0.0.0:7480", "--insecure"}), "");
   EXPECT_TRUE(problems({"--in-memory", "--devices=cpu,cuda:9999"})
                   .starts_with("--devices: cuda:9999 cannot serve: "));
-  const std::string fresh = "--data-dir=" + testing::TempDir() + "not/there/yet";
+  const std::string fresh = "--data-dir=" + testing::TempDir() + "not_there_yet";
   EXPECT_EQ(problems({fresh.c_str()}), "");
-  EXPECT_FALSE(std::filesystem::exists(testing::TempDir() + "not"));
+  EXPECT_EQ(problems({(fresh + "/").c_str()}), "");
+  EXPECT_FALSE(std::filesystem::exists(testing::TempDir() + "not_there_yet"));
+  EXPECT_TRUE(problems({(fresh + "/data/").c_str()})
+                  .starts_with("--data-dir: " + testing::TempDir() +
+                               "not_there_yet/data/ cannot be made: there "));
   EXPECT_EQ(problems({"--data-dir=/proc/version"}),
             "--data-dir: nothing can be made in /proc/version: Not a directory\n");
   EXPECT_EQ(problems({"--in-memory", "--audit-log=/no/such/audit.log"}),

@@ -806,7 +806,7 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
     return sink->begins.at(0).plan;
   };
   int64_t nnz = 0, nnz_by_plan = 0;
-  EXPECT_EQ(kernel_of("band", &nnz), "csr / cpu.csr.row_groups");
+  EXPECT_EQ(kernel_of("band", &nnz), "csr * csr / cpu.csr.row_groups");
   EXPECT_EQ(unknown, 1);
   Pattern& pattern = *catalog_.Find("t", "band").value()->pattern();
   const auto plan_for = [&](const std::string& right, bool transposed = false) {
@@ -825,7 +825,8 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
     pattern.AddLayout(std::make_shared<const Layout>(std::move(built->layout)), 0);
   };
   plan_for("band");
-  EXPECT_EQ(kernel_of("band", &nnz_by_plan), "csr / cpu.csr.row_groups") << "it has no diagonals";
+  EXPECT_EQ(kernel_of("band", &nnz_by_plan), "csr * csr / cpu.csr.row_groups")
+      << "it has no diagonals";
   EXPECT_EQ(unknown, 2) << "they are asked for";
   unknown = 1;
   give_layout("dia");
@@ -842,7 +843,7 @@ TEST_F(ExecutorTest, SpgemmRunsOnThePlanOfThePair) {
   EXPECT_EQ(nnz_by_plan, nnz);
   EXPECT_EQ(unknown, 2);
   plan_for("random");
-  EXPECT_EQ(kernel_of("random", &nnz), "csr / cpu.csr.row_groups") << "too many diagonals";
+  EXPECT_EQ(kernel_of("random", &nnz), "csr * csr / cpu.csr.row_groups") << "too many diagonals";
   EXPECT_EQ(unknown, 3);
 }
 
@@ -897,7 +898,7 @@ TEST_F(PlannedProductTest, DoesNotReadALayoutAgainThatFoundNoRoom) {
     return absl::ResourceExhaustedError("no memory");
   };
   Give(Diagonals(), read);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(PlanOfSquare(), "csr / cpu.csr.row_groups");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(PlanOfSquare(), "csr * csr / cpu.csr.row_groups");
   EXPECT_EQ(reads, 1);
   EXPECT_EQ(unknown_, 0) << "it is there, only not for now";
 }
@@ -912,10 +913,10 @@ TEST_F(PlannedProductTest, DoesNotPlaceALayoutAgainThatFoundNoRoom) {
     refused += of_layout ? 1 : 0;
     return of_layout;
   });
-  EXPECT_EQ(PlanOfSquare(), "csr / cpu.csr.row_groups");
+  EXPECT_EQ(PlanOfSquare(), "csr * csr / cpu.csr.row_groups");
   const int refused_once = refused;
   EXPECT_GT(refused_once, 0);
-  EXPECT_EQ(PlanOfSquare(), "csr / cpu.csr.row_groups");
+  EXPECT_EQ(PlanOfSquare(), "csr * csr / cpu.csr.row_groups");
   EXPECT_EQ(refused, refused_once);
   EXPECT_EQ(unknown_, 0);
 }

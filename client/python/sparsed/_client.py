@@ -150,8 +150,8 @@ class Client(Buffers):
 
         The matrix is brought to canonical CSR here: ascending columns in each row, duplicates
         summed up. Values everywhere (`values=`, `update_values`, SDDMM) are in that order;
-        `sparsed.positions` says where the entries of `m` went. NaN, infinite values and integers
-        that are rounded are told by `warnings.warn`.
+        `sparsed.positions` says where the entries of `m` went. Duplicates that were summed, NaN,
+        infinite values and integers that are rounded are told by `warnings.warn`.
 
         Args:
             name: what the server calls it.

@@ -89,6 +89,14 @@ def _told(csr: Canonical) -> Canonical:
     return csr
 
 
+def _tell_duplicates(count: int) -> None:
+    warnings.warn(
+        f"{count} {'duplicate was' if count == 1 else 'duplicates were'} summed: there are entries "
+        "at their places already",
+        stacklevel=callers_level(),
+    )
+
+
 def _of_file(path: str, type_: int | None, extent: tuple[int, int] | None) -> Canonical:
     found = _files.load(path, type_, extent)
     return Canonical(
@@ -352,6 +360,7 @@ def _of_coo(
     starts = np.flatnonzero(first)
     kept = order[starts]
     if len(starts) < len(order):
+        _tell_duplicates(len(order) - len(starts))
         if values is None:  # ones: so many
             values = np.diff(np.append(starts, len(order))).astype(np.float32)
             if type_ != F32:

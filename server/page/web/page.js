@@ -883,7 +883,7 @@ function orderNote(row, layout, plans) {
 function timeCard({transports, reference}) {
   const several = transports.length > 1;
   const which = (of) => {
-    const by = several ? `${of.transport ? ` by ${of.transport}` : ' without arrays'}` : '';
+    const by = !several ? '' : of.transport ? ` by ${of.transport}` : ' without arrays';
     return of.products < 2 ? `The last product${by} took` : of.products < 4 ?
       `The last ${of.products} products${by} took on average` :
       `Of the last ${of.products} products${by} those in the middle took`;

@@ -1,6 +1,7 @@
 // How reports are written: tables that fit, listings that are sorted, YAML, and what was meant.
 #include "client/cli/output.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,39 +62,89 @@ TEST_F(Output, WideListingsHaveAllColumns) {
   EXPECT_EQ(Listing("x", "no matrices", {{"NAME", "name"}}).Text(), "no matrices\n");
 }
 
-TEST_F(Output, TablesFitTheTerminal) {
-  Table table({"NAME", "BYTES", "WHY"});
-  const std::string name(30, 'n');
-  table.Add({name, "12,345", "because it was so, and nobody asked why that is: ä, ö, ü"});
-  const std::string whole = table.Text();
-  Style().width = 60;
-  std::string narrow = table.Text();
-  EXPECT_THAT(narrow, HasSubstr(name + "  12,345  because it"));
-  EXPECT_THAT(narrow, HasSubstr("...\n"));
-  for (size_t begin = 0; begin < narrow.size(); begin = narrow.find('\n', begin) + 1) {
-    EXPECT_LE(narrow.find('\n', begin) - begin, 60u) << narrow;
+/// Lines of at most so many bytes.
+void ExpectFits(const std::string& text, size_t most) {
+  for (size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1) {
+    EXPECT_LE(text.find('\n', begin) - begin, most) << text;
   }
+}
+
+TEST_F(Output, SentencesGoBelowTheirRowsWhereATableDoesNotFitTheTerminal) {
+  Table table({"NAME", "WHY", "BYTES"});
+  const std::string name(30, 'n');
+  table.Add({name, "because it was so, and nobody asked why that is: a, b, c", "12,345"});
+  table.Add({"b", "", "1"});
+  const std::string whole = table.Text();
+  Style().width = 100;
+  EXPECT_EQ(table.Text(), whole) << "there is room";
+  Style().width = 50;
+  EXPECT_EQ(table.Text(), fmt::format("NAME{}BYTES\n"
+                                      "{}  12,345\n"
+                                      "    because it was so, and nobody asked why that\n"
+                                      "    is: a, b, c\n"
+                                      "b{}1\n",
+                                      std::string(29, ' '), name, std::string(36, ' ')));
   Style().width = 10;  // names and numbers are never cut
-  EXPECT_THAT(table.Text(), HasSubstr(name + "  12,345  because i..."));
+  EXPECT_THAT(table.Text(), HasSubstr(name + "  12,345\n    because\n    it was\n"));
   Style().wide = true;
   EXPECT_EQ(table.Text(), whole);
 }
 
+TEST_F(Output, SentencesAreCutWhereRowsStayOnTheirLines) {
+  Table table({"NAME", "BYTES", "WHY"});
+  const std::string name(30, 'n');
+  table.Add({name, "12,345", "because it was so, and nobody asked why that is: ä, ö, ü"});
+  table.KeepToLines();
+  Style().width = 60;
+  EXPECT_THAT(table.Text(), HasSubstr(name + "  12,345  because it"));
+  EXPECT_THAT(table.Text(), HasSubstr("...\n"));
+  ExpectFits(table.Text(), 60);
+  Style().width = 10;
+  EXPECT_THAT(table.Text(), HasSubstr(name + "  12,345  because i..."));
+}
+
 TEST_F(Output, NarrowTablesLeaveWholeColumnsOutAndCutNoIds) {
   Table table({"TOTAL", "PLAN", "ENDED", "REQUEST", "WHY"}, {"PLAN", "ENDED"});
-  table.Add({"1.2 ms", "csr / cpu.csr.row_balanced", "2026-11-26 01:23:45", "5e0c2a711f40be93",
+  table.Add({"1.2 ms", "csr/cpu.csr.row_balanced", "2026-11-26 01:23:45", "5e0c2a711f40be93",
              "it is the fastest of all that were tried"});
   Style().width = 80;
+  EXPECT_THAT(table.Text(),
+              HasSubstr("csr/cpu.csr.row_balanced  2026-11-26 01:23:45  5e0c2a711f40be93\n"
+                        "    it is the fastest of all that were tried\n"));
+  Style().width = 60;
   EXPECT_THAT(table.Text(), testing::Not(HasSubstr("PLAN")));
-  EXPECT_THAT(table.Text(), HasSubstr("2026-11-26 01:23:45  5e0c2a711f40be93  it is the fastest"));
-  EXPECT_THAT(table.Text(), HasSubstr("...\n"));
-  Style().width = 50;
+  EXPECT_THAT(table.Text(), HasSubstr("1.2 ms  2026-11-26 01:23:45  5e0c2a711f40be93\n    it is"));
+  Style().width = 30;
   EXPECT_THAT(table.Text(), testing::Not(HasSubstr("ENDED")));
-  EXPECT_THAT(table.Text(), HasSubstr("1.2 ms  5e0c2a711f40be93  it is the fa"));
-  Style().width = 20;  // there is nothing left to leave out
-  EXPECT_THAT(table.Text(), HasSubstr("5e0c2a711f40be93  it is the..."));
+  EXPECT_THAT(table.Text(), HasSubstr("1.2 ms  5e0c2a711f40be93\n    it is the fastest of all\n"));
+  ExpectFits(table.Text(), 30);
+  Style().width = 10;  // there is nothing left to leave out
+  EXPECT_THAT(table.Text(), HasSubstr("1.2 ms  5e0c2a711f40be93\n"));
   Style().wide = true;
-  EXPECT_THAT(table.Text(), HasSubstr("csr / cpu.csr.row_balanced"));
+  EXPECT_THAT(table.Text(), HasSubstr("csr/cpu.csr.row_balanced"));
+}
+
+TEST_F(Output, WhatIsLeftOutMayBeToldBelow) {
+  Table table({"KERNEL", "SINCE", "DEVICE", "WHY"}, {"SINCE", "DEVICE"}, {"DEVICE"});
+  table.Add({"cpu.csr.row_balanced", "yesterday", "cpu", "1.07x over plain CSR"});
+  table.Add({"cuda.csr.row_bins", "today", "cuda:0", ""});
+  Style().width = 45;
+  EXPECT_EQ(table.Text(),
+            "KERNEL                SINCE      DEVICE\n"
+            "cpu.csr.row_balanced  yesterday  cpu\n"
+            "    1.07x over plain CSR\n"
+            "cuda.csr.row_bins     today      cuda:0\n");
+  Style().width = 35;
+  EXPECT_THAT(table.Text(), HasSubstr("cpu.csr.row_balanced  cpu\n    1.07x over plain CSR\n"));
+  EXPECT_THAT(table.Text(), testing::Not(HasSubstr("SINCE")));
+  Style().width = 25;
+  EXPECT_EQ(table.Text(),
+            "KERNEL\n"
+            "cpu.csr.row_balanced\n"
+            "    1.07x over plain CSR;\n"
+            "    device cpu\n"
+            "cuda.csr.row_bins\n"
+            "    device cuda:0\n");
 }
 
 TEST_F(Output, NumbersForProgramsHaveNoSeparators) {

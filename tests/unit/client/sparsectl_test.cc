@@ -185,6 +185,28 @@ TEST_F(Sparsectl, SparseProductsOfEveryKind) {
   ExpectSays("spgemm edges edges --mask=nobody --discard", 4, "nobody");
 }
 
+TEST_F(Sparsectl, ProductsOfTwoMatricesAreShownByTheirNames) {
+  for (const std::string name : {"a", "b"}) {
+    ASSERT_EQ(Run("generate matrix 600x600 --row-nonzeros=40 --seed=" + std::to_string(name[0]) +
+                  " --out=" + name + ".mtx")
+                  .exit_code,
+              0);
+    ASSERT_EQ(Run("upload " + name + ".mtx --wait --tune-for=spgemm").exit_code, 0);
+  }
+  ExpectSays("spgemm a a --discard", 0, "csr * ");
+  EXPECT_THAT(Run("show a").text, HasSubstr("spgemm S * S "));
+  EXPECT_THAT(Run("show b --json").text, HasSubstr("\"pattern_hash\""));
+  // Once the pair is tried.
+  EXPECT_TRUE(Eventually([&] {
+    Run("spgemm a b --discard");
+    return Run("show a").text.find("spgemm S * b ") != std::string::npos;
+  }));
+  const std::string json = Run("show b --json").text;
+  const size_t hash = json.find("\"pattern_hash\":\"") + std::string("\"pattern_hash\":\"").size();
+  const std::string shown = Run("show a").text;
+  EXPECT_EQ(shown.find(json.substr(hash, 32)), std::string::npos) << shown;
+}
+
 TEST_F(Sparsectl, ShowSaysWhatBecameOfEveryPipeline) {
   ASSERT_EQ(Run("generate matrix 300x200 --row-nonzeros=50 --out=s.mtx").exit_code, 0);
   ASSERT_EQ(Run("upload s.mtx --wait").exit_code, 0);
@@ -615,7 +637,52 @@ TEST_F(Sparsectl, SaysWhatWasMeant) {
   ExpectSays("spmm cora --operants=B.npy", 2, "did you mean \"--operand\"?");
   ExpectSays("spgemm cora cora --nam=x", 2, "did you mean \"--name\"?");
   ExpectSays("show croa", 4, "there is no matrix named 'croa'; did you mean 'cora'?");
-  EXPECT_THAT(Run("show something").text, Not(HasSubstr("did you mean")));
+  ExpectSays("show something", 4,
+             "there is no matrix named 'something'; there is 'cora' (request ");
+  ASSERT_EQ(Run("copy cora pubmed").exit_code, 0);
+  ExpectSays("show something", 4, "named 'something'; there are 'cora' and 'pubmed' (request ");
+  ASSERT_EQ(Run("buffers put x --zeros=9x2").exit_code, 0);
+  ExpectSays("spmm cora --operand=@y --keep-as=z", 4, "there is no buffer named 'y'; there is 'x'");
+  // As other tools call it.
+  for (const auto& [word, command] :
+       std::vector<std::pair<std::string, std::string>>{{"ls", "list"},
+                                                        {"rm x", "delete"},
+                                                        {"cp a b", "copy"},
+                                                        {"mv a b", "rename"},
+                                                        {"ps", "top"},
+                                                        {"down", "download"},
+                                                        {"buffers ls", "list"},
+                                                        {"buffers rm x", "delete"},
+                                                        {"buffs", "buffers"},
+                                                        {"uplload_", "upload"}}) {
+    ExpectSays(word, 2, "did you mean \"" + command + "\"? See --help");
+  }
+  EXPECT_THAT(Run("buffers mv a b").text, Not(HasSubstr("did you mean"))) << "there is none";
+  // Of a few words.
+  ExpectSays("bench cora --op=spm", 2, "is none of spmm, sddmm, spgemm; did you mean \"spmm\"?");
+  ExpectSays("list -o jsn", 2, "did you mean \"json\"?");
+  ExpectSays("spy cora --colour=alwys", 2, "did you mean \"always\"?");
+  ExpectSays("upload cora.mtx --type=float32", 2, "did you mean \"f32\"?");
+  ExpectSays("upload cora.mtx --tune-for=spm:64", 2, "did you mean \"spmm:64\"?");
+  ExpectSays("spgemm cora cora --discard --semiring=boolan", 2, "did you mean \"boolean\"?");
+  // Which the server knows.
+  ExpectSays("slow --op=uplod", 3, "did you mean 'upload'? (request ");
+  ExpectSays("prepare cora --pipeline=dcs", 3,
+             "row_words, column_parts, incsr; did you mean 'dcsr'?");
+  ExpectSays("prepare cora --pipeline='aspt(panl=3)'", 3, "did you mean 'panel'?");
+  EXPECT_THAT(Run("prepare cora --pipeline=nonsense").text, Not(HasSubstr("did you mean")));
+}
+
+TEST_F(Sparsectl, HelpIsACommandToo) {
+  EXPECT_EQ(Run("help").text, Run("--help").text);
+  EXPECT_EQ(Run("help buffers put").text, Run("buffers put --help").text);
+  EXPECT_THAT(Run("help upload").text, HasSubstr("Usage: sparsectl upload "));
+  ExpectSays("help", 0, "Usage: sparsectl ");
+  ExpectSays("help uplod", 2, "there is no command \"uplod\"; did you mean \"upload\"?");
+  ExpectSays("help buffers puts", 2, "there is no command \"buffers puts\"; did you mean \"put\"?");
+  ExpectSays("help show cora", 2, "\"cora\" is one word too many");
+  EXPECT_EQ(Run("complete-words help uplo").text, Run("complete-words uplo").text);
+  EXPECT_EQ(Run("complete-words help show ''").text, "");
 }
 
 TEST_F(Sparsectl, CallsTakeNoLongerThanTheyMay) {
@@ -784,6 +851,10 @@ TEST_F(Sparsectl, WrongUseIsSaidInASentence) {
              "max-plus is none of sum-product, boolean, min-plus and plus-pair");
   ExpectSays("spy s --width=5", 2, "\"5\" is not a whole number from 10 to 1000");
   ExpectSays("upload m.mtx --type=f8", 2, "f8 is none of f32, f64, f16 and bf16");
+  for (const char* dense : {"spmm s --operand=B.npy", "sddmm s --left=A.npy --right=B.npy",
+                            "buffers get b", "generate dense 3x3"}) {
+    ExpectSays(std::string(dense) + " --out=Y.txt", 2, "--out: Y.txt must end in .npy, the format");
+  }
   ExpectSays("download s --out=s.pdf", 2, "s.pdf must end in .mtx, .npz, .npy, .txt, .csv, ");
   ExpectSays("spgemm s s --out=s", 2, "s must end in .mtx");
   ExpectSays("generate matrix 3x3 --out=s.npz.gz", 2, "drop its .gz");

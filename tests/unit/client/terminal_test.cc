@@ -15,6 +15,7 @@
 #include "client/cli/matrix_market.h"
 #include "client/cli/measurements_report.h"
 #include "client/cli/npy.h"
+#include "client/cli/product_text.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/report.h"
 #include "client/cli/spy_picture.h"
@@ -202,6 +203,37 @@ TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
   EXPECT_THAT(RooflineShare(0.5, "cache"), "in cache") << "a share of the wrong roof says nothing";
   EXPECT_THAT(RooflineShare(0, "memory"), "");
   EXPECT_THAT(MeasurementsText({}), HasSubstr("nothing was measured yet"));
+}
+
+TEST(ProductText, SaysTheProductAndBothFactorsAndNoHash) {
+  const std::string hash = "0123456789abcdef0123456789abcdef";
+  const ProblemSignature spgemm = {Operation::kSpgemm, false, 0};
+  const PatternNames names = {{hash, "right"}};
+  const struct {
+    std::string recipe, pipeline, signature;
+  } cases[] = {
+      {"csr", "csr", "spgemm"},
+      {"csr * csr", "csr * csr", "spgemm S * S"},
+      {"csr * ell", "csr * ell", "spgemm S * S"},
+      {"csr * " + hash, "csr * csr", "spgemm S * right"},
+      {"csr * dia " + hash, "csr * dia", "spgemm S * right"},
+      {"csr * transpose", "csr * transpose", "spgemm S * S^T"},
+      {"transpose * transpose " + hash, "transpose * transpose", "spgemm S^T * right^T"},
+      {"transpose * transpose > dia " + hash, "transpose * transpose > dia",
+       "spgemm S^T * right^T"},
+      {"csr * " + hash + " / cpu.csr.hash", "csr * csr / cpu.csr.hash", "spgemm S * right"},
+      {"csr * dia " + hash + " / cpu.dia", "csr * dia / cpu.dia", "spgemm S * right"},
+  };
+  for (const auto& [recipe, pipeline, signature] : cases) {
+    EXPECT_EQ(PipelineText(recipe), pipeline);
+    EXPECT_EQ(SignatureText(spgemm, recipe, names), signature) << recipe;
+  }
+  EXPECT_EQ(SignatureText(spgemm, "csr * " + hash, {}), "spgemm S * another");
+  EXPECT_EQ(SignatureText({Operation::kSpmm, true, 64}, "aspt(panel=64)", names), "spmm^T K=64");
+  EXPECT_EQ(WithNames("csr * " + hash + ": no memory (" + hash + ")", names),
+            "csr * right: no memory (right)");
+  EXPECT_EQ(WithNames("of " + hash, {}), "of another matrix");
+  EXPECT_EQ(WithNames("0123456789abcdef is none", names), "0123456789abcdef is none");
 }
 
 class GenerateTest : public testing::Test {
