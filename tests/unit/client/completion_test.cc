@@ -108,6 +108,8 @@ TEST_F(Tree, ColumnsOfWhatACommandLists) {
   EXPECT_THAT(Words({"buffers", "list", "--sort=-i"}), ElementsAre("--sort=-idle"));
   EXPECT_THAT(Words({"model", "list", "--sort=h"}), ElementsAre("--sort=held-out"));
   EXPECT_THAT(Words({"snapshot", "verify", "x", "--sort=k"}), ElementsAre("--sort=kind"));
+  EXPECT_THAT(Words({"tenants", "--sort=-u"}), ElementsAre("--sort=-used"));
+  EXPECT_THAT(Words({"top", "--sort=t"}), ElementsAre("--sort=total", "--sort=tenant"));
   EXPECT_THAT(Words({"info", "--sort="}), IsEmpty()) << "it lists nothing";
 }
 

@@ -616,6 +616,17 @@ TEST_F(Sparsectl, OutputIsAsItIsAskedFor) {
   ExpectSays("list -o wide", 0, "PATTERN");
   EXPECT_THAT(Run("list").text, Not(HasSubstr("PATTERN")));
   ExpectSays("list --sort=colour", 2, "--sort takes name, rows, columns, nonzeros");
+  ASSERT_EQ(Run("copy big bigger").exit_code, 0);
+  EXPECT_EQ(Run("tenants -o json").text.find("\"quota\":"), std::string::npos);
+  ExpectSays("tenants --sort=-used -o json", 0, R"({"tenants":[{"name":"default","quotas":{)");
+  before(Run("tenants --sort=-used"), "host_bytes", "matrices");
+  before(Run("tenants --sort=used"), "matrices", "host_bytes");
+  ExpectSays("tenants --sort=size", 2, "--sort takes tenant, weight, quota, used, soft-limit");
+  before(Run("top --once --interval=0.1 --sort=operation"), "copy", "upload");
+  before(Run("top --once --interval=0.1 --sort=-operation"), "upload", "copy");
+  before(Run("top --once --interval=0.1 --sort=-total -o json"), "\"upload\"", "\"copy\"");
+  ExpectSays("top --once --sort=size", 2, "--sort takes operation, per-second, failed, total");
+  ExpectSays("delete bigger", 0, "deleted bigger");
   ExpectSays("delete big --sort=name", 2, "--sort is for commands that list things");
   ExpectSays("list", 0, "big");
   ExpectSays("info --sort=name", 2, "--sort is for commands that list things");
