@@ -1,12 +1,22 @@
 #include "client/cli/completion.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "client/cli/command_walk.h"
 
 namespace sparsed::cli {
 namespace {
+
+/// Of transform pipelines, as servers know them; their parameters may be left out.
+constexpr std::array<std::string_view, 26> kPipelineSteps = {
+    "csr",          "transpose",     "lsh_cluster",   "breadth_first", "group_rows",
+    "plain_sort",   "flipped_sort",  "lpt_sort",      "warp_sort",     "cta_sort",
+    "hybrid1_sort", "hybrid21_sort", "hybrid22_sort", "hybrid23_sort", "aspt",
+    "row_panels",   "coo_panels",    "dcsr",          "row_segments",  "dia",
+    "ell",          "ellpack_r",     "bcsr",          "row_words",     "column_parts",
+    "incsr"};
 
 /// Up to the first sentence's end; without what a line of a shell has no room for.
 std::string Short(std::string_view description) {
@@ -75,6 +85,15 @@ class Completer {
       AddNames(type, before);
     } else if (type == "COLUMN") {
       AddNames(type, before + (typed_.starts_with(before + "-") ? "-" : ""));
+    } else if (type == "PIPELINE") {
+      // Of what is typed, the step behind the last ">".
+      const size_t last = typed_.rfind('>');
+      std::string earlier = before;
+      if (last != std::string::npos && last >= before.size()) {
+        const size_t step = typed_.find_first_not_of(" >", last);
+        earlier = typed_.substr(0, step == std::string::npos ? typed_.size() : step);
+      }
+      for (const std::string_view step : kPipelineSteps) Add(earlier + std::string(step));
     } else if (typed_.starts_with(before + "@")) {
       AddNames("BUFFER", before + "@");
     } else if (type == "TEXT" || type == "FILE" || type == "FOLDER" || type == "DIR") {

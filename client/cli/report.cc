@@ -378,8 +378,8 @@ std::string Duration(std::chrono::nanoseconds time) {
 }
 
 std::string Time(std::chrono::system_clock::time_point time) {
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}",
-                     fmt::localtime(std::chrono::system_clock::to_time_t(time)));
+  return fmt::format("{:%Y-%m-%d %H:%M:%SZ}",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(time)));
 }
 
 std::string Text(const ProblemSignature& c) {

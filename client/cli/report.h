@@ -135,7 +135,7 @@ std::string Counted(int64_t count, std::string_view one, std::string_view severa
 std::string Milliseconds(std::chrono::nanoseconds time);
 /// The two largest units: "23 h 59 min", "10 s"; "0 s" below one.
 std::string Duration(std::chrono::nanoseconds time);
-/// Local time.
+/// In UTC, as the server's log: "2026-01-31 12:00:00Z".
 std::string Time(std::chrono::system_clock::time_point time);
 /// "spmm^T K=64".
 std::string Text(const ProblemSignature& signature);

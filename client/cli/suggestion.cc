@@ -26,7 +26,8 @@ char FirstLetter(std::string_view word) {
 
 /// Edits within which one that begins alike, or not, is near.
 size_t Near(size_t letters, bool alike) {
-  return std::min<size_t>(3, std::max<size_t>(1, letters / (alike ? 2 : 3)));
+  if (!alike) return letters > 3 ? std::min<size_t>(3, letters / 3) : 0;
+  return std::min<size_t>(3, std::max<size_t>(1, letters / 2));
 }
 
 /// The only one of `known` that the word begins; null: none or several, or it is too short to tell.

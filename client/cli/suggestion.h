@@ -10,9 +10,9 @@ namespace sparsed::cli {
 /// Letters to insert, delete, replace or swap with their neighbour to make `a` of `b`.
 size_t Distance(std::string_view a, std::string_view b);
 
-/// The nearest of `known`; empty if none is near: a third of the word's letters, half of them where
-/// both begin alike, and at most three; or what it alone begins. Upper and lower case are the same.
-/// One that has no letter in common is not near.
+/// The nearest of `known`; empty if none is near: a third of the word's letters, if it has more
+/// than three, half of them where both begin alike, and at most three; or what it alone begins.
+/// Upper and lower case are the same. One that has no letter in common is not near.
 std::string Nearest(std::string_view word, std::span<const std::string> known);
 
 /// The nearest of a list that a sentence ends with, which does not have the word itself: "dcsr" of

@@ -1,5 +1,6 @@
 // top: what a server does now.
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ absl::StatusOr<Look> LookAt(const Client& client) {
 }
 
 absl::StatusOr<Report> Top(const Client& client, const PageArguments& arguments,
-                           OutputFormat format) {
+                           OutputFormat format, const std::string& sort) {
   const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
   if (!server.ok()) return server.status();
   // Averages since the start would say little of now.
@@ -32,7 +33,8 @@ absl::StatusOr<Report> Top(const Client& client, const PageArguments& arguments,
   return ShowPages(arguments, format, [&]() -> absl::StatusOr<Page> {
     absl::StatusOr<Look> now = LookAt(client);
     if (!now.ok()) return now.status();
-    const Json json = TopJson(*server, &*before, *now);
+    Json json = TopJson(*server, &*before, *now);
+    if (!sort.empty()) SortTop(sort, json);
     before = std::move(now);
     return Page{json, [json](int lines) { return TopText(json, lines); }};
   });
@@ -43,13 +45,19 @@ absl::StatusOr<Report> Top(const Client& client, const PageArguments& arguments,
 void AddTop(CLI::App& app, Invocation& invocation) {
   CLI::App* top = app.add_subcommand(
       "top", "What the server does now: devices, requests, tenants, memory; for operators");
-  top->footer(ExampleLines(
-      {"sparsectl top --once --interval=0.5", "sparsectl top --count=2 --interval=0.5 -o json"}));
+  top->footer(
+      ExampleLines({"sparsectl top --once --interval=0.5", "sparsectl top --once --sort=-total",
+                    "sparsectl top --count=2 --interval=0.5 -o json"}));
+  invocation.columns[top] = TopColumns();
   auto arguments = std::make_shared<PageArguments>();
   AddPageOptions(*top, arguments);
   top->callback([&invocation, arguments] {
+    invocation.lists = true;
+    if (!invocation.sort.empty() && SortKey(invocation.sort, TopColumns()).empty()) {
+      throw CLI::ValidationError("--sort", NoSuchColumn(invocation.sort, TopColumns()));
+    }
     invocation.run = [&invocation, arguments](const Client& client) {
-      return Top(client, *arguments, invocation.output);
+      return Top(client, *arguments, invocation.output, invocation.sort);
     };
   });
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <string_view>
@@ -83,9 +82,12 @@ Json OperationsOf(const sparsed::Stats& before, const sparsed::Stats& now, doubl
     }
     json.push_back(std::move(of));
   }
-  std::stable_sort(json.begin(), json.end(), [](const Json& a, const Json& b) {
-    return a["per_second"].get<double>() > b["per_second"].get<double>();
-  });
+  // The busiest first: what has no room is left out.
+  const auto busy = [](const Json& of) {
+    return std::pair(of["per_second"].get<double>(), of["total"].get<int64_t>());
+  };
+  std::stable_sort(json.begin(), json.end(),
+                   [&](const Json& a, const Json& b) { return busy(a) > busy(b); });
   return json;
 }
 
@@ -132,6 +134,42 @@ Json TenantsOf(const Look& before, const Look& now, double seconds) {
     return a["device_share"].get<double>() > b["device_share"].get<double>();
   });
   return json;
+}
+
+/// Of each table, by the array that it is of.
+const std::map<std::string, std::vector<Listing::Column>>& Columns() {
+  static const auto* const columns = new std::map<std::string, std::vector<Listing::Column>>{
+      {"devices",
+       {{"DEVICE", "name"},
+        {"BUSY SLOTS", "busy"},
+        {"WAITING", "waiting"},
+        {"MEMORY IN USE", "memory_bytes"},
+        {"OF", "memory_limit_bytes"},
+        {"KEPT", "memory_kept_bytes"},
+        {"SET ASIDE", "memory_reserved_bytes"}}},
+      {"operations",
+       {{"OPERATION", "operation"},
+        {"PER SECOND", "per_second"},
+        {"FAILED", "failed_per_second"},
+        {"TOTAL", "total"},
+        {"IN FLIGHT", "in_flight"},
+        {"OLDEST", "oldest_seconds"},
+        {"WAITS FOR", "waits_for"}}},
+      {"tenants",
+       {{"TENANT", "name"},
+        {"WEIGHT", "weight"},
+        {"DEVICE TIME", "device_share"},
+        {"REQUESTS", "requests"},
+        {"QUEUED", "queued"},
+        {"MATRICES", "matrices"},
+        {"HOST MEMORY", "host_bytes"}}}};
+  return *columns;
+}
+
+std::vector<std::string> TitlesOf(const std::string& table) {
+  std::vector<std::string> titles;
+  for (const Listing::Column& column : Columns().at(table)) titles.push_back(column.title);
+  return titles;
 }
 
 std::string Percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
@@ -204,6 +242,25 @@ Json TopJson(const ServerInfo& server, const Look* before, const Look& now) {
           {"memory_bytes", UsesOf(now.stats)}};
 }
 
+std::vector<Listing::Column> TopColumns() {
+  std::vector<Listing::Column> all;
+  for (const char* const table : {"operations", "tenants", "devices"}) {
+    const std::vector<Listing::Column>& columns = Columns().at(table);
+    all.insert(all.end(), columns.begin(), columns.end());
+  }
+  return all;
+}
+
+void SortTop(std::string_view by, Json& page) {
+  for (const auto& [table, columns] : Columns()) {
+    const std::string key = SortKey(by, columns);
+    if (key.empty()) continue;
+    std::stable_sort(page[table].begin(), page[table].end(), [&](const Json& a, const Json& b) {
+      return SortsBefore(a, b, key, by.starts_with('-'));
+    });
+  }
+}
+
 std::string TopText(const Json& page, int lines) {
   const auto uptime = std::chrono::duration<double>(page["uptime_seconds"].get<double>());
   // Of the operations below, as of the same moment and without status calls.
@@ -218,8 +275,7 @@ std::string TopText(const Json& page, int lines) {
       Counted(page["buffers"], "buffer"), Counted(in_flight, "request"),
       Counted(page["preparations_pending"], "preparation"), page["seconds"].get<double>());
 
-  Table devices({"DEVICE", "BUSY SLOTS", "WAITING", "MEMORY IN USE", "OF", "KEPT", "SET ASIDE"},
-                {"KEPT", "SET ASIDE"});
+  Table devices(TitlesOf("devices"), {"KEPT", "SET ASIDE"});
   for (const Json& device : page["devices"]) {
     devices.Add({device["name"], fmt::format("{:.2f}", device["busy"].get<double>()),
                  Count(device["waiting"]), Bytes(device["memory_bytes"]),
@@ -227,14 +283,8 @@ std::string TopText(const Json& page, int lines) {
                  Bytes(device["memory_reserved_bytes"])});
   }
 
-  Table operations(
-      {"OPERATION", "PER SECOND", "FAILED", "TOTAL", "IN FLIGHT", "OLDEST", "WAITS FOR"});
-  // The busiest first: what has no room is left out.
-  std::vector<Json> busiest(page["operations"].begin(), page["operations"].end());
-  std::ranges::stable_sort(busiest, std::greater(), [](const Json& of) {
-    return std::pair(of["per_second"].get<double>(), of["total"].get<int64_t>());
-  });
-  for (const Json& of : busiest) {
+  Table operations(TitlesOf("operations"));
+  for (const Json& of : page["operations"]) {
     const double oldest = of["oldest_seconds"];
     operations.Add({of["operation"], fmt::format("{:.1f}", of["per_second"].get<double>()),
                     fmt::format("{:.1f}", of["failed_per_second"].get<double>()),
@@ -242,8 +292,7 @@ std::string TopText(const Json& page, int lines) {
                     oldest > 0 ? fmt::format("{:.1f} s", oldest) : "", of["waits_for"]});
   }
 
-  Table tenants(
-      {"TENANT", "WEIGHT", "DEVICE TIME", "REQUESTS", "QUEUED", "MATRICES", "HOST MEMORY"});
+  Table tenants(TitlesOf("tenants"));
   for (const Json& tenant : page["tenants"]) {
     tenants.Add({tenant["name"], fmt::format("{}", tenant["weight"].get<double>()),
                  Percent(tenant["device_share"]), Count(tenant["requests"]),

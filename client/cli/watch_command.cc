@@ -57,7 +57,7 @@ class Watcher {
              Formatted(ToJson(name_, progress), format_);
     }
     std::string line = fmt::format(
-        "{:%H:%M:%S}  {:{}}  {:{}}  {}", fmt::localtime(std::time(nullptr)), Name(progress.state),
+        "{:%H:%M:%SZ}  {:{}}  {:{}}  {}", fmt::gmtime(std::time(nullptr)), Name(progress.state),
         kStateWidth, progress.stage, kStageWidth, news ? progress.message : "");
     line.erase(line.find_last_not_of(' ') + 1);
     return Wrapped(line, std::string(kBeforeMessage, ' '));

@@ -55,6 +55,17 @@ class Tree : public testing::Test {
   std::string asked_;
 };
 
+TEST_F(Tree, StepsOfPipelines) {
+  EXPECT_THAT(Words({"prepare", "cora", "--pipeline=ds"}), IsEmpty());
+  EXPECT_THAT(Words({"prepare", "cora", "--pipeline=dc"}), ElementsAre("--pipeline=dcsr"));
+  EXPECT_THAT(Words({"prepare", "cora", "--pipeline", "l"}),
+              ElementsAre("lsh_cluster", "lpt_sort"));
+  EXPECT_THAT(Words({"prepare", "cora", "--pipeline=lsh_cluster>as"}),
+              ElementsAre("--pipeline=lsh_cluster>aspt"));
+  EXPECT_THAT(Words({"prepare", "cora", "--pipeline", "lsh_cluster > as"}),
+              ElementsAre("lsh_cluster > aspt"));
+}
+
 TEST_F(Tree, CommandsAndTheirCommands) {
   EXPECT_THAT(Words({"sp"}), ElementsAre("spmm", "spgemm", "spy"));
   EXPECT_THAT(Words({""}), AllOf(Contains("buffers"), Contains("list"), Not(Contains("manual"))));
@@ -108,6 +119,8 @@ TEST_F(Tree, ColumnsOfWhatACommandLists) {
   EXPECT_THAT(Words({"buffers", "list", "--sort=-i"}), ElementsAre("--sort=-idle"));
   EXPECT_THAT(Words({"model", "list", "--sort=h"}), ElementsAre("--sort=held-out"));
   EXPECT_THAT(Words({"snapshot", "verify", "x", "--sort=k"}), ElementsAre("--sort=kind"));
+  EXPECT_THAT(Words({"tenants", "--sort=-u"}), ElementsAre("--sort=-used"));
+  EXPECT_THAT(Words({"top", "--sort=t"}), ElementsAre("--sort=total", "--sort=tenant"));
   EXPECT_THAT(Words({"info", "--sort="}), IsEmpty()) << "it lists nothing";
 }
 

@@ -206,6 +206,19 @@ TEST_F(Output, TheNearestWordIsMeant) {
   EXPECT_EQ(Nearest("xx", short_ones), "x");
   EXPECT_EQ(Nearest("ac", short_ones), "ab");
   EXPECT_EQ(DidYouMean("multiply", known), "");
+  // Two edits where words begin alike, and what a word alone begins.
+  const std::vector<std::string> commands = {"buffers", "upload", "download", "update"};
+  EXPECT_EQ(Nearest("buffs", commands), "buffers");
+  EXPECT_EQ(Nearest("down", commands), "download");
+  EXPECT_EQ(Nearest("upx", commands), "");
+  EXPECT_EQ(Nearest("up", commands), "") << "two begin so";
+  const std::vector<std::string> devices = {"cpu", "cuda"};
+  EXPECT_EQ(Nearest("gpu", devices), "") << "another word of three letters";
+  // Of the lists of a server's sentences.
+  EXPECT_EQ(NearestListed("unknown step 'dcs'; known: csr, dcsr, dia"), "dcsr");
+  EXPECT_EQ(NearestListed("unknown step 'dcs'; known: csr, dcsr, dia (and more)"), "");
+  EXPECT_EQ(NearestListed("'csr' cannot follow: csr, dcsr"), "") << "it is there";
+  EXPECT_EQ(NearestListed("there is nothing quoted: csr, dcsr"), "");
 }
 
 }  // namespace

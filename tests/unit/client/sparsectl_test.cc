@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -616,6 +617,17 @@ TEST_F(Sparsectl, OutputIsAsItIsAskedFor) {
   ExpectSays("list -o wide", 0, "PATTERN");
   EXPECT_THAT(Run("list").text, Not(HasSubstr("PATTERN")));
   ExpectSays("list --sort=colour", 2, "--sort takes name, rows, columns, nonzeros");
+  ASSERT_EQ(Run("copy big bigger").exit_code, 0);
+  EXPECT_EQ(Run("tenants -o json").text.find("\"quota\":"), std::string::npos);
+  ExpectSays("tenants --sort=-used -o json", 0, R"({"tenants":[{"name":"default","weight":)");
+  before(Run("tenants --sort=-used"), "host_bytes", "matrices");
+  before(Run("tenants --sort=used"), "matrices", "host_bytes");
+  ExpectSays("tenants --sort=size", 2, "--sort takes tenant, weight, quota, used, soft-limit");
+  before(Run("top --once --interval=0.1 --sort=operation"), "copy", "upload");
+  before(Run("top --once --interval=0.1 --sort=-operation"), "upload", "copy");
+  before(Run("top --once --interval=0.1 --sort=-total -o json"), "\"upload\"", "\"copy\"");
+  ExpectSays("top --once --sort=size", 2, "--sort takes operation, per-second, failed, total");
+  ExpectSays("delete bigger", 0, "deleted bigger");
   ExpectSays("delete big --sort=name", 2, "--sort is for commands that list things");
   ExpectSays("list", 0, "big");
   ExpectSays("info --sort=name", 2, "--sort is for commands that list things");
@@ -807,6 +819,16 @@ TEST_F(Sparsectl, ShellsComplete) {
   // What says who calls holds for the names that it asks for.
   EXPECT_EQ(Run("complete-words --token-file=/nonexistent show co").text, "");
   EXPECT_EQ(Run("complete-words --priority=nonsense --timeout=5s show co").text, "cora\n");
+  // Every step that the server knows, and no other.
+  std::string steps = Run("complete-words prepare cora --pipeline ''").text;
+  std::replace(steps.begin(), steps.end(), '\n', ' ');
+  std::string known = Run("prepare cora --pipeline=nothing_such").text;
+  known = known.substr(known.find("known: ") + 7);
+  known = known.substr(0, known.find(" (request")) + ",";
+  std::replace(known.begin(), known.end(), ',', ' ');
+  std::istringstream offered(steps), taken(known);
+  EXPECT_EQ(std::vector<std::string>(std::istream_iterator<std::string>(offered), {}),
+            std::vector<std::string>(std::istream_iterator<std::string>(taken), {}));
   // A flag by its former name, which stays.
   EXPECT_EQ(Run("complete-words prepare cora --expect=x").text,
             Run("complete-words prepare cora --tune-for=x").text);
