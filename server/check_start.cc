@@ -39,15 +39,10 @@ std::string WhyNotWritable(const std::string& folder) {
                                                   : std::generic_category().message(errno);
 }
 
-/// Of a folder that may have slashes behind its name.
-std::string FolderAbove(std::string path) {
+/// In which the path is, which may have slashes behind its name.
+std::string FolderOf(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return std::filesystem::absolute(path).parent_path().string();
-}
-
-std::string FolderOf(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
 }
 
 }  // namespace
@@ -67,9 +62,10 @@ absl::StatusOr<std::string> InstalledModels(const Config& config) {
 
 std::string MissingFolder(const Config& config) {
   if (config.in_memory()) return "";
-  std::error_code ignored;
-  const std::string folder = FolderAbove(config.data_dir);
-  if (std::filesystem::exists(folder, ignored)) return "";
+  std::error_code error;
+  const std::string folder = FolderOf(config.data_dir);
+  // Who may not look there is told so by whoever makes it.
+  if (std::filesystem::exists(folder, error) || error) return "";
   return fmt::format("{} cannot be made: there is no {} (mkdir -p {}, if that is its name)",
                      config.data_dir, folder, folder);
 }
@@ -161,7 +157,7 @@ void CheckStart(const Config& config, Problems& problems) {
   } else if (!config.in_memory()) {
     std::error_code ignored;
     const bool there = std::filesystem::exists(config.data_dir, ignored);
-    check_folder("data-dir", there ? config.data_dir : FolderAbove(config.data_dir));
+    check_folder("data-dir", there ? config.data_dir : FolderOf(config.data_dir));
   }
   if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
   for (const std::string& address : config.listen) check_address("listen", address);

@@ -15,8 +15,8 @@ namespace sparsed::server {
 /// there is none. FAILED_PRECONDITION: what they name is none. Looks beside the program's folder.
 absl::StatusOr<std::string> InstalledModels(const Config& config);
 
-/// What is wrong where the folder above the data directory is not there, which rather is a slip
-/// than meant: a start makes the directory itself alone. Empty: nothing.
+/// That the folder above the data directory is not there, as when its name is misspelt: a start
+/// makes the directory itself alone. Empty: it is, or it cannot be told.
 std::string MissingFolder(const Config& config);
 
 /// An address at which the server does not listen.

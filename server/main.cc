@@ -263,7 +263,10 @@ int main(int argc, char** argv) {
   if (settings.check) return sparsed::server::CheckOnly(std::move(settings));
   if (settings.config.calibrate || settings.config.salvage) {
     const std::string missing = sparsed::server::MissingFolder(settings.config);
-    if (!missing.empty()) return sparsed::server::Refuse(std::cerr, {missing});
+    if (!missing.empty()) {
+      std::cerr << "sparsed: " << missing << "\n";
+      return 1;
+    }
   }
   if (settings.config.calibrate) {
     return sparsed::server::CalibrateDevices(settings.config, std::cout, std::cerr);

@@ -44,8 +44,8 @@ constexpr size_t kLeastSentence = 12;
 /// Before what is told below a row.
 constexpr std::string_view kBelow = "    ";
 
-/// The column of transform pipelines.
-constexpr std::string_view kPipeline = "PIPELINE";
+/// The columns of transform pipelines, and of plans, which have some words in them.
+constexpr std::string_view kPipeline = "PIPELINE", kPlan = "PLAN";
 
 bool IsSentence(std::string_view cell) {
   constexpr int kWords = 4;
@@ -105,7 +105,10 @@ Layout LayoutOf(const std::vector<std::vector<std::string>>& rows) {
       layout.widths[i] = std::max({layout.widths[i], Width(row[i]), size_t{1}});
       if (&row == &rows.front()) continue;
       if (!row[i].empty() && !IsNumber(row[i])) layout.numeric[i] = false;
-      if (i > 0 && rows.front()[i] != kPipeline && IsSentence(row[i])) layout.sentences[i] = true;
+      const std::string& title = rows.front()[i];
+      if (i > 0 && title != kPipeline && title != kPlan && IsSentence(row[i])) {
+        layout.sentences[i] = true;
+      }
     }
   }
   return layout;
@@ -283,10 +286,10 @@ std::string Table::Text() const {
     const auto fits = [&] {
       return (one_line_ ? table.layout.Least() : table.layout.Width()) <= line;
     };
-    while (!one_line_ && !fits()) {
+    for (int told = 0; !one_line_ && !fits(); ++told) {
       const size_t sentence = table.layout.WidestSentence();
       if (sentence == rows_.front().size()) break;
-      table.TellBelow(sentence, "");
+      table.TellBelow(sentence, told == 0 ? "" : Lower(rows_.front()[sentence]) + " ");
     }
     if (!fits()) table.LeaveOutParameters();
     for (const std::string& title : less_needed_) {

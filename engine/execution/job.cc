@@ -57,6 +57,18 @@ bool Job::submitted() {
   return submitted_ != Time();
 }
 
+WaitedBehind Between(const SlotTime& before, const SlotTime& after) {
+  // Who runs on the express slot takes time back from turns beside it, counted before or not.
+  const double trials = std::max(0.0, after.trials - before.trials);
+  const double own = std::max(0.0, after.own - before.own);
+  const double others = std::max(0.0, after.others - before.others);
+  const double all = trials + own + others;
+  if (all <= 0) return {};
+  const auto waited = static_cast<double>(std::chrono::nanoseconds(after.at - before.at).count());
+  return {.trials = static_cast<uint64_t>(waited * trials / all),
+          .others = static_cast<uint64_t>(waited * others / all)};
+}
+
 void Add(const CallTimings& more, CallTimings& to) {
   to.queue_ns += more.queue_ns;
   to.queue_trials_ns += more.queue_trials_ns;

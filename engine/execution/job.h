@@ -26,17 +26,20 @@ struct SlotTurn;
 
 uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
 
-/// Seconds of a device's worker slots, as far as some job is concerned.
+/// Seconds that a device's worker slots have given until `at`, as one who waits for them sees it.
 struct SlotTime {
-  double trials = 0;  ///< of autotuning, and other work that can wait
-  double own = 0;     ///< its tenant's jobs
-  double others = 0;  ///< other tenants'
-
-  double all() const { return trials + own + others; }
-  SlotTime operator-(const SlotTime& before) const {
-    return {trials - before.trials, own - before.own, others - before.others};
-  }
+  std::chrono::steady_clock::time_point at;
+  double trials = 0;  ///< to autotuning, and other work that can wait
+  double own = 0;     ///< to its tenant's jobs
+  double others = 0;  ///< to other tenants'
 };
+
+/// Nanoseconds of a wait.
+struct WaitedBehind {
+  uint64_t trials = 0, others = 0;
+};
+/// By what the worker slots gave meanwhile. The rest is behind its tenant's own jobs.
+WaitedBehind Between(const SlotTime& before, const SlotTime& after);
 
 /// What lets a job run together with others.
 struct Joint {
@@ -161,9 +164,10 @@ class Job : public Call, public FairEntry, public std::enable_shared_from_this<J
   SlotTurn* turn_ = nullptr;  ///< of the worker slot that runs it, or did
   Joint joint_;               ///< known at the start; without a key once a batch left it to itself
   bool coming_ = false;  ///< it may join others, once it is submitted; guarded by the scheduler's
-  /// Of the worker slots when it was queued, and then until it was taken; guarded by the
-  /// scheduler's until it is taken, then by who runs it. None: it did not wait.
-  std::optional<SlotTime> spent_;
+  /// When it was queued last, and of that wait once it was taken out of the queue; guarded by the
+  /// scheduler's until then.
+  SlotTime queued_at_;
+  WaitedBehind behind_;
   Mutex mutex_;  ///< taken before the scheduler's
   State state_ ABSL_GUARDED_BY(mutex_) = State::kReceiving;
   Held held_ ABSL_GUARDED_BY(mutex_);  ///< from when it was loaded until it ends

@@ -157,7 +157,7 @@ absl::Status Scheduler::Admit(std::shared_ptr<Job> job, std::optional<Turns::Tim
     EnqueueLocked(slots, std::move(job));
     return absl::OkStatus();
   }
-  slots.queue.Push(std::move(job));
+  PushLocked(slots, std::move(job));
   Worker* const worker = FindIdleLocked(slots);
   Run run;
   if (worker == nullptr || !BeginRunLocked(slots, worker->slot, run)) {
@@ -218,11 +218,15 @@ void Scheduler::EnqueueLocked(WorkerSlots& slots, std::shared_ptr<Job> job) {
       return;
     }
   }
-  Job& queued = *job;
-  slots.queue.Push(std::move(job));
-  queued.spent_ = SpentLocked(slots, queued);
+  PushLocked(slots, std::move(job));
   CountLocked(slots);
   WakeLocked(slots);
+}
+
+void Scheduler::PushLocked(WorkerSlots& slots, std::shared_ptr<Job> job) {
+  Job& queued = *job;
+  slots.queue.Push(std::move(job));
+  queued.queued_at_ = SpentLocked(slots, queued);
 }
 
 void Scheduler::WakeLocked(WorkerSlots& slots) {
@@ -300,7 +304,7 @@ Scheduler::Batch Scheduler::PopLocked(WorkerSlots& slots, SlotTurn& turn, const 
 }
 
 void Scheduler::EndWaitLocked(WorkerSlots& slots, Job& job) const {
-  if (job.spent_.has_value()) *job.spent_ = SpentLocked(slots, job) - *job.spent_;
+  job.behind_ = Between(job.queued_at_, SpentLocked(slots, job));
 }
 
 SlotTime Scheduler::SpentLocked(WorkerSlots& slots, const Job& job) const {
@@ -312,7 +316,7 @@ SlotTime Scheduler::SpentLocked(WorkerSlots& slots, const Job& job) const {
     all += since;
     if (turn->tenant == job.tenant()) own += since;
   }
-  return {.trials = slots.trial_clock, .own = own, .others = all - own};
+  return {.at = slots.clocks_at, .trials = slots.trial_clock, .own = own, .others = all - own};
 }
 
 void Scheduler::MoveClocksLocked(WorkerSlots& slots) const {
@@ -558,30 +562,29 @@ void Scheduler::RunBatch(WorkerSlots& slots, WorkerSlot& slot, Run& run) {
   if (slot.workspace.size() > slots.backend->kept_workspace()) slot.workspace = Buffer();
 }
 
-void Scheduler::CountWait(Job& job) {
-  CallTimings wait{.queue_ns = NanosecondsSince(job.queued_)};
-  const SlotTime spent = std::exchange(job.spent_, std::nullopt).value_or(SlotTime());
-  if (spent.all() > 0) {
-    const double part = static_cast<double>(wait.queue_ns) / spent.all();
-    wait.queue_trials_ns = static_cast<uint64_t>(part * spent.trials);
-    wait.queue_others_ns = static_cast<uint64_t>(part * std::max(0.0, spent.others));
-  }
+CallTimings Scheduler::CountWait(Job& job) {
+  const WaitedBehind behind = std::exchange(job.behind_, {});
+  const CallTimings wait{.queue_ns = NanosecondsSince(job.queued_),
+                         .queue_trials_ns = behind.trials,
+                         .queue_others_ns = behind.others};
   Add(wait, job.end_.timings);
-  WorkerSlots& slots = slots_of(job.device());
-  slots.waited_ns[job.is_long ? 1 : 0] += wait.queue_ns;
-  slots.waited_for_trials_ns += wait.queue_trials_ns;
-  slots.waited_for_others_ns += wait.queue_others_ns;
+  return wait;
 }
 
 bool Scheduler::BeginRun(const std::shared_ptr<Job>& job) {
   using State = Job::State;
+  CallTimings wait;
   {
     const MutexLock lock(job->mutex_);
     if (job->state_ != State::kQueued) return false;  // reaped while it waited
     job->state_ = State::kRunning;
-    CountWait(*job);
+    wait = CountWait(*job);
   }
-  ++slots_of(job->device()).turns_begun[job->is_long ? 1 : 0];
+  WorkerSlots& slots = slots_of(job->device());
+  ++slots.turns_begun[job->is_long ? 1 : 0];
+  slots.waited_ns[job->is_long ? 1 : 0] += wait.queue_ns;
+  slots.waited_for_trials_ns += wait.queue_trials_ns;
+  slots.waited_for_others_ns += wait.queue_others_ns;
   if (!job->loaded_ && !job->token_->stopped()) {
     job->loaded_ = true;
     if (Job::Loader load = job->ToLoad()) {
@@ -696,10 +699,10 @@ void Scheduler::RunReaper() {
         WorkerSlots& slots = slots_of(job->device());
         if (slots.queue.Remove(*job)) {
           EndWaitLocked(slots, *job);
-          CountWait(*job);
           CountLocked(slots);
           WakeLocked(slots);  // who had to wait for it
         }
+        CountWait(*job);  // also of one that waits for others to join it
       }
       if (end) job->state_ = Job::State::kLeft;  // no worker slot takes it any more
     }

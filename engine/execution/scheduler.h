@@ -187,6 +187,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
   void Enqueue(std::shared_ptr<Job> job);
   void EnqueueLocked(WorkerSlots& slots, std::shared_ptr<Job> job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PushLocked(WorkerSlots& slots, std::shared_ptr<Job> job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Wakes a worker slot that sleeps and has something to do, if none that is awake will do it.
   void WakeLocked(WorkerSlots& slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MayEndLocked(const WorkerSlots& slots, const Job& job, Turns::Time deadline) const
@@ -259,8 +261,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// As one, if that can be; else, and where that comes to nothing, its jobs one by one.
   void RunBatch(WorkerSlots& slots, WorkerSlot& slot, Run& run);
-  /// Of one whose wait has ended; its mutex is held.
-  void CountWait(Job& job);
+  /// Of one whose wait has ended: into its timings.
+  CallTimings CountWait(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job.mutex_);
   /// False if no worker slot is to run it now: it has ended meanwhile, or its data is read first.
   bool BeginRun(const std::shared_ptr<Job>& job);
   /// Leaves those in `jobs` that have not ended.

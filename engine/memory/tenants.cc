@@ -136,8 +136,8 @@ absl::Status Tenant::TakeQuestion(Clock::time_point now) {
   Count& count = this->count(Quota::kRequestsPerSecond);
   const int64_t hard = count.hard;
   if (hard == kNoLimit) return absl::OkStatus();
-  const int64_t wait =
-      hard > 0 ? Begin(begun_questions_, Nanoseconds(now), kSecond / hard / kQuestions) : kSecond;
+  if (hard <= 0) return TakeRequest(now);  // nor may it ask
+  const int64_t wait = Begin(begun_questions_, Nanoseconds(now), kSecond / hard / kQuestions);
   if (wait == 0) return absl::OkStatus();
   ++count.refused;
   return RetryLater(

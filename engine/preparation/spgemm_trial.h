@@ -106,9 +106,10 @@ class SpgemmTrial {
   int64_t products_ = 0;
   int64_t nnz_ = 0;  ///< of the sample's rows
   std::vector<double> baseline_ms_;
-  std::map<const SpgemmKernel*, BlockOfPiece> blocks_;  ///< known from run to run
-  Scratch<int64_t> bounds_;                             ///< of all rows
-  Scratch<int64_t> row_begin_;                          ///< of the largest range
+  std::map<const SpgemmKernel*, BlockOfPiece>
+      blocks_;                  ///< known from run to run, of whatever layouts
+  Scratch<int64_t> bounds_;     ///< of all rows
+  Scratch<int64_t> row_begin_;  ///< of the largest range
   // Where the kernels run, for the largest range.
   Buffer workspace_;
   Array device_row_begin_;  ///< unless that is the host

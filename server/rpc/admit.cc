@@ -186,7 +186,7 @@ absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextB
   std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
   if (!caller.ok()) {
-    service.access.LogRefused(caller.status(), context.peer());
+    service.access.LogRefused(caller.status(), context.peer(), origin->request_id);
     return caller;
   }
   caller->origin = std::move(origin);

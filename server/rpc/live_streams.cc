@@ -92,7 +92,9 @@ void LiveStreams::TickLocked() {
     // Once refused it stays so: it is counted and logged once.
     if (stream->refused_.ok()) {
       stream->refused_ = access_.Check(*stream->caller());
-      if (!stream->refused_.ok()) access_.LogRefused(stream->refused_, "a stream");
+      if (!stream->refused_.ok()) {
+        access_.LogRefused(stream->refused_, fmt::format("a stream of {}", stream->caller()->name));
+      }
     }
     if (!stream->refused_.ok()) stream->OnRefused(stream->refused_);
   }

@@ -209,12 +209,14 @@ absl::Status Access::Deny(Denial denial, absl::Status why) {
   return why;
 }
 
-void Access::LogRefused(const absl::Status& why, std::string_view from) {
+void Access::LogRefused(const absl::Status& why, std::string_view from,
+                        std::string_view request_id) {
   const std::optional<int64_t> not_logged = log_limit_.Admit();
   if (!not_logged.has_value()) return;
   std::vector<Field> fields = {{"from", std::string(from)},
                                {"code", absl::StatusCodeToString(why.code())},
                                {"message", std::string(why.message())}};
+  if (!request_id.empty()) fields.push_back({"request_id", std::string(request_id)});
   if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
   Log(LogLevel::kWarn, "refused", fields);
 }

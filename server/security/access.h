@@ -75,8 +75,9 @@ class Access {
   /// "delete a matrix".
   absl::Status Require(const Caller& caller, Role least, std::string_view what);
 
-  /// Of what no other line of the log says that it was refused. `from` says where it came from.
-  void LogRefused(const absl::Status& why, std::string_view from);
+  /// Of what no other line of the log says that it was refused. `from` says where it came from,
+  /// `request_id` which it is; empty: it has none.
+  void LogRefused(const absl::Status& why, std::string_view from, std::string_view request_id = "");
 
   /// Calls `use` with the tenants of the file now, and each time that it was read again. Once.
   void OnTenants(std::function<void(const TenantTable& tenants)> use);

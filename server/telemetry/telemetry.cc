@@ -67,6 +67,9 @@ LogLevel LevelOf(const StageRecord& record) {
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kUnavailable:
+    // Of those who call, who may not.
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
       return LogLevel::kWarn;
     case absl::StatusCode::kCancelled:
       return LogLevel::kDebug;

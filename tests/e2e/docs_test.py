@@ -208,13 +208,15 @@ def claims_of(block):
     """What a test which runs the block has to have: its long flags and subcommands."""
     text = re.sub(r"\\\n\s*", "", block.text)
     if "renders it" in block.reason:
-        return dict.fromkeys(part for key in re.findall(r"--set '?([\w.]+)=", text) for part in key.split("."))
+        values = re.findall(r"--set '?([\w.]+)=", text)
+        return dict.fromkeys(part for value in values for part in value.split(".")), {}
     flags = re.findall(r"(?<![\w-])--[a-z](?:[\w.-]*\w)?", text)
     commands = []
     for command in COMMANDED.finditer(text):
-        words = [word for word in command["words"].split() if not word.startswith("-")]
-        commands += words[:2 if command["name"] == "sparsectl" and words[0] in GROUPS else 1]
-    return dict.fromkeys(flags + commands)
+        words = re.sub(r"(^|\s)--?(server|s|o)[ =]\S+", " ", command["words"]).split()
+        words = [word for word in words if not word.startswith("-")]
+        commands += words[:2 if command["name"] == "sparsectl" and words[:1] and words[0] in GROUPS else 1]
+    return dict.fromkeys(flags), dict.fromkeys(commands)
 
 
 def code_of(path, seen):
@@ -235,8 +237,11 @@ def unproven(block, tests):
     """Of what the block has, what none of the tests that are said to run it has."""
     seen = set()
     code = "\n".join(code_of(ROOT / test, seen) for test in tests)
-    return [claim for claim in claims_of(block)
-            if not re.search(rf"(?<![\w-]){re.escape(claim)}(?![\w-])", code)]
+    flags, commands = claims_of(block)
+    missing = [flag for flag in flags if not re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", code)]
+    # A word of its own in a string, or behind its program's name.
+    return missing + [command for command in commands if not re.search(
+        rf"[\"']{re.escape(command)}[\"' ]|(?:sparsectl|ctl|corpus|run)\S*( \S+)* {re.escape(command)}(?![\w-])", code)]
 
 
 class Page:
