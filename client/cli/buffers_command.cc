@@ -10,6 +10,7 @@
 
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
+#include "client/cli/dense_operand.h"
 #include "client/cli/npy.h"
 
 namespace sparsed::cli {
@@ -224,7 +225,10 @@ CLI::Option* AddForMatrix(CLI::App* command, std::string& matrix) {
 }
 
 CLI::Option* AddBufferName(CLI::App* command, std::string& name) {
-  return command->add_option("NAME", name, "The buffer")->type_name("BUFFER")->required();
+  return command->add_option("NAME", name, "The buffer")
+      ->type_name("BUFFER")
+      ->transform(AsBufferName())
+      ->required();
 }
 
 void AddPut(CLI::App& buffers, Invocation& invocation) {
@@ -233,6 +237,7 @@ void AddPut(CLI::App& buffers, Invocation& invocation) {
   put->add_option("NAME", p->name,
                   "Its name on the server; one of this name, shape and type is replaced")
       ->type_name("BUFFER")
+      ->transform(AsBufferName())
       ->required();
   CLI::Option* file =
       put->add_option("FILE", p->file, "The .npy file, converted to the type if need be");
@@ -364,7 +369,9 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
               [matrix](const Client& client, const std::string& which) {
                 return WithHint(client, client.DenseNamed(which, *matrix).Delete(), *matrix);
               });
-  AddForMatrix(buffers->get_subcommand("delete"), *matrix);
+  CLI::App* forget = buffers->get_subcommand("delete");
+  forget->get_option("NAME")->transform(AsBufferName());
+  AddForMatrix(forget, *matrix);
 }
 
 }  // namespace sparsed::cli

@@ -176,6 +176,7 @@ void AddResult(CLI::App* command, ResultArguments& result, const char* what) {
                                "is made if there is none",
                                what))
       ->type_name("BUFFER")
+      ->transform(AsBufferName())
       ->excludes(out);
 }
 

@@ -10,6 +10,14 @@
 
 namespace sparsed::cli {
 
+CLI::Validator AsBufferName() {
+  return {[](std::string& text) {
+            if (IsHeld(text)) text.erase(0, 1);
+            return std::string();
+          },
+          ""};
+}
+
 std::string CheckHeld(const std::string& text) {
   return text == "@" ? "the name behind @ is missing" : "";
 }

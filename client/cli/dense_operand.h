@@ -1,6 +1,7 @@
 // Dense matrices as the command line gives them: files, and "@NAME" of what the server holds.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +16,8 @@ namespace sparsed::cli {
 
 /// Whether it names a buffer.
 inline bool IsHeld(std::string_view text) { return text.starts_with('@'); }
+/// Of a flag or word that names a buffer: with "@" in front or without.
+CLI::Validator AsBufferName();
 /// A sentence for "@" without a name; else empty.
 std::string CheckHeld(const std::string& text);
 

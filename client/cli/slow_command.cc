@@ -74,7 +74,8 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
       {.all = arguments.all, .limit = arguments.limit, .operation = arguments.operation});
   if (!slow.ok()) return slow.status();
   Listing listing("requests", "no such requests in the last hour", RequestColumns());
-  listing.LeaveOut({"TRANSPORT", "TENANT", "PLAN", "ENDED"});
+  // The list below has plans and ids.
+  listing.LeaveOut({"TRANSPORT", "PLAN", "REQUEST", "TENANT", "ENDED"});
   std::string phases;
   for (const SlowRequest& request : *slow) {
     listing.Add(ToJson(request),

@@ -62,11 +62,14 @@ WaitedBehind Between(const SlotTime& before, const SlotTime& after) {
   const double trials = std::max(0.0, after.trials - before.trials);
   const double own = std::max(0.0, after.own - before.own);
   const double others = std::max(0.0, after.others - before.others);
-  const double all = trials + own + others;
+  const double waited = std::chrono::duration<double>(after.at - before.at).count();
+  // What nobody had is a thread's that waits for a processor.
+  const double all = std::max(trials + own + others, waited);
   if (all <= 0) return {};
-  const auto waited = static_cast<double>(std::chrono::nanoseconds(after.at - before.at).count());
-  return {.trials = static_cast<uint64_t>(waited * trials / all),
-          .others = static_cast<uint64_t>(waited * others / all)};
+  const auto nanoseconds = [&](double part) {
+    return static_cast<uint64_t>(1e9 * waited * part / all);
+  };
+  return {.trials = nanoseconds(trials), .others = nanoseconds(others)};
 }
 
 void Add(const CallTimings& more, CallTimings& to) {

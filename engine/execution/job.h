@@ -26,7 +26,8 @@ struct SlotTurn;
 
 uint64_t NanosecondsSince(std::chrono::steady_clock::time_point begin);
 
-/// Seconds that a device's worker slots have given until `at`, as one who waits for them sees it.
+/// Seconds that a device has given until `at`, as one who waits for its worker slots sees it: one
+/// second each second while all of them are busy.
 struct SlotTime {
   std::chrono::steady_clock::time_point at;
   double trials = 0;  ///< to autotuning, and other work that can wait
@@ -38,7 +39,7 @@ struct SlotTime {
 struct WaitedBehind {
   uint64_t trials = 0, others = 0;
 };
-/// By what the worker slots gave meanwhile. The rest is behind its tenant's own jobs.
+/// By what they gave meanwhile. The rest is behind its tenant's own jobs, or a wait for processors.
 WaitedBehind Between(const SlotTime& before, const SlotTime& after);
 
 /// What lets a job run together with others.

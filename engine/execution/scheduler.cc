@@ -316,7 +316,12 @@ SlotTime Scheduler::SpentLocked(WorkerSlots& slots, const Job& job) const {
     all += since;
     if (turn->tenant == job.tenant()) own += since;
   }
-  return {.at = slots.clocks_at, .trials = slots.trial_clock, .own = own, .others = all - own};
+  // Of the GPU each turn has a share by the clocks already.
+  const double each = slots.is_gpu() ? 1 : 1.0 / static_cast<double>(slots.workers.size());
+  return {.at = slots.clocks_at,
+          .trials = each * slots.trial_clock,
+          .own = each * own,
+          .others = each * (all - own)};
 }
 
 void Scheduler::MoveClocksLocked(WorkerSlots& slots) const {

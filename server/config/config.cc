@@ -5,6 +5,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
+#include <limits>
 
 namespace sparsed::server {
 namespace {
@@ -60,6 +61,8 @@ std::string AddressError(const std::string& address, bool unix_too) {
 
 std::string ToYaml(const Config& config) {
   YAML::Emitter out;
+  out.SetDoublePrecision(
+      std::numeric_limits<double>::digits10);  // 0.005 and not 0.0050000000000000001
   out << YAML::BeginMap;
   out << YAML::Key << "listen" << YAML::Value << YAML::Flow << config.listen;
   out << YAML::Key << "metrics_listen" << YAML::Value

@@ -183,14 +183,15 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
   return list;
 }
 
-json LayoutsJson(const engine::Pattern& pattern) {
+json LayoutsJson(const engine::Matrix& matrix) {
+  const engine::Pattern& pattern = *matrix.pattern();
   json list = json::array();
   for (const engine::Pattern::BuiltEntry& entry : pattern.Layouts()) {
     if (list.size() == kMostOfMatrix) break;
     const Layout& layout = *entry.description;
     list.push_back({{"pipeline", layout.pipeline},
                     {"kind", layout.kind},
-                    {"bytes", layout.bytes()},
+                    {"bytes", layout.bytes() + matrix.LayoutValueBytes(layout.pipeline)},
                     {"resident", entry.layout->resident()},
                     {"on_disk", pattern.on_disk(layout.pipeline)},
                     {"build_seconds", entry.build_seconds},
@@ -375,7 +376,7 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   answer["preparation"] = ProgressJson(pattern.progress().status(), request.viewer);
   const bool tells_since = request.viewer.all || pattern.IsOnlyOf(matrix.tenant());
   answer["plans"] = PlansJson(matrix, tells_since, executor);
-  answer["layouts"] = LayoutsJson(pattern);
+  answer["layouts"] = LayoutsJson(matrix);
   answer["time"] =
       TimesJson(tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()),
                 engine::ReferenceFor(request.viewer.tenant, {matrix.tenant(), matrix.name()}));

@@ -59,8 +59,9 @@ std::string QueueRemedy(const TimeSpent& time) {
     return "Other tenants' requests had it for most of that: operators can give this tenant a "
            "larger weight, or another server";
   }
-  return "The device is busy: wider products instead of many narrow ones, more worker slots "
-         "for small requests on a CPU, or another server";
+  return "This tenant's own requests had it, or the machine's processors were busy: wider products "
+         "instead of many narrow ones, more worker slots for small requests on a CPU, or another "
+         "server";
 }
 
 std::string Remedy(Part part, const TimeSpent& time, std::string_view matrix) {

@@ -498,7 +498,7 @@ TEST(GpuServer, SpgemmOfTransposesAndThenOfNewValues) {
                           t_transposed.view(), permuted(t_values, t_source).data());
     const Answer answer = Spgemm(server, start);
     ASSERT_EQ(answer.code(), 0) << answer.message();
-    EXPECT_EQ(answer.begins.at(0).plan(), "transpose / cuda.csr.row_bins");
+    EXPECT_EQ(answer.begins.at(0).plan(), "transpose * transpose / cuda.csr.row_bins");
     EXPECT_EQ(answer.begins.at(0).nnz(), static_cast<int64_t>(expected.column_indices.size()));
     EXPECT_TRUE(answer.Values<int64_t>(0) == expected.row_offsets);
     EXPECT_TRUE(answer.Values<int32_t>(1) == expected.column_indices);

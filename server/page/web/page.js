@@ -920,7 +920,7 @@ function preparations() {
       {title: 'Done', class: 'done', cell: (row) => row.total > 0 ? [h('progress',
         {max: row.total, value: row.done, 'aria-label': `${row.done} of ${row.total}`}),
         h('span', {class: 'dim num'}, ` ${row.done} of ${row.total}`)] : NONE},
-      {title: 'So far', right: true, class: 'middle', cell: (row) => seconds(row.seconds)},
+      {title: 'Took in all', right: true, class: 'middle', cell: (row) => seconds(row.seconds)},
       {title: 'Message', class: 'wide wrap', cell: (row) => broken(row.message || row.detail || NONE)},
     ],
   });

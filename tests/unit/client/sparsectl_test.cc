@@ -117,7 +117,7 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   ExpectSays("buffers put P V.npy --replace --over-gpus --for=graph", 3,
              "to be multiplied with 'graph', which is 20 x 20, but has 7 rows");
   ExpectSays("buffers put P W.npy --rows-over-gpus --columns-over-gpus", 2, "does not go with");
-  ExpectSays("buffers delete P", 0, "deleted P\n");
+  ExpectSays("buffers delete @P", 0, "deleted P\n");
   ExpectSays("buffers renew W", 0, "renewed W: 20 x 4 f32, time to live 1 h 30 min\n");
   const Said list = Run("buffers");
   EXPECT_EQ(list.exit_code, 0);
@@ -541,9 +541,9 @@ TEST_F(Sparsectl, AnIterationMovesNothing) {
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
   ExpectSays("buffers put x B.npy", 0, "put x: 40 x 6 f32");
-  ExpectSays("spmm s --operand=@x --keep-as=y", 0, "kept    @y: 40 x 6, f32");
+  ExpectSays("spmm s --operand=@x --keep-as=@y", 0, "kept    @y: 40 x 6, f32");
   ExpectSays("--json spmm s --operand=@y --keep-as=z", 0, R"("kept_as":"z")");
-  ExpectSays("buffers get y --out=y.npy", 0, "wrote y.npy: 40 x 6 f32, version ");
+  ExpectSays("buffers get @y --out=y.npy", 0, "wrote y.npy: 40 x 6 f32, version ");
   EXPECT_EQ(bytes("y.npy"), bytes("C.npy"));
   ExpectSays("spmm s --operand=@y --out=z.npy", 0, "wrote   z.npy");
   EXPECT_EQ(bytes("z.npy"), bytes("D.npy"));

@@ -765,10 +765,10 @@ TEST(TopText, LeavesOutStatusCallsThatSucceed) {
   look.stats.in_flight.back().status_call = true;
   const Json page = TopJson({}, &look, look);
   ASSERT_EQ(page["operations"].size(), 2u) << page["operations"];
-  EXPECT_EQ(page["operations"][0]["operation"], "get");
-  EXPECT_EQ(page["operations"][0]["total"], 2) << "those that failed";
-  EXPECT_EQ(page["operations"][0]["failed"], 2);
-  EXPECT_EQ(page["operations"][1]["operation"], "spmm");
+  EXPECT_EQ(page["operations"][0]["operation"], "spmm") << "the busiest first";
+  EXPECT_EQ(page["operations"][1]["operation"], "get");
+  EXPECT_EQ(page["operations"][1]["total"], 2) << "those that failed";
+  EXPECT_EQ(page["operations"][1]["failed"], 2);
   EXPECT_THAT(TopText(page), testing::Not(HasSubstr("get_stats")));
   // The heading counts what the table shows, whatever the server counts beside it.
   look.stats.requests_in_flight = 7;
