@@ -80,7 +80,7 @@ struct StageRecord {
 
   Op op = Op::kSpmm;
   std::string tenant;
-  std::string caller;                       ///< as Caller::name; for logs only
+  std::string caller;  ///< as Caller::name; for logs only
   /// What its caller knows it by: CallOrigin's, of a compute stream's with "/" and its own id.
   std::string id;
   TraceContext trace;

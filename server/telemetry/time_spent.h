@@ -13,8 +13,8 @@ namespace sparsed::server {
 /// Sums over requests. Not thread-safe.
 struct TimeSpent {
   double requests = 0;
-  double seconds = 0;                          ///< from their start to their last byte
-  std::array<double, kPhases> phases = {};     ///< seconds; phases may overlap
+  double seconds = 0;                       ///< from their start to their last byte
+  std::array<double, kPhases> phases = {};  ///< seconds; phases may overlap
   /// Of the queue phase, for trials of autotuning, and for other tenants' requests.
   double queue_trials = 0, queue_others = 0;
   std::array<double, kTransports> bytes = {};  ///< of arrays in and out, by the request's transport
