@@ -489,6 +489,12 @@ std::string ExplanationText(const std::string& name, const Explanation& e, bool 
     }
     for (const std::string& more : DistributionTexts(o)) text += Wrapped("  " + more, "      ");
   }
+  // Operators may look at it, and no more.
+  if (const size_t mark = name.find('~'); mark != name.npos) {
+    text += Wrapped(fmt::format("These are commands of tenant {}, who calls it {}",
+                                name.substr(0, mark), name.substr(mark + 1)),
+                    "  ");
+  }
   return text;
 }
 

@@ -306,7 +306,9 @@ absl::StatusOr<ProblemSignature> ParseSignature(const std::string_view whole) {
       ((c.transposed || c.allow_tf32) && operation != "spmm")) {
     const std::vector<std::string> known = {"spmm", "spmm^T", "sddmm", "spgemm"};
     const std::string_view name = whole.substr(0, colon);
-    std::string meant = Nearest(name, known);
+    const bool transposed =
+        name.starts_with("spmm") && name.size() > 4 && (name.back() == 'T' || name.back() == 't');
+    std::string meant = transposed ? "spmm^T" : Nearest(name, known);
     if (!meant.empty() && meant != name) {
       meant = fmt::format("; did you mean \"{}{}\"?", meant, whole.substr(name.size()));
     } else {

@@ -73,7 +73,11 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
   const auto slow = client.ListSlow(
       {.all = arguments.all, .limit = arguments.limit, .operation = arguments.operation});
   if (!slow.ok()) return slow.status();
-  Listing listing("requests", "no such requests in the last hour", RequestColumns());
+  Listing listing("requests",
+                  arguments.all ? "no such requests in the last hour"
+                                : "no such requests of this tenant's in the last hour; --all: of "
+                                  "all tenants, for operators",
+                  RequestColumns());
   // The list below has plans and ids.
   listing.LeaveOut({"TRANSPORT", "PLAN", "REQUEST", "TENANT", "ENDED"});
   std::string phases;

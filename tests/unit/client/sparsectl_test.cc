@@ -676,6 +676,7 @@ TEST_F(Sparsectl, SaysWhatWasMeant) {
   ExpectSays("spy cora --colour=alwys", 2, "did you mean \"always\"?");
   ExpectSays("upload cora.mtx --type=float32", 2, "did you mean \"f32\"?");
   ExpectSays("upload cora.mtx --tune-for=spm:64", 2, "did you mean \"spmm:64\"?");
+  ExpectSays("upload cora.mtx --tune-for=spmmT:64", 2, "did you mean \"spmm^T:64\"?");
   ExpectSays("spgemm cora cora --discard --semiring=boolan", 2, "did you mean \"boolean\"?");
   // Which the server knows.
   ExpectSays("slow --op=uplod", 3, "did you mean 'upload'? (request ");

@@ -669,6 +669,12 @@ TEST(Explanation, BeginsWithWhereTheTimeOfRequestsWent) {
   EXPECT_THAT(ExplanationText("m", e, false), HasSubstr("send 210.000 (they overlap) (transport"));
 }
 
+TEST(Explanation, SaysWhoseItsCommandsAre) {
+  EXPECT_THAT(ExplanationText("alice~m", Explained(), false),
+              testing::EndsWith("These are commands of tenant alice, who calls it m\n"));
+  EXPECT_THAT(ExplanationText("m", Explained(), false), testing::Not(HasSubstr("tenant")));
+}
+
 TEST(Times, SayWhoHadTheWorkerSlots) {
   Timings times;
   times.total = times.queue = std::chrono::milliseconds(100);
