@@ -41,7 +41,7 @@ std::vector<std::string> FlagsOf(const CLI::App* app) {
 }
 
 /// What other tools call it, and what it is here, where that is not near.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kHabits = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kHabits = {{
     {"ls", "list"},
     {"rm", "delete"},
     {"del", "delete"},
@@ -59,6 +59,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kHabits 
     {"describe", "show"},
     {"status", "info"},
     {"multiply", "spmm"},
+    {"matmul", "spmm"},
+    {"benchmark", "bench"},
+    {"perf", "bench"},
+    {"backup", "snapshot"},
+    {"restore", "snapshot"},
 }};
 
 /// The habit's, if there is such a command; else the nearest.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "engine/catalog/busy_trials.h"
+#include "engine/catalog/pattern_product.h"
 #include "engine/catalog/shares.h"
 #include "engine/catalog/signature.h"
 #include "server/page/matrix_table.h"
@@ -156,6 +157,18 @@ json UnixTime(std::chrono::steady_clock::time_point time) {
   return now.count() - ago.count();
 }
 
+/// Of an SpGEMM: which product it is, and the layouts that it reads both factors from, as
+/// sparsectl says them. `tried`: a plan or a measurement.
+void AddProduct(const auto& tried, std::string_view left_hash, json& row) {
+  if (!tried.pair) return;
+  const engine::PatternPair& pair = *tried.pair;
+  row["product"] =
+      fmt::format("S{} * {}{}", pair.transpose_left ? "^T" : "",
+                  pair.right == left_hash ? "S" : "another", pair.transpose_right ? "^T" : "");
+  // Without the hash of the right one.
+  row["factors"] = engine::FactorsText(pair, pair.right, tried.pipeline, tried.kernel);
+}
+
 /// `tells_since`: also when they came into use, which those of others with the pattern may have
 /// done.
 json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Executor& executor) {
@@ -166,7 +179,6 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
     if (list.size() == kMostOfMatrix) break;
     const engine::Plan& plan = active->plan;
     list.push_back({{"signature", engine::SignatureText(plan.signature)},
-                    {"product", plan.pair ? ToString(*plan.pair, pattern.hash()) : ""},
                     {"pipeline", plan.pipeline},
                     {"kernel", plan.kernel},
                     {"baseline_ms", KnownOr(plan.baseline_ms)},
@@ -178,6 +190,7 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
                     {"provisional", plan.provisional},
                     {"busy", engine::FindBusyTrials(plan, measurements).has_value()},
                     {"reason", ForClients(plan.reason)}});
+    AddProduct(plan, pattern.hash(), list.back());
     AddRoofline(engine::RooflineOf(plan, measurements, executor), list.back());
   }
   return list;
@@ -254,7 +267,7 @@ json CandidateJson(const Candidate& candidate, const engine::Pattern& pattern,
     return row;
   }
   const engine::Measurement& m = *candidate.measured;
-  row["product"] = m.pair ? ToString(*m.pair, pattern.hash()) : "";
+  AddProduct(m, pattern.hash(), row);
   row["pipeline"] = m.pipeline;
   row["kernel"] = m.kernel;
   row["device"] = m.device;

@@ -136,7 +136,7 @@ def check_matrix(page, url):
               "document.querySelectorAll('canvas').length === 2",
               "an order that a plan has, or that none won")
     page.wait("document.querySelectorAll('.chosen').length > 0", "the chosen candidate is marked")
-    page.wait(f"{shows(page, 'spgemm f32 cpu')} && {shows(page, 'csr * csr')}",
+    page.wait(f"{shows(page, 'spgemm f32 cpu')} && {shows(page, 'S * S')}",
               "SpGEMM's signature, and the product")
     page.wait(shows(page, "in use"), "the plan in use is marked")
     check(page.js("document.querySelector('main').innerText.match(/Serves since/) !== null"),

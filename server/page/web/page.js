@@ -704,7 +704,7 @@ function planText(plan) {
 const broken = (text) =>
   (text.match(/[^._,(]+[._,(]*|[._,(]+/g) || []).flatMap((part) => [part, h('wbr')]);
 
-/** The problem signature, and of SpGEMM which product and by which layouts. */
+/** The problem signature, and of SpGEMM which product. */
 const signature = (row) =>
   [row.signature, row.product ? h('div', {class: 'dim'}, row.product) : null].filter(Boolean);
 const PLAN_COLUMNS = [
@@ -712,7 +712,7 @@ const PLAN_COLUMNS = [
     [' ', pill('in use', 'good')] : null].flat().filter(Boolean)},
   {title: 'Used', right: true, class: 'middle',
    cell: (row) => row.rate < 0.005 ? NONE : `${rate(row.rate)}/s`},
-  {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.pipeline)},
+  {title: 'Pipeline', class: 'plan', cell: (row) => pipeline(row.factors || row.pipeline)},
   {title: 'Kernel', class: 'plan middle', cell: (row) => kernel(row.kernel)},
   {title: 'Baseline', right: true, class: 'widest', cell: (row) => ms(row.baseline_ms)},
   {title: 'Plan', right: true, class: 'middle', cell: (row) => ms(row.plan_ms)},
@@ -724,7 +724,7 @@ const PLAN_COLUMNS = [
    pill('provisional', 'warn') : null, ' ', ...broken(row.reason || '')]},
 ];
 const CANDIDATE_COLUMNS = [
-  {title: 'Pipeline', class: 'plan', cell: (row) => row.pipeline ? pipeline(row.pipeline) : 'all'},
+  {title: 'Pipeline', class: 'plan', cell: (row) => row.pipeline ? pipeline(row.factors || row.pipeline) : 'all'},
   {title: 'Kernel', class: 'plan middle', cell: (row) => row.kernel ? kernel(row.kernel) : NONE},
   {title: 'Signature', class: 'signature', cell: signature},
   {title: 'Time', right: true, class: 'middle', cell: (row) => ms(row.median_ms)},
