@@ -369,9 +369,9 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
               [matrix](const Client& client, const std::string& which) {
                 return WithHint(client, client.DenseNamed(which, *matrix).Delete(), *matrix);
               });
-  CLI::App* forget = buffers->get_subcommand("delete");
-  forget->get_option("NAME")->transform(AsBufferName());
-  AddForMatrix(forget, *matrix);
+  CLI::App* remove = buffers->get_subcommand("delete");
+  remove->get_option("NAME")->transform(AsBufferName());
+  AddForMatrix(remove, *matrix);
 }
 
 }  // namespace sparsed::cli

@@ -127,8 +127,7 @@ std::string_view HintFor(std::string_view cause, bool encrypted) {
   }
   if (cause == kHttp) {
     return "if that is a sparsed's port for metrics and the status page (--metrics-listen), gRPC "
-           "is "
-           "at its --listen, port 7470 unless it says otherwise";
+           "is at its --listen, port 7470 unless it says otherwise";
   }
   if (says("reset by peer") || cause == "Socket closed") {
     return encrypted ? "it may speak no TLS, or not take the certificate that --tls-certificate "

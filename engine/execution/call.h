@@ -288,7 +288,7 @@ struct ResultBlock {
 struct CallTimings {
   uint64_t queue_ns = 0;  ///< waiting for a worker slot, each time anew
   /// Of that, for trials of autotuning, and for other tenants' calls: by what the worker slots did
-  /// meanwhile. The rest is its tenant's own.
+  /// meanwhile. The rest is behind its tenant's own calls, or a wait for processors.
   uint64_t queue_trials_ns = 0, queue_others_ns = 0;
   uint64_t setup_ns = 0;  ///< what is left: the disk, memory, libraries, attempts that failed
   uint64_t to_device_ns = 0;

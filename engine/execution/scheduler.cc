@@ -438,8 +438,8 @@ Scheduler::IdleWork& Scheduler::BeginIdleLocked(WorkerSlots& slots) {
   idle.started = true;
   CountLocked(slots);
   slots.alone = idle.due && slots.is_gpu();
-  slots.alone_since = std::chrono::steady_clock::now();
   MoveClocksLocked(slots);
+  slots.alone_since = slots.clocks_at;
   ++slots.trials;
   return idle;
 }

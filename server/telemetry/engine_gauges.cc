@@ -107,7 +107,8 @@ void AddDevices(Families& families, engine::Engine& engine) {
   }
   families.Begin(MetricType::Counter, "sparsed_slot_wait_behind_seconds_total",
                  "Of that time, what worker slots gave meanwhile to trials of autotuning and to "
-                 "other tenants' requests; the rest they gave to the waiting tenant's own");
+                 "other tenants' requests; the rest they gave to the waiting tenant's own, or it "
+                 "was a wait for processors");
   for (const DeviceId device : devices) {
     const engine::SlotWaits waits = executor.slot_waits(device);
     families.Add({{"device", Name(device)}, {"behind", "trials"}}, waits.for_trials);
