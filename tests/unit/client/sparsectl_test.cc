@@ -476,7 +476,8 @@ TEST_F(Sparsectl, NamesThatCannotBeAreSaidWithOneThatCan) {
   ExpectSays("upload b.mtx 'my graph.mtx'", 2, "give it, by itself, one: --name=my-graph");
   ExpectSays("upload 'my graph.mtx' --name=mine", 0, "uploaded mine");
   ASSERT_EQ(Run("copy mine other").exit_code, 0);
-  ExpectSays("delete other none neither", 4, "there is no matrix named 'none' (request ");
+  ExpectSays("delete other none neither", 4,
+             "there is no matrix named 'none'; there is 'mine' (request ");
   ExpectSays("--json delete none neither", 4, "\"request_id\":\"");
   ExpectSays("show none", 4, "there is no matrix named 'none'");
   ExpectSays("buffers put x --zeros=2x2", 0, "put x");
@@ -484,8 +485,71 @@ TEST_F(Sparsectl, NamesThatCannotBeAreSaidWithOneThatCan) {
   ExpectSays("show mien", 4, "there is no matrix named 'mien'; did you mean 'mine'?");
 }
 
+TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
+  // A token for each, and the lines of the access file that they have.
+  std::string access = "tokens:\n";
+  for (const char* who : {"ops --role=operator", "alice", "bob"}) {
+    const std::string tenant = std::string(who).substr(0, std::string(who).find(' '));
+    const Said made = Run(fmt::format("token new {} --tenant={}", tenant, who));
+    ASSERT_EQ(made.exit_code, 0) << made.text;
+    std::ofstream(folder_ + "/" + tenant + ".token")
+        << made.text.substr(0, made.text.find('\n')) << "\n";
+    const size_t line = made.text.find("  - {");
+    access += made.text.substr(line, made.text.find('\n', line) - line) + "\n";
+  }
+  access += "tenants:\n  bob: {quotas: {requests_per_second: 1}}\n";
+  std::ofstream(folder_ + "/access.yaml") << access;
+  for (const char* name : {"ops.token", "alice.token", "bob.token", "access.yaml"}) {
+    std::filesystem::permissions(folder_ + "/" + name, std::filesystem::perms::owner_read |
+                                                           std::filesystem::perms::owner_write);
+  }
+  const ServerProcess server({"--access-file=" + folder_ + "/access.yaml"});
+  Use(server);
+  ASSERT_EQ(Run("generate matrix 30x30 --row-nonzeros=3 --out=m.mtx").exit_code, 0);
+  ASSERT_EQ(Run("generate dense 30x4 --out=B.npy").exit_code, 0);
+  const std::string alice = "--token-file=alice.token ";
+  const std::string ops = "--token-file=ops.token ";
+  ASSERT_TRUE(
+      Eventually([&] { return Run(alice + "upload m.mtx --replace --wait").exit_code == 0; }));
+  ExpectSays(ops + "show alice~m", 0, "alice~m");
+  ExpectSays(ops + "explain alice~m", 0, "alice~m");
+  for (const char* command :
+       {"watch alice~m", "spmm alice~m --operand=B.npy --out=C.npy", "download alice~m --out=x.mtx",
+        "measurements alice~m", "delete alice~m", "delete alice~m none", "share alice~m --with=bob",
+        "rename alice~m n", "copy alice~m n", "prepare alice~m", "wait alice~m", "spy alice~m"}) {
+    ExpectSays(ops + command, 10,
+               "matrix 'alice~m' is tenant alice's: an operator may look at it (`sparsectl show "
+               "alice~m`, `sparsectl explain alice~m`), and do no more with it unless alice shares "
+               "it (`sparsectl share m --with=ops`)");
+  }
+  ExpectSays(ops + "upload m.mtx --name=alice~k", 3, "TENANT~NAME is another tenant's");
+  ExpectSays(ops + "show alcie~m", 4, "did you mean 'alice~m'?");
+  ExpectSays(ops + "show m", 4, "there is no matrix named 'm'; there is 'alice~m'");
+  // Lists of nothing say where there is more.
+  ExpectSays(ops + "list", 0, "no matrices; other tenants have 1: `sparsectl list --all`\n");
+  ExpectSays(ops + "list m", 0, "other tenants have 1: `sparsectl list --all`\n");
+  ExpectSays(ops + "list --shared", 0, "other tenants have 1: `sparsectl list --all`\n");
+  ExpectSays(ops + "--json list", 0, "{\"matrices\":[]}\n");
+  ExpectSays(ops + "measurements", 0,
+             "nothing was measured yet; other tenants have matrices: `sparsectl measurements "
+             "--all`\n");
+  // Nobody else learns that there is such a matrix.
+  const Said hidden = Run("--token-file=bob.token show alice~m");
+  EXPECT_EQ(hidden.exit_code, 4);
+  EXPECT_THAT(hidden.text, HasSubstr("there is no matrix named 'alice~m' (request "));
+  ExpectSays("--token-file=bob.token list", 0, "no matrices\n");
+
+  // Two requests within a second, which a busy machine may need several attempts for.
+  ExpectSays("--token-file=bob.token upload m.mtx --replace", 0, "uploaded m");
+  EXPECT_TRUE(Eventually([&] {
+    const Said said = Run("--token-file=bob.token spmm m --operand=B.npy --out=C.npy");
+    return said.text.find("for the quota requests_per_second (refused ") != std::string::npos;
+  }));
+}
+
 TEST_F(Sparsectl, WhatCannotBeIsSaidBeforeAServerIsAsked) {
   const std::string none = "-s 127.0.0.1:1 ";
+  ExpectSays("--server=http://127.0.0.1:1 list", 2, "did you mean \"127.0.0.1:1\"?");
   ExpectSays(none + "--token-file=missing list", 3, "missing: No such file or directory");
   ExpectSays(none + "--tls-ca=missing list", 3, "missing: No such file or directory");
   ExpectSays(none + "bench g --rate=-1", 2, "\"-1\" is not a number from 0.001 to 1000000");
