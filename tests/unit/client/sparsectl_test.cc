@@ -585,6 +585,43 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
   }));
 }
 
+TEST_F(Sparsectl, SlowHasOneOrderAndTakesAName) {
+  ASSERT_EQ(Run("generate matrix 30x30 --row-nonzeros=3 --out=s.mtx").exit_code, 0);
+  for (const char* name : {"first", "second", "third"}) {
+    ExpectSays(std::string("upload s.mtx --name=") + name, 0, "uploaded");
+  }
+  ExpectSays("delete nothing", 4, "there is no matrix");
+  // Ids are in the last column, and begin the lines of the second list.
+  const auto ids_of = [this](const std::string& flags) {
+    const Said said = Run("slow --op=upload " + flags);
+    std::vector<std::string> above, below;
+    std::istringstream lines(said.text);
+    bool second = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (line == "where the time went") second = true;
+      if (line.find(" us: ") == line.npos && line.find(" ms: ") == line.npos && second) continue;
+      if (second) below.push_back(line.substr(0, line.find(' ')));
+      if (!second && line.find("upload") != line.npos) {
+        above.push_back(line.substr(line.rfind(' ') + 1));
+      }
+    }
+    EXPECT_EQ(above, below) << said.text;
+    EXPECT_EQ(above.size(), 3u) << said.text;
+    return above;
+  };
+  std::vector<std::string> ascending = ids_of("--sort=name");
+  std::ranges::reverse(ascending);
+  EXPECT_EQ(ids_of("--sort=-name"), ascending);
+  const Said one = Run("slow second");
+  EXPECT_THAT(one.text, AllOf(HasSubstr("second"), Not(HasSubstr("first"))));
+  ExpectSays("slow --all default~second", 0, "second");
+  ExpectSays("slow --tenant=default --json", 0, "\"subject\":\"third\"");
+  ExpectSays("slow --tenant=nobody", 0, "no such requests of tenant nobody's in the last hour");
+  // What was refused took no time.
+  EXPECT_THAT(Run("slow").text, Not(HasSubstr("NOT_FOUND")));
+  ExpectSays("slow --refused", 0, "NOT_FOUND");
+}
+
 TEST_F(Sparsectl, WhatCannotBeIsSaidBeforeAServerIsAsked) {
   const std::string none = "-s 127.0.0.1:1 ";
   ExpectSays("--server=http://127.0.0.1:1 list", 2, "did you mean \"127.0.0.1:1\"?");
