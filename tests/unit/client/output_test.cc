@@ -104,8 +104,8 @@ TEST(QuotaWaits, AreSaidOfEachQuotaOnce) {
   waits.Add(absl::ResourceExhaustedError("the server's memory is full"),
             std::chrono::milliseconds(200), now);
   EXPECT_EQ(waits.Text(),
-            "waited 1.20 s for the quota requests_per_second (refused 3 times)\n"
-            "waited 200 ms for room at the server (refused once)\n");
+            "waited 200 ms for room at the server (refused once)\n"
+            "waited 1.20 s for the quota requests_per_second (refused 3 times)\n");
 }
 
 TEST_F(Output, WideListingsHaveAllColumns) {
