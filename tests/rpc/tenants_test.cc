@@ -497,6 +497,56 @@ TEST_F(TenantsTest, AProductIsOneRequestWhateverIsAskedBefore) {
   stream->WritesDone();
 }
 
+TEST_F(TenantsTest, AProductIsOneRequestWhateverItsBytesComeBy) {
+  Start("tenants:\n  one: {quotas: {requests_per_second: 2}}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  struct Carrier {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::CarryRequest, v1::CarryReply>> stream;
+  };
+  std::vector<std::unique_ptr<Carrier>> carriers;
+  v1::SpmmRequest start = SpmmStartOf(1, "a", pattern_.cols, 4);
+  for (int i = 0; i < 15; ++i) {
+    carriers.push_back(std::make_unique<Carrier>());
+    Carrier& carrier = *carriers.back();
+    Show(carrier.context, "one");
+    carrier.stream = server().compute().Carry(&carrier.context);
+    v1::CarryReply reply;
+    ASSERT_TRUE(carrier.stream->Read(&reply)) << carrier.stream->Finish().error_message();
+    start.mutable_start()->add_carriers(reply.carrier());
+  }
+  EXPECT_TRUE(Get("one", "a").ok());
+  grpc::ClientContext context;
+  Show(context, "one");
+  auto stream = server().compute().Spmm(&context);
+  stream->Write(start);
+  WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * 4, 2)));
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
+  stream->WritesDone();
+}
+
+TEST_F(TenantsTest, WhatIsRefusedForARateCountsAmongItsTenantsRequests) {
+  Start("tenants:\n  one: {quotas: {requests_per_second: 1}}\n", WithPages);
+  ASSERT_TRUE(
+      Eventually([&] { return Put("one", "a", true).error_code() == Code::RESOURCE_EXHAUSTED; }));
+  const std::string metrics = server().Page("/metrics");
+  const std::string of_upload = R"(kind="work",op="upload",tenant="one"} )";
+  EXPECT_THAT(metrics,
+              HasSubstr(R"(sparsed_requests_total{code="RESOURCE_EXHAUSTED",)" + of_upload));
+  EXPECT_THAT(metrics, HasSubstr(R"(sparsed_request_errors_total{cause="capacity",)" + of_upload));
+  // Nobody knows whose this is.
+  EXPECT_EQ(Put("nobody's", "a").error_code(), Code::UNAUTHENTICATED);
+  EXPECT_THAT(server().Page("/metrics"), testing::Not(HasSubstr(R"(code="UNAUTHENTICATED")")));
+}
+
+TEST_F(TenantsTest, WhoAsksWhatTenantsUseDoesNotShowAmongTheirRequests) {
+  Start("");
+  EXPECT_EQ(UsedBy("ops", "requests"), 0);
+  EXPECT_EQ(QuotaOf("one", "requests").used(), 0);
+}
+
 TEST_F(TenantsTest, ARateForAllHoldsUpNoOperator) {
   Start("tenants:\n  \"*\": {quotas: {requests_per_second: 1}}\n");
   for (int i = 0; i < 20; ++i) {
