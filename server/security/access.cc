@@ -109,6 +109,12 @@ void Access::TellTenants() {
   if (use_tenants_ && present != nullptr) use_tenants_(present->tenants());
 }
 
+absl::Status Access::CheckTenant(std::string_view tenant) const {
+  if (everybody() || file()->Knows(tenant)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("there is no tenant '{}': the access file names none of that name", tenant));
+}
+
 std::shared_ptr<const AccessFile> Access::file() const {
   const MutexLock lock(mutex_);
   return file_;

@@ -64,6 +64,8 @@ class Access {
   void TrustNodes(std::string_view token);
   /// PERMISSION_DENIED, counted, unless the caller is a node, or nobody is asked.
   absl::Status RequireNode(const Caller& caller);
+  /// INVALID_ARGUMENT if nobody can come as that tenant, by the access file as it is.
+  absl::Status CheckTenant(std::string_view tenant) const;
   /// Whether nobody is asked who he is.
   bool everybody() const { return path_.empty(); }
   /// UNAUTHENTICATED, counted.

@@ -452,6 +452,26 @@ TEST_F(TenantsTest, RatesOfMatricesThatShareAPatternAreTheirOwn) {
   EXPECT_EQ(in_use("b"), 0) << "another matrix with the same pattern";
 }
 
+TEST_F(TenantsTest, NothingIsSharedWithWhoCannotBe) {
+  Start("tenants:\n  three: {weight: 2}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  const grpc::Status refused = Share("one", "a", "nobody");
+  EXPECT_EQ(refused.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("there is no tenant 'nobody'"));
+  EXPECT_TRUE(Share("one", "a", "two").ok()) << "a token's";
+  EXPECT_TRUE(Share("one", "a", "three").ok()) << "one that has limits";
+  EXPECT_TRUE(Share("one", "a", "*").ok());
+  EXPECT_EQ(Share("one", "b", "nobody").error_code(), Code::NOT_FOUND);
+  // What was shared before a tenant went can be taken back.
+  EXPECT_EQ(Share("one", "a", "nobody", false, /*revoke=*/true).error_code(), Code::NOT_FOUND);
+}
+
+TEST_F(TenantsTest, RulesThatTakeAnyTenantLetOneShareWithAny) {
+  Start("certificates:\n  - {uri: \"spiffe://example.org/tenant/{tenant}\"}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  EXPECT_TRUE(Share("one", "a", "anybody").ok());
+}
+
 TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
   Start("tenants:\n  one: {quotas: {requests_per_second: 1}}\n");
   grpc::Status refused;
