@@ -271,7 +271,8 @@ absl::Status PatternJob::TryPair(const ProblemSignature& c, const PatternProduct
   }
   if (!left.ok()) return left.status();
   if (!right.ok()) {
-    notes_.push_back(fmt::format("{}, {}: {}", SignatureText(c), product, Sentence(right.status())));
+    notes_.push_back(
+        fmt::format("{}, {}: {}", SignatureText(c), product, Sentence(right.status())));
     return absl::OkStatus();
   }
   progress_.At("trial", 0, 0);
@@ -303,8 +304,8 @@ absl::Status PatternJob::TryPair(const ProblemSignature& c, const PatternProduct
     JudgeModels(c, left->features.get(), of_pair);
   }
   if (only_asked && for_now) {
-    notes_.push_back(
-        fmt::format("{}, {}: not all that was asked for could be tried", SignatureText(c), product));
+    notes_.push_back(fmt::format("{}, {}: not all that was asked for could be tried",
+                                 SignatureText(c), product));
     for_now = false;  // for the rest it is decided
   }
   return ActivateFastest(c, pair, for_now).status();
