@@ -275,7 +275,7 @@ struct MatrixInfo {
   int64_t csr_bytes = 0;  ///< of the canonical CSR, values included
   std::vector<Decision> decisions;
   std::string owner;  ///< the tenant that it belongs to
-  /// After which it is forgotten unless something uses it; 0: it stays.
+  /// After which it is deleted unless something uses it; 0: it stays.
   std::chrono::nanoseconds time_to_live{0};
   std::chrono::nanoseconds idle{0};  ///< for which nothing used it, if it has a time to live
   std::vector<MatrixShare> shares;   ///< whom its owner shares it with; told to the owner alone
