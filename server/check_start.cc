@@ -26,17 +26,20 @@ constexpr std::string_view kUnixPrefix = "unix:";
 
 /// Empty, or why no file can be made in `folder`.
 std::string WhyNotWritable(const std::string& folder) {
+  const auto why = [&folder](std::string_view reason) {
+    return fmt::format("nothing can be made in {}: {}", folder, reason);
+  };
   struct stat facts = {};
   struct statfs system = {};
-  if (stat(folder.c_str(), &facts) != 0) return std::generic_category().message(errno);
-  if (!S_ISDIR(facts.st_mode)) return std::generic_category().message(ENOTDIR);
+  if (stat(folder.c_str(), &facts) != 0) return why(std::generic_category().message(errno));
+  if (!S_ISDIR(facts.st_mode)) return why(std::generic_category().message(ENOTDIR));
   // Root may write there, and nothing can be made even so.
   if (statfs(folder.c_str(), &system) == 0 &&
       (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC)) {
-    return "the kernel's own files are there";
+    return why("the kernel's own files are there");
   }
   return access(folder.c_str(), W_OK | X_OK) == 0 ? std::string()
-                                                  : std::generic_category().message(errno);
+                                                  : why(std::generic_category().message(errno));
 }
 
 /// In which the path is, which may have slashes behind its name.
@@ -60,12 +63,12 @@ absl::StatusOr<std::string> InstalledModels(const Config& config) {
   return std::filesystem::is_directory(folder, error) ? folder.string() : std::string();
 }
 
-std::string MissingFolder(const Config& config) {
+std::string DataDirectoryProblem(const Config& config) {
   if (config.in_memory()) return "";
   std::error_code error;
+  if (std::filesystem::exists(config.data_dir, error)) return WhyNotWritable(config.data_dir);
   const std::string folder = FolderOf(config.data_dir);
-  // Who may not look there is told so by whoever makes it.
-  if (std::filesystem::exists(folder, error) || error) return "";
+  if (std::filesystem::exists(folder, error) || error) return WhyNotWritable(folder);
   return fmt::format("{} cannot be made: there is no {} (mkdir -p {}, if that is its name)",
                      config.data_dir, folder, folder);
 }
@@ -134,9 +137,7 @@ void CheckStart(const Config& config, Problems& problems) {
     problems.Add(unsafe->flag, unsafe->why);
   }
   const auto check_folder = [&](const char* flag, const std::string& folder) {
-    if (const std::string why = WhyNotWritable(folder); !why.empty()) {
-      problems.Add(flag, fmt::format("nothing can be made in {}: {}", folder, why));
-    }
+    if (const std::string why = WhyNotWritable(folder); !why.empty()) problems.Add(flag, why);
   };
   const auto check_address = [&](const char* flag, const std::string& address) {
     if (absl::Status status = CheckAddress(address); !status.ok()) {
@@ -152,12 +153,8 @@ void CheckStart(const Config& config, Problems& problems) {
     if (real.starts_with("/run/") && !std::filesystem::exists(folder, ignored)) return;
     check_folder(flag, folder);
   };
-  if (const std::string missing = MissingFolder(config); !missing.empty()) {
-    problems.Add("data-dir", missing);
-  } else if (!config.in_memory()) {
-    std::error_code ignored;
-    const bool there = std::filesystem::exists(config.data_dir, ignored);
-    check_folder("data-dir", there ? config.data_dir : FolderOf(config.data_dir));
+  if (const std::string problem = DataDirectoryProblem(config); !problem.empty()) {
+    problems.Add("data-dir", problem);
   }
   if (!config.audit_log.empty()) check_folder("audit-log", FolderOf(config.audit_log));
   for (const std::string& address : config.listen) check_address("listen", address);

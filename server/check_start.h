@@ -15,9 +15,10 @@ namespace sparsed::server {
 /// there is none. FAILED_PRECONDITION: what they name is none. Looks beside the program's folder.
 absl::StatusOr<std::string> InstalledModels(const Config& config);
 
-/// That the folder above the data directory is not there, as when its name is misspelt: a start
-/// makes the directory itself alone. Empty: it is, or it cannot be told.
-std::string MissingFolder(const Config& config);
+/// Why nothing can be kept in the data directory: it is no folder or not writable, or the folder
+/// above it, in which a start makes it, is not there, as when its name is misspelt. Empty: it can,
+/// as far as that can be told, or nothing is kept.
+std::string DataDirectoryProblem(const Config& config);
 
 /// An address at which the server does not listen.
 struct UnsafeAddress {

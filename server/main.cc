@@ -190,7 +190,8 @@ std::vector<std::string> WhyNotStarted(Settings settings, const absl::Status& st
   return sentences;
 }
 
-int Run(const Settings& settings) {
+/// `problem`: why it cannot start; empty: it can, as far as is known.
+int Run(const Settings& settings, const std::string& problem) {
   const Config& config = settings.config;
   // Before any other thread starts, so that all inherit both: only sigwait sees signals.
   ShortenTimeSlice();
@@ -214,9 +215,8 @@ int Run(const Settings& settings) {
   std::error_code ignored;
   const bool makes_directory =
       !config.in_memory() && !std::filesystem::exists(config.data_dir, ignored);
-  const std::string missing = MissingFolder(config);
   absl::StatusOr<std::unique_ptr<Server>> server =
-      missing.empty() ? Server::Start(config, give_up) : absl::FailedPreconditionError(missing);
+      problem.empty() ? Server::Start(config, give_up) : absl::FailedPreconditionError(problem);
   if (!server.ok()) {
     for (const std::string& why : WhyNotStarted(settings, server.status())) {
       if (config.log_format == LogFormat::kJson) {
@@ -261,16 +261,13 @@ int main(int argc, char** argv) {
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
   auto& settings = std::get<sparsed::server::Settings>(parsed);
   if (settings.check) return sparsed::server::CheckOnly(std::move(settings));
-  if (settings.config.calibrate || settings.config.salvage) {
-    const std::string missing = sparsed::server::MissingFolder(settings.config);
-    if (!missing.empty()) {
-      std::cerr << "sparsed: " << missing << "\n";
-      return 1;
-    }
+  const sparsed::server::Config& config = settings.config;
+  const std::string problem = sparsed::server::DataDirectoryProblem(config);
+  if (!config.calibrate && !config.salvage) return sparsed::server::Run(settings, problem);
+  if (!problem.empty()) {
+    std::cerr << "sparsed: " << problem << "\n";
+    return 1;
   }
-  if (settings.config.calibrate) {
-    return sparsed::server::CalibrateDevices(settings.config, std::cout, std::cerr);
-  }
-  return settings.config.salvage ? sparsed::server::Salvage(settings.config)
-                                 : sparsed::server::Run(settings);
+  return config.calibrate ? sparsed::server::CalibrateDevices(config, std::cout, std::cerr)
+                          : sparsed::server::Salvage(config);
 }

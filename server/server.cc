@@ -571,11 +571,8 @@ class Server::Impl {
     Evidence evidence = {.token = TokenIn(request.authorization),
                          .private_way = request.from_this_machine};
     if (request.authorization.empty()) evidence.token.reset();
-    const absl::StatusOr<Caller> caller = access_->Identify(evidence);
-    if (!caller.ok()) {
-      access_->LogRefused(caller.status(), "HTTP port");
-      return refuse(401, std::string(caller.status().message()));
-    }
+    const absl::StatusOr<Caller> caller = access_->IdentifyAt("HTTP port", evidence);
+    if (!caller.ok()) return refuse(401, std::string(caller.status().message()));
     request.viewer = {.tenant = caller->tenant, .all = caller->role == Role::kOperator};
     return std::nullopt;
   }

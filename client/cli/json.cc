@@ -74,6 +74,15 @@ Json CommonOf(const Measurement& m) {
           {"transpose_right", m.transpose_right}};
 }
 
+/// Of a sparse product, which one it is. `of`: a plan or a decision.
+void AddProduct(const auto& of, Json& json) {
+  if (of.right_pattern_hash.empty()) return;
+  json["right_pattern_hash"] = of.right_pattern_hash;
+  json["transpose_left"] = of.transpose_left;
+  json["transpose_right"] = of.transpose_right;
+  json["factors"] = of.factors;
+}
+
 Json ToJson(const std::optional<BusyTrials>& trials) {
   if (!trials) return nullptr;
   return {{"least_baseline_ms", trials->least_baseline_ms},
@@ -151,6 +160,7 @@ Json ToJson(const MatrixInfo& info) {
                              {"requests_per_second", plan.requests_per_second},
                              {"in_use", plan.in_use},
                              {"busy_trials", ToJson(plan.busy_trials)}});
+    AddProduct(plan, json["plans"].back());
   }
   for (const LayoutInfo& layout : info.layouts) {
     json["layouts"].push_back({{"kind", layout.kind},
@@ -164,6 +174,7 @@ Json ToJson(const MatrixInfo& info) {
                                  {"pipeline", decision.pipeline},
                                  {"tried", decision.tried},
                                  {"reason", decision.reason}});
+    AddProduct(decision, json["decisions"].back());
   }
   return json;
 }

@@ -46,8 +46,7 @@ std::string Since(const PlanInfo& plan) {
 std::string PlanInUse(const MatrixInfo& info) {
   const auto used = std::ranges::find_if(info.plans, &PlanInfo::in_use);
   if (used == info.plans.end()) return "";
-  return fmt::format("{}: {} / {}", Text(used->signature), PipelineText(used->pipeline),
-                     used->kernel);
+  return fmt::format("{}: {} / {}", Text(used->signature), PipelineText(*used), used->kernel);
 }
 
 std::string PlansText(const MatrixInfo& info, const PatternNames& names) {
@@ -55,10 +54,10 @@ std::string PlansText(const MatrixInfo& info, const PatternNames& names) {
                "SINCE", "WHY"},
               {"SINCE", "BASELINE ms", "DEVICE", "WHY", "USED/s"}, {"DEVICE", "WHY"});
   for (const PlanInfo& plan : info.plans) {
-    plans.Add({SignatureText(plan.signature, plan.pipeline, names), UseText(plan),
-               PipelineText(plan.pipeline), plan.kernel, plan.device,
+    plans.Add({SignatureText(plan, info.pattern_hash, names), UseText(plan), PipelineText(plan),
+               plan.kernel, plan.device,
                plan.plan_ms > 0 ? KnownMilliseconds(plan.baseline_ms) : "",
-               KnownMilliseconds(plan.plan_ms), Since(plan), WithNames(plan.reason, names)});
+               KnownMilliseconds(plan.plan_ms), Since(plan), plan.reason});
   }
   const bool used = std::ranges::any_of(info.plans, &PlanInfo::in_use);
   return plans.empty() ? ""
@@ -85,11 +84,11 @@ std::string DecisionsText(const MatrixInfo& info, const PatternNames& names) {
   Table pipelines({"SIGNATURE", "SPEED-UP", "WHY", "PIPELINE"});
   for (const Decision& decision : info.decisions) {
     const bool of_the_signature = decision.pipeline.empty();
-    pipelines.Add({SignatureText(decision.signature, decision.pipeline, names),
+    pipelines.Add({SignatureText(decision, info.pattern_hash, names),
                    decision.tried     ? Outcome(info, decision)
                    : of_the_signature ? ""
                                       : "not tried",
-                   WithNames(decision.reason, names), PipelineText(decision.pipeline)});
+                   decision.reason, PipelineText(decision)});
   }
   return pipelines.empty() ? "" : fmt::format("\nTransform pipelines\n{}", pipelines.Text());
 }
@@ -172,9 +171,7 @@ std::string DetailsText(const MatrixInfo& info, const PatternNames& names) {
       "CSR          {}\n"
       "preparation  {:.3f} s, for all plans\n",
       info.name, Summary(info), Name(info.state),
-      info.detail.empty()
-          ? ""
-          : Wrapped("note         " + WithNames(info.detail, names), std::string(13, ' ')),
+      info.detail.empty() ? "" : Wrapped("note         " + info.detail, std::string(13, ' ')),
       info.version, info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
       Bytes(info.csr_bytes), info.preparation_seconds);
   text += fmt::format("owner        {}\n", info.owner);
@@ -194,7 +191,7 @@ std::string DetailsText(const MatrixInfo& info, const PatternNames& names) {
   }
   if (!layouts.empty()) text += fmt::format("\nLayouts\n{}", layouts.Text());
   text += DecisionsText(info, names);
-  const Table measurements = MeasurementsTable(info.measurements, names);
+  const Table measurements = MeasurementsTable(info.measurements, info.pattern_hash, names);
   if (!measurements.empty()) {
     const std::string heading = Wrapped(
         "Measurements (BASELINE: plain CSR, turn by turn with the line's kernel; ROOFLINE: of what "
@@ -207,11 +204,13 @@ std::string DetailsText(const MatrixInfo& info, const PatternNames& names) {
 
 /// Of the other matrices that products with it were with; those that are not there have none.
 PatternNames NamesOfFactors(const Client& client, const MatrixInfo& info) {
-  const auto has_hash = [](const auto& of) { return !PatternHashIn(of.pipeline).empty(); };
+  const auto has_other = [&info](const auto& of) {
+    return !of.right_pattern_hash.empty() && of.right_pattern_hash != info.pattern_hash;
+  };
   PatternNames names;
-  if (std::ranges::none_of(info.plans, has_hash) &&
-      std::ranges::none_of(info.decisions, has_hash) &&
-      std::ranges::none_of(info.measurements, has_hash) && PatternHashIn(info.detail).empty()) {
+  if (std::ranges::none_of(info.plans, has_other) &&
+      std::ranges::none_of(info.decisions, has_other) &&
+      std::ranges::none_of(info.measurements, has_other)) {
     return names;
   }
   const CallOptions soon = {.timeout = std::chrono::seconds(2)};
@@ -219,7 +218,6 @@ PatternNames NamesOfFactors(const Client& client, const MatrixInfo& info) {
     if (!matrices.ok()) continue;
     for (const MatrixInfo& matrix : *matrices) names.emplace(matrix.pattern_hash, matrix.name);
   }
-  names[info.pattern_hash] = info.name;
   return names;
 }
 
@@ -257,11 +255,10 @@ absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& na
     return Report{ToJson(*info), fmt::format("{}: its shards are ready\n", name)};
   }
   const PatternNames names = NamesOfFactors(client, *info);
-  return Report{ToJson(*info),
-                fmt::format("{} is {} after {:.3f} s{}{}\n", name, Name(info->state),
-                            info->preparation_seconds, info->detail.empty() ? "" : ": ",
-                            WithNames(info->detail, names)) +
-                    PlansText(*info, names)};
+  return Report{ToJson(*info), fmt::format("{} is {} after {:.3f} s{}{}\n", name, Name(info->state),
+                                           info->preparation_seconds,
+                                           info->detail.empty() ? "" : ": ", info->detail) +
+                                   PlansText(*info, names)};
 }
 
 absl::StatusOr<ValueType> ParseType(std::string_view text) {

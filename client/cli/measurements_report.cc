@@ -75,17 +75,18 @@ std::string RooflineShare(double share, std::string_view roof) {
   return fmt::format("{:.0f} %", 100 * share);
 }
 
-Table MeasurementsTable(const std::vector<Measurement>& measurements, const PatternNames& names) {
+Table MeasurementsTable(const std::vector<Measurement>& measurements, std::string_view pattern_hash,
+                        const PatternNames& names) {
   Table table({"SIGNATURE", "TYPE", "K", "MEDIAN ms", "BASELINE ms", "BUILD ms", "GFLOP/s",
                "ROOFLINE", "RUNS", "DEVICE", "KERNEL", "PIPELINE"},
               {"RUNS", "TYPE", "K", "DEVICE", "BUILD ms", "GFLOP/s", "BASELINE ms", "ROOFLINE"});
   for (const Measurement& m : measurements) {
-    table.Add({SignatureText(m.signature, m.pipeline, names), Name(m.type), std::to_string(m.k),
+    table.Add({SignatureText(m, pattern_hash, names), Name(m.type), std::to_string(m.k),
                KnownMilliseconds(m.median_ms), KnownMilliseconds(m.baseline_ms),
                KnownMilliseconds(m.preparation_ms),
                m.gflops > 0 ? fmt::format("{:.2f}", m.gflops) : "",
                RooflineShare(m.roofline_share, m.roof), std::to_string(m.runs), m.device, m.kernel,
-               PipelineText(m.pipeline)});
+               PipelineText(m)});
   }
   return table;
 }
@@ -123,7 +124,7 @@ std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns,
     });
     text += fmt::format("{}pattern {}{}\n{}", text.empty() ? "" : "\n", pattern.pattern_hash,
                         pattern.past ? ", which no matrix has any more" : "",
-                        MeasurementsTable(sorted, names).Text());
+                        MeasurementsTable(sorted, pattern.pattern_hash, names).Text());
   }
   return text.empty() ? "nothing was measured yet\n" : text;
 }

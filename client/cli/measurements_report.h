@@ -27,8 +27,8 @@ std::string MeasurementsText(const std::vector<PatternMeasurements>& patterns,
 std::string RooflineShare(double share, std::string_view roof);
 /// "0.123" milliseconds; empty if it is 0: not known.
 std::string KnownMilliseconds(double milliseconds);
-/// Of a pattern's measurements, in the order given.
-Table MeasurementsTable(const std::vector<Measurement>& measurements,
+/// Of the measurements of a pattern with that hash, in the order given.
+Table MeasurementsTable(const std::vector<Measurement>& measurements, std::string_view pattern_hash,
                         const PatternNames& names = {});
 /// Of a plan of the matrix `name`: what the machine did besides may have chosen it.
 std::string UnsureText(const BusyTrials& trials, std::string_view name);

@@ -35,6 +35,14 @@ ProblemSignature FromProto(const v1::ProblemClass& c) {
   return {static_cast<Operation>(c.operation()), c.transposed(), c.k(), c.allow_tf32()};
 }
 
+/// Of a sparse product, which one it is. `of`: a plan or a decision.
+void SetProduct(const auto& proto, auto& of) {
+  of.right_pattern_hash = proto.right_pattern_hash();
+  of.transpose_left = proto.transpose_left();
+  of.transpose_right = proto.transpose_right();
+  of.factors = proto.factors();
+}
+
 }  // namespace
 
 v1::ElementType ToProto(ValueType type) {
@@ -142,7 +150,8 @@ Measurement FromProto(const v1::Measurement& m) {
           .censored = m.censored(),
           .right_pattern_hash = m.right_pattern_hash(),
           .transpose_left = m.transpose_left(),
-          .transpose_right = m.transpose_right()};
+          .transpose_right = m.transpose_right(),
+          .factors = m.factors()};
 }
 
 PatternMeasurements FromProto(const v1::PatternMeasurements& proto) {
@@ -239,12 +248,14 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                           FromUnixNs(plan.since_unix_ns()), plan.requests_per_second(),
                           plan.in_use()});
     if (plan.has_busy_trials()) info.plans.back().busy_trials = FromProto(plan.busy_trials());
+    SetProduct(plan, info.plans.back());
   }
   for (const v1::Measurement& m : proto.measurements()) {
     info.measurements.push_back(FromProto(m));
   }
   for (const v1::Decision& d : proto.decisions()) {
     info.decisions.push_back({FromProto(d.problem_class()), d.recipe(), d.tried(), d.reason()});
+    SetProduct(d, info.decisions.back());
   }
   return info;
 }

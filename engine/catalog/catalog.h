@@ -60,7 +60,7 @@ struct UploadHeader {
   std::string pattern_hash;  ///< empty: not known to the caller
   /// Of no particular type and device: the preparation puts in the matrix's and its own.
   std::vector<ProblemSignature> expected;
-  /// For which nothing needs to use it before it is forgotten; 0: it stays.
+  /// For which nothing needs to use it before it is deleted; 0: it stays.
   std::chrono::nanoseconds time_to_live{0};
   /// Of a copy of what another server has: the numbers that it has there. 0: it gets its own.
   uint64_t version = 0;
@@ -219,7 +219,7 @@ class Catalog {
   absl::Status Unshare(std::string_view tenant, std::string_view name, std::string_view with);
   std::vector<engine::Share> SharesOf(const Matrix& matrix) const;
 
-  /// Forgets those that nothing used for their time to live. Whoever holds one uses it. For a
+  /// Deletes those that nothing used for their time to live. Whoever holds one uses it. For a
   /// thread that calls it every few seconds: it looks at some thousands, goes on behind them the
   /// next time, and blocks on the disk, until it is told to stop.
   std::vector<MatrixExpiry> Expire(const std::stop_token& stop = {});

@@ -94,7 +94,7 @@ struct HeldDense {
     return blocks[0].shape.cols == shape.cols ? Distribution::kRows : Distribution::kColumns;
   }
   std::string owner;  ///< as whoever put it said, for people to read; may be empty
-  /// For which nothing needs to use it before it is forgotten; 0: it stays.
+  /// For which nothing needs to use it before it is deleted; 0: it stays.
   DenseClock::duration time_to_live{0};
   /// What lies around it in operands of products; none: it is a buffer by itself.
   Halo halo;
@@ -148,7 +148,7 @@ struct DenseOptions {
 /// Of one tenant.
 struct DenseTotals {
   int64_t count = 0, bytes = 0;  ///< held now, with QuotaBytes
-  int64_t expired = 0;           ///< forgotten because nothing used them
+  int64_t expired = 0;           ///< deleted because nothing used them
   int64_t refused = 0;           ///< Puts, for the quota
 };
 
@@ -255,7 +255,7 @@ class DenseCatalog {
   /// ABORTED while another request writes it.
   absl::StatusOr<DenseWrite> BeginWrite(std::string_view tenant, std::string_view name);
 
-  /// Forgets those that nothing used for their time to live. Whoever holds one, or has begun to
+  /// Deletes those that nothing used for their time to live. Whoever holds one, or has begun to
   /// write it, uses it. For a thread that calls it every few seconds: it looks at some thousands,
   /// goes on behind them the next time, and blocks on the disk for those of which it has a version,
   /// until it is told to stop.

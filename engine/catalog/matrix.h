@@ -31,7 +31,7 @@ struct MatrixKeep {
   TenantHold count;       ///< as one of the tenant's matrices
   /// The bytes of the values on the disk: of this version, or of the last one that was stored.
   TenantHold disk;
-  /// For which nothing needs to use it before it is forgotten; 0: it stays.
+  /// For which nothing needs to use it before it is deleted; 0: it stays.
   std::chrono::nanoseconds time_to_live{0};
   /// The last time.
   std::shared_ptr<std::atomic<std::chrono::steady_clock::time_point>> used;

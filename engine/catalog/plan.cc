@@ -93,6 +93,11 @@ std::string ToString(const PatternPair& pair, std::string_view left_hash) {
   return fmt::format("{} * {}{}", left, pair.transpose_right ? "transpose " : "", pair.right);
 }
 
+std::string ProductText(const PatternPair& pair, std::string_view left_hash) {
+  return fmt::format("S{} * {}{}", pair.transpose_left ? "^T" : "",
+                     pair.right == left_hash ? "S" : "another", pair.transpose_right ? "^T" : "");
+}
+
 bool PlanTable::Found::due() const {
   if (!exact) return true;
   return plan->plan.provisional && std::chrono::steady_clock::now() - plan->since >= kTryAgainAfter;

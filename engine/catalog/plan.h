@@ -52,6 +52,9 @@ struct Plan {
 /// and so on of transposed ones.
 std::string ToString(const PatternPair& pair, std::string_view left_hash);
 
+/// In sentences: "S * S", "S^T * another".
+std::string ProductText(const PatternPair& pair, std::string_view left_hash);
+
 /// One trial: everything that a later, learned selector would want to know of it.
 struct Measurement {
   ProblemSignature signature;

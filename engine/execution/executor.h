@@ -88,11 +88,11 @@ class Executor {
   int64_t attachments() const;
 
   /// Runs `work` on a worker slot of the device once no call waits (and, on the GPU, none runs),
-  /// and blocks until it has run. For trials: one kernel run a time, so that a query waits for one
-  /// kernel at most; on a GPU a short one waits a millisecond, and goes beside it then. Where calls
-  /// never end it takes a turn from them, after a moment and so that such turns are a twentieth of
-  /// the worker slots' time at most (Turns). CANCELLED if `stop` becomes true first, or the
-  /// executor is closing; DEADLINE_EXCEEDED if it has not begun by `until`.
+  /// and blocks until it has run. For trials: one kernel run a time, so that a request waits for
+  /// one kernel at most; on a GPU a short one waits a millisecond, and goes beside it then. Where
+  /// calls never end it takes a turn from them, after a moment and so that such turns are a
+  /// twentieth of the worker slots' time at most (Turns). CANCELLED if `stop` becomes true first,
+  /// or the executor is closing; DEADLINE_EXCEEDED if it has not begun by `until`.
   absl::Status RunIdle(DeviceId device, const std::function<void(WorkerSlot&)>& work,
                        const std::atomic<bool>* stop,
                        std::chrono::steady_clock::time_point until = kNever);

@@ -14,7 +14,7 @@ namespace {
 /// After as long without a call, or twice as long, memory of the GPU that was kept for the next one
 /// is given back.
 constexpr auto kRest = std::chrono::seconds(2);
-/// For which a GPU's worker slot looks for the next job before it sleeps: a small query there and
+/// For which a GPU's worker slot looks for the next job before it sleeps: a small request there and
 /// back over a slow host's sockets. One that slept would make the next answer late, and sleep
 /// before that.
 constexpr auto kLook = std::chrono::microseconds(400);

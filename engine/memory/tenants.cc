@@ -93,6 +93,15 @@ absl::StatusOr<TenantHold> Tenant::Hold(Quota quota, int64_t amount, int64_t ins
   });
 }
 
+absl::StatusOr<TenantHold> Tenant::HoldQuestion() {
+  if (absl::Status status = Take(Quota::kRequests); !status.ok()) return status;
+  ++questions_;
+  return TenantHold(this, [tenant = shared_from_this()](const void*) {
+    --tenant->questions_;
+    tenant->Give(Quota::kRequests);
+  });
+}
+
 TenantHold Tenant::HoldAnyway(Quota quota, int64_t amount) {
   count(quota).used += amount;
   return TenantHold(this, [tenant = shared_from_this(), quota, amount](const void*) {
@@ -133,22 +142,34 @@ absl::Status Tenant::TakeRequest(Clock::time_point now) {
 }
 
 absl::Status Tenant::TakeQuestion(Clock::time_point now) {
+  return TakeBeside(begun_questions_, kQuestions, fmt::format("asked {} times", kQuestions), now);
+}
+
+absl::Status Tenant::TakeCarrier(Clock::time_point now) {
+  return TakeBeside(begun_carriers_, kCarriers, fmt::format("opened {} carriers", kCarriers), now);
+}
+
+absl::Status Tenant::TakeBeside(std::atomic<int64_t>& begun, int64_t each, std::string_view did,
+                                Clock::time_point now) {
   Count& count = this->count(Quota::kRequestsPerSecond);
   const int64_t hard = count.hard;
   if (hard == kNoLimit) return absl::OkStatus();
   if (hard <= 0) return TakeRequest(now);  // nor may it ask
-  const int64_t wait = Begin(begun_questions_, Nanoseconds(now), kSecond / hard / kQuestions);
+  const int64_t wait = Begin(begun, Nanoseconds(now), kSecond / hard / each);
   if (wait == 0) return absl::OkStatus();
   ++count.refused;
   return RetryLater(
       absl::ResourceExhaustedError(fmt::format(
-          "tenant '{}' has asked {} times within a second for each of the {} requests that it may "
-          "begin (quota {}); wait",
-          name_, kQuestions, hard, Name(Quota::kRequestsPerSecond))),
+          "tenant '{}' has {} within a second for each of the {} requests that it may begin (quota "
+          "{}); wait",
+          name_, did, hard, Name(Quota::kRequestsPerSecond))),
       std::chrono::milliseconds(wait / 1'000'000 + 1));
 }
 
 int64_t Tenant::used(Quota quota) const {
+  if (quota == Quota::kRequests) {
+    return std::max<int64_t>(0, count(quota).used - questions_);
+  }
   if (quota != Quota::kRequestsPerSecond) return count(quota).used;
   const int64_t hard = count(quota).hard, soft = count(quota).soft;
   const bool by_hard = hard != kNoLimit && hard > 0;

@@ -244,13 +244,13 @@ absl::Status PatternJob::TryPair(const ProblemSignature& c, const PatternProduct
   const SpgemmKernel& baseline = *FindSpgemmKernel(kernels.front());
   Plan plan = PairPlan(c, pair.pair());
   plan.kernel = baseline.name;
-  const std::string pipeline = ToString(*plan.pair, pattern_->hash());
+  const std::string product = ProductText(*plan.pair, pattern_->hash());
   const std::set<Asked>& asked = AskedFor(c);
   const bool only_asked = OnlyAsked(c, pattern_->plans().Find(c, plan.pair));
   const auto keep_default = [&](const std::string& why, bool for_now = false) {
     if (only_asked) {
       notes_.push_back(fmt::format("{}, {}: what was asked for was not tried: {}", SignatureText(c),
-                                   pipeline, why));
+                                   product, why));
       return absl::OkStatus();
     }
     plan.reason = fmt::format("the default is kept: {}", why);
@@ -272,11 +272,11 @@ absl::Status PatternJob::TryPair(const ProblemSignature& c, const PatternProduct
   if (!left.ok()) return left.status();
   if (!right.ok()) {
     notes_.push_back(
-        fmt::format("{}, {}: {}", SignatureText(c), pipeline, Sentence(right.status())));
+        fmt::format("{}, {}: {}", SignatureText(c), product, Sentence(right.status())));
     return absl::OkStatus();
   }
   progress_.At("trial", 0, 0);
-  progress_.Say(fmt::format("trying kernels for {}, {}", SignatureText(c), pipeline));
+  progress_.Say(fmt::format("trying kernels for {}, {}", SignatureText(c), product));
   absl::StatusOr<std::unique_ptr<SpgemmTrial>> trial =
       SpgemmTrial::Begin(problem, left->operand, right->operand, baseline,
                          modules_.budget.Source(MemoryUse::kPreparation), BackendOf(c),
@@ -305,7 +305,7 @@ absl::Status PatternJob::TryPair(const ProblemSignature& c, const PatternProduct
   }
   if (only_asked && for_now) {
     notes_.push_back(fmt::format("{}, {}: not all that was asked for could be tried",
-                                 SignatureText(c), pipeline));
+                                 SignatureText(c), product));
     for_now = false;  // for the rest it is decided
   }
   return ActivateFastest(c, pair, for_now).status();
@@ -551,7 +551,7 @@ absl::StatusOr<bool> PatternJob::ActivateFastest(const ProblemSignature& c,
     // The right pattern's, of which no product can be had until it is uploaded anew.
     if (absl::IsDataLoss(kept) || OnlyAsked(c, present)) {
       notes_.push_back(fmt::format("{}, {}: no plan from {}: {}", SignatureText(c),
-                                   ToString(*plan.pair, pattern_->hash()), plan.pipeline,
+                                   ProductText(*plan.pair, pattern_->hash()), plan.pipeline,
                                    Sentence(kept)));
       return true;
     }

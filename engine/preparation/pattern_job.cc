@@ -854,12 +854,11 @@ bool PatternJob::IsMeasured(const Plan& plan, int runs) const {
 void PatternJob::Activate(const Plan& plan) {
   const PlanTable::Found present = pattern_->plans().Find(plan.signature, plan.pair);
   if (plan.provisional && present.decided() && !IsMeasured(present.plan->plan)) {
-    notes_.push_back(
-        fmt::format("{}: {} stays, it could not be tried again ({})", SignatureText(plan.signature),
-                    plan.pair ? fmt::format("{} / {}", ToString(*plan.pair, pattern_->hash()),
-                                            present.plan->plan.kernel)
-                              : present.plan->plan.ToString(),
-                    plan.reason));
+    const std::string product =
+        plan.pair ? ", " + ProductText(*plan.pair, pattern_->hash()) : std::string();
+    notes_.push_back(fmt::format("{}{}: {} stays, it could not be tried again ({})",
+                                 SignatureText(plan.signature), product,
+                                 present.plan->plan.ToString(), plan.reason));
     return;
   }
   // A product finds its factors' layouts when it is asked for: they may come and go.
@@ -918,10 +917,12 @@ std::string PatternJob::Outcome() const {
   std::vector<std::string> sentences;
   for (const auto& active : pattern_->plans().List()) {
     const Plan& plan = active->plan;
-    const std::string what = plan.pair               ? ToString(*plan.pair, pattern_->hash()) + " "
-                             : plan.pipeline == kCsr ? ""
-                                                     : plan.pipeline + " ";
-    sentences.push_back(fmt::format("{}: {}{}", SignatureText(plan.signature), what, plan.reason));
+    const std::string product =
+        plan.pair ? ", " + ProductText(*plan.pair, pattern_->hash()) : std::string();
+    const std::string pipeline =
+        plan.pair || plan.pipeline == kCsr ? std::string() : plan.pipeline + ' ';
+    sentences.push_back(
+        fmt::format("{}{}: {}{}", SignatureText(plan.signature), product, pipeline, plan.reason));
   }
   sentences.insert(sentences.end(), notes_.begin(), notes_.end());
   return fmt::format("{}", fmt::join(sentences, ". "));

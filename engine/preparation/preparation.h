@@ -1,4 +1,4 @@
-// The side path: builds layouts and finds plans while queries are already answered from plain CSR.
+// Autotuning: builds layouts and finds plans while requests are already answered from plain CSR.
 #pragma once
 
 #include <cstdint>

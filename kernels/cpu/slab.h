@@ -1,4 +1,4 @@
-// Slabs of columns of a dense operand, small enough for a core's own cache.
+// Column blocks of a dense operand, small enough for a core's own cache.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 
 namespace sparsed::cpu {
 
-/// What of a core's second-level cache a slab should fit in.
+/// What of a core's second-level cache a column block should fit in.
 inline constexpr int64_t kSlabCacheBytes = 3 << 19;
-/// A slab's row: a few vectors at the least, so that S is not read too often, and no more than the
-/// kernels hold in registers.
+/// A column block's row: a few vectors at the least, so that S is not read too often, and no more
+/// than the kernels hold in registers.
 inline constexpr int64_t kLeastSlabRow = 256;
 inline constexpr int64_t kMostSlabRow = 1024;
 
-/// Columns of a slab of an operand with `rows` rows.
+/// Columns of a column block of an operand with `rows` rows.
 inline int64_t SlabWidth(int64_t rows, size_t element_bytes) {
   const auto fits = static_cast<uint64_t>(kSlabCacheBytes / std::max<int64_t>(rows, 1));
   const int64_t row_bytes =
@@ -25,14 +25,14 @@ inline int64_t SlabWidth(int64_t rows, size_t element_bytes) {
   return row_bytes / static_cast<int64_t>(element_bytes);
 }
 
-/// Bytes of a slab.
+/// Bytes of a column block.
 inline size_t SlabBytes(int64_t rows, size_t element_bytes) {
   return static_cast<size_t>(rows * SlabWidth(rows, element_bytes)) * element_bytes;
 }
 
-/// Whether slabs of an operand with `rows` rows of k elements, gathered by nnz nonzeros, are worth
-/// a trial: there are several, the operand exceeds the private cache, a slab does not exceed it out
-/// of all proportion, and rows are used often enough to be worth the copy.
+/// Whether column blocks of an operand with `rows` rows of k elements, gathered by nnz nonzeros,
+/// are worth a trial: there are several, the operand exceeds the private cache, a column block does
+/// not exceed it out of all proportion, and rows are used often enough to be worth the copy.
 inline bool SlabsMayPay(int64_t rows, int64_t nnz, int64_t k, size_t element_bytes) {
   constexpr int64_t kLargestSlab = 32 << 20;
   constexpr int64_t kUses = 6;

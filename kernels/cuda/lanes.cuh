@@ -17,7 +17,7 @@ struct alignas(sizeof(T) * kWidth) Vector {
   T at[kWidth];
 };
 
-/// Slabs of columns, the narrowest of 16 elements, are at most 65,535 in a grid.
+/// Column blocks, the narrowest of 16 elements, are at most 65,535 in a grid.
 constexpr int64_t kMostSpmmWidth = int64_t{1} << 20;
 
 /// Elements in 16 bytes.

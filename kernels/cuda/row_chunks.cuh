@@ -11,8 +11,8 @@
 namespace sparsed::cuda {
 
 /// Nonzeros of a chunk for rows of K columns: enough chunks to fill the device, few enough to
-/// search and store. Narrow rows need more of them, wide ones have a block for each slab of every
-/// chunk.
+/// search and store. Narrow rows need more of them, wide ones have a block for each column block of
+/// every chunk.
 inline int ChunkFor(int64_t nnz, int64_t k) {
   int chunk = k < 64 ? 64 : 128;
   while (chunk < 2048 && nnz / chunk > (k > 128 ? 8192 : 16384)) chunk *= 2;

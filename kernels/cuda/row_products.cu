@@ -1,15 +1,15 @@
 // Reductions over the products of a row's nonzeros, and sums with values for each head, from plain
 // CSR or, with a value source, from that of S^T.
 //
-// Idea: as the kernels of spmm/csr_rows.cu: a group of lanes keeps its slab of C's row in registers
-// and gathers 16 bytes a lane from several rows of B at once. A lane's columns are of one head, if
-// 16 bytes divide a head: it reads one value for each nonzero, which the lanes around it read, too.
-// Long rows are left to groups for chunks of them, first in the grid; a second kernel puts those
-// together in their order, so that the same comes out every time.
+// Idea: as the kernels of spmm/csr_rows.cu: a group of lanes keeps its column block of C's row in
+// registers and gathers 16 bytes a lane from several rows of B at once. A lane's columns are of one
+// head, if 16 bytes divide a head: it reads one value for each nonzero, which the lanes around it
+// read, too. Long rows are left to groups for chunks of them, first in the grid; a second kernel
+// puts those together in their order, so that the same comes out every time.
 // Layout in: "csr".
-// Threads: groups of 2, 8 or 16 lanes (32 where rows are not aligned), a row and a slab of columns
-// each; slabs are gridDim.y, one after another, so that the slabs of B that the rows read at a time
-// meet in the L2 cache: of 256 bytes more of them do than of 512.
+// Threads: groups of 2, 8 or 16 lanes (32 where rows are not aligned), a row and a column block
+// each; column blocks are gridDim.y, one after another, so that the column blocks of B that the
+// rows read at a time meet in the L2 cache: of 256 bytes more of them do than of 512.
 // Needs: for matrices with room for long rows, a row of numbers for each chunk.
 #include <algorithm>
 #include <cstdint>

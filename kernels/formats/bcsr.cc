@@ -103,7 +103,7 @@ Sample SampleBlocks(const CsrView& csr, BlockShape shape, SampleSize size) {
 
 /// What a block costs in a product with a dense operand of many columns, in times of what a nonzero
 /// costs from CSR: `width` rows of the operand are read, its places multiplied, and all of it once
-/// for each slab of columns whose sums fit 32 registers of the CPU, 8, 4 or 2 vectors. Fitted to
+/// for each column block whose sums fit 32 registers of the CPU, 8, 4 or 2 vectors. Fitted to
 /// what bench_block_shapes measured (docs/results-cpu.md).
 double CostOfBlock(BlockShape shape) {
   constexpr double kStart = 0.35, kOperandRow = 0.85, kPlace = 0.3, kSlab = 1.8;

@@ -36,6 +36,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// What the log calls it.
+constexpr char kDoor[] = "local socket";
 constexpr int kEvents = 64;
 constexpr size_t kMostBytes = 4096;
 /// Replies that wait for a connection to take them; who takes none is dropped.
@@ -298,18 +300,13 @@ class LocalDoor::Loop : public std::enable_shared_from_this<Loop> {
   /// Who asks; by his process, if he did not say.
   absl::Status Identify(const v1::LocalRequest& request, Connection& connection) {
     if (connection.caller.has_value() && !request.has_identify()) {
-      absl::Status known = access_.Check(*connection.caller);
-      if (!known.ok()) access_.LogRefused(known, "local socket");
-      return known;
+      return access_.CheckAt(kDoor, *connection.caller);
     }
     Evidence evidence = {.token = {}, .private_way = true, .process = connection.process};
     const std::string& token = request.identify().token();
     if (!token.empty()) evidence.token = token;
-    absl::StatusOr<Caller> caller = access_.Identify(evidence);
-    if (!caller.ok()) {
-      access_.LogRefused(caller.status(), "local socket");
-      return caller.status();
-    }
+    absl::StatusOr<Caller> caller = access_.IdentifyAt(kDoor, evidence);
+    if (!caller.ok()) return caller.status();
     const std::string& tenant = request.identify().tenant();
     if (!tenant.empty() && tenant != caller->tenant) {
       return absl::PermissionDeniedError(fmt::format(

@@ -162,9 +162,7 @@ json UnixTime(std::chrono::steady_clock::time_point time) {
 void AddProduct(const auto& tried, std::string_view left_hash, json& row) {
   if (!tried.pair) return;
   const engine::PatternPair& pair = *tried.pair;
-  row["product"] =
-      fmt::format("S{} * {}{}", pair.transpose_left ? "^T" : "",
-                  pair.right == left_hash ? "S" : "another", pair.transpose_right ? "^T" : "");
+  row["product"] = engine::ProductText(pair, left_hash);
   // Without the hash of the right one.
   row["factors"] = engine::FactorsText(pair, pair.right, tried.pipeline, tried.kernel);
 }

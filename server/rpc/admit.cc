@@ -3,6 +3,7 @@
 #include <grpc/grpc_security_constants.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -158,19 +159,50 @@ absl::StatusOr<Caller> Identify(const ServiceContext& service,
   return service.access.Identify(evidence);
 }
 
-/// The rate that is meant for tenants holds up neither who looks after the server nor its nodes.
-absl::Status CountRate(bool question, engine::Tenant& tenant, const Caller& caller) {
-  if (caller.role == Role::kOperator) return absl::OkStatus();
-  return question ? tenant.TakeQuestion() : tenant.TakeRequest();
+/// What a call is to its tenant's quotas.
+enum class Kind { kRequest, kQuestion, kStream, kCarrier };
+
+/// None: of a call that is part of another.
+Kind KindOf(std::optional<Op> op) {
+  if (!op.has_value()) return Kind::kCarrier;
+  if (IsStream(*op)) return Kind::kStream;
+  return IsStatusCall(*op) ? Kind::kQuestion : Kind::kRequest;
 }
 
-/// `question`: it asks, or carries what comes.
-absl::Status Count(engine::Quota as, bool question, const ServiceContext& service,
-                   const grpc::ServerContextBase& context, Caller& caller) {
+/// The rate that is meant for tenants holds up neither who looks after the server nor its nodes.
+absl::Status CountRate(Kind kind, engine::Tenant& tenant, const Caller& caller) {
+  if (caller.role == Role::kOperator) return absl::OkStatus();
+  switch (kind) {
+    case Kind::kRequest:
+      return tenant.TakeRequest();
+    case Kind::kQuestion:
+    case Kind::kStream:
+      return tenant.TakeQuestion();
+    case Kind::kCarrier:
+      return tenant.TakeCarrier();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<engine::TenantHold> Hold(Kind kind, engine::Tenant& tenant) {
+  switch (kind) {
+    case Kind::kRequest:
+      return tenant.Hold(engine::Quota::kRequests);
+    case Kind::kQuestion:
+      return tenant.HoldQuestion();
+    case Kind::kStream:
+    case Kind::kCarrier:
+      break;
+  }
+  return tenant.Hold(engine::Quota::kStreams);
+}
+
+absl::Status Count(Kind kind, const ServiceContext& service, const grpc::ServerContextBase& context,
+                   Caller& caller) {
   engine::Tenant& tenant = service.engine.tenants().Of(caller.tenant);
   if (absl::Status s = service.count_connection(context.peer(), tenant); !s.ok()) return s;
-  if (absl::Status s = CountRate(question, tenant, caller); !s.ok()) return s;
-  absl::StatusOr<engine::TenantHold> hold = tenant.Hold(as);
+  if (absl::Status s = CountRate(kind, tenant, caller); !s.ok()) return s;
+  absl::StatusOr<engine::TenantHold> hold = Hold(kind, tenant);
   if (hold.ok()) caller.counted = *std::move(hold);
   return hold.status();
 }
@@ -180,42 +212,34 @@ absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {
   return service.access.Require(caller, rule.least, rule.what);
 }
 
-}  // namespace
-
-absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context) {
-  std::shared_ptr<const CallOrigin> origin = OriginOf(context);
-  absl::StatusOr<Caller> caller = Identify(service, context);
-  if (!caller.ok()) {
-    service.access.LogRefused(caller.status(), context.peer(), origin->request_id);
-    return caller;
-  }
-  caller->origin = std::move(origin);
-  absl::Status counted =
-      Count(engine::Quota::kStreams, /*question=*/true, service, context, *caller);
-  if (!counted.ok()) return counted;
-  return caller;
-}
-
-absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
-                             grpc::ServerContextBase& context) {
+/// Every call that does not begin is in the log and, if that is known, counted for who called.
+absl::StatusOr<Caller> AdmitAs(std::optional<Op> op, const ServiceContext& service,
+                               grpc::ServerContextBase& context) {
   const std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
   if (caller.ok()) caller->origin = origin;
   absl::Status status = caller.status();
-  if (status.ok()) status = MayDo(op, service, *caller);
-  if (status.ok()) {
-    const bool stream = IsStream(op);
-    status = Count(stream ? engine::Quota::kStreams : engine::Quota::kRequests,
-                   stream || IsStatusCall(op), service, context, *caller);
-  }
+  if (status.ok() && op.has_value()) status = MayDo(*op, service, *caller);
+  if (status.ok()) status = Count(KindOf(op), service, context, *caller);
   if (status.ok()) return caller;
   service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(),
                             origin->request_id, status);
   return status;
 }
 
+}  // namespace
+
+absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context) {
+  return AdmitAs(std::nullopt, service, context);
+}
+
+absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
+                             grpc::ServerContextBase& context) {
+  return AdmitAs(op, service, context);
+}
+
 absl::Status CountRequest(engine::Tenant& tenant, const Caller& caller) {
-  return CountRate(/*question=*/false, tenant, caller);
+  return CountRate(Kind::kRequest, tenant, caller);
 }
 
 absl::Status MayKeepResults(const ServiceContext& service, const Caller& caller) {

@@ -256,8 +256,13 @@ class CatalogService final : public Service {
           engine::Catalog& catalog = service_.engine.catalog();
           const v1::MatrixShare& share = request.share();
           absl::Status status = MayChange(caller, request.name());
+          if (!status.ok() && !IsInShards(status)) return status;
+          // Shares with who is no tenant any more can be taken back.
+          if (!request.revoke() && share.with() != engine::kEverybody) {
+            absl::Status known = service_.access.CheckTenant(share.with());
+            if (!known.ok()) return known;
+          }
           if (IsInShards(status)) return ShareSharded(request, caller, reply);
-          if (!status.ok()) return status;
           const auto matrix = Changed(
               service_, {caller.tenant, request.name()},
               [&]() -> absl::StatusOr<engine::MatrixLease> {

@@ -78,18 +78,26 @@ void ToProto(const ProblemSignature& c, v1::ProblemClass& message) {
   message.set_allow_tf32(c.allow_tf32);
 }
 
-/// What was tried, for clients: a pipeline or, of SpGEMM, both factors. `tried`: a plan, a
-/// measurement or a decision.
-std::string PipelineText(const auto& tried, std::string_view left_hash) {
-  if (!tried.pair) return tried.pipeline;
-  return FactorsText(*tried.pair, left_hash, tried.pipeline, tried.kernel);
+/// What was tried: a pipeline or, of SpGEMM, which product and what both factors are read from.
+/// `tried`: a plan, a measurement or a decision.
+void SetPipeline(const auto& tried, std::string_view left_hash, auto& message) {
+  if (!tried.pair) {
+    message.set_recipe(tried.pipeline);
+    return;
+  }
+  const engine::PatternPair& pair = *tried.pair;
+  message.set_recipe(FactorsText(pair, left_hash, tried.pipeline, tried.kernel));
+  message.set_factors(FactorsText(pair, pair.right, tried.pipeline, tried.kernel));
+  message.set_right_pattern_hash(pair.right);
+  message.set_transpose_left(pair.transpose_left);
+  message.set_transpose_right(pair.transpose_right);
 }
 
 void ToProto(const engine::Measurement& measured, std::string_view left_hash,
              const engine::Executor& executor, v1::Measurement& measurement) {
   ToProto(measured.signature, *measurement.mutable_problem_class());
   measurement.set_type(server::ToProto(measured.signature.type));
-  measurement.set_recipe(PipelineText(measured, left_hash));
+  SetPipeline(measured, left_hash, measurement);
   measurement.set_kernel(measured.kernel);
   measurement.set_device(measured.device);
   measurement.set_median_ms(measured.median_ms);
@@ -104,10 +112,6 @@ void ToProto(const engine::Measurement& measured, std::string_view left_hash,
   measurement.set_k(measured.k);
   measurement.set_model(measured.model);
   measurement.set_censored(measured.censored);
-  if (!measured.pair) return;
-  measurement.set_right_pattern_hash(measured.pair->right);
-  measurement.set_transpose_left(measured.pair->transpose_left);
-  measurement.set_transpose_right(measured.pair->transpose_right);
 }
 
 void AddDensityMap(const Features& features, v1::Features& message) {
@@ -141,7 +145,7 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool own, const engine::Ex
   for (const auto& [active, per_second, in_use] : matrix.UsedPlans()) {
     v1::PlanInfo& plan = *info.add_plans();
     ToProto(active->plan.signature, *plan.mutable_problem_class());
-    plan.set_recipe(PipelineText(active->plan, pattern.hash()));
+    SetPipeline(active->plan, pattern.hash(), plan);
     plan.set_kernel(active->plan.kernel);
     plan.set_device(std::string(Name(active->plan.signature.device)));
     plan.set_baseline_ms(active->plan.baseline_ms);
@@ -165,9 +169,12 @@ void AddPlansAndLayouts(const engine::Matrix& matrix, bool own, const engine::Ex
     if (decided.signature.type != matrix.type()) continue;
     v1::Decision& decision = *info.add_decisions();
     ToProto(decided.signature, *decision.mutable_problem_class());
-    const std::string pipeline = PipelineText(decided, pattern.hash());
-    decision.set_recipe(decided.kernel.empty() ? pipeline
-                                               : fmt::format("{} / {}", pipeline, decided.kernel));
+    SetPipeline(decided, pattern.hash(), decision);
+    if (!decided.kernel.empty()) {
+      const std::string kernel = " / " + decided.kernel;
+      decision.mutable_recipe()->append(kernel);
+      if (decided.pair) decision.mutable_factors()->append(kernel);
+    }
     decision.set_tried(decided.tried);
     decision.set_reason(ForClients(decided.reason));
   }

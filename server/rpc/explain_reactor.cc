@@ -74,9 +74,7 @@ void Fill(const engine::DistributionChoice& choice, v1::ExplainedOperation& mess
   }
 }
 
-/// `Message`: RequestTimes or TransportTimes.
-template <typename Message>
-void Fill(const TimeSpent& time, std::string_view matrix, Message& message) {
+void Fill(const TimeSpent& time, std::string_view matrix, v1::TransportTimes& message) {
   const auto mean_ns = [&time](double seconds) {
     return static_cast<uint64_t>(1e9 * seconds / time.requests);
   };
@@ -100,12 +98,16 @@ void Fill(const MatrixUse& use, std::string_view matrix, v1::RequestTimes& messa
   message.set_requests(static_cast<double>(use.products.size()));
   message.set_transposed(
       static_cast<double>(std::ranges::count(use.products, true, &MatrixUse::Product::transposed)));
-  Fill(use.transports.front().time, matrix, message);
   for (const MatrixUse::OfTransport& of : use.transports) {
     v1::TransportTimes& times = *message.add_transports();
     times.set_requests(static_cast<double>(of.products));
     Fill(of.time, matrix, times);
   }
+  // Clients that know of one transport only.
+  const v1::TransportTimes& first = message.transports(0);
+  *message.mutable_mean() = first.mean();
+  message.set_transport(first.transport());
+  message.set_finding(first.finding());
 }
 
 void Fill(const engine::Explanation& explanation, v1::ExplainReply& reply) {

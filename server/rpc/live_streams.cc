@@ -1,10 +1,9 @@
 #include "server/rpc/live_streams.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "server/security/access.h"
+#include "server/telemetry/call_origin.h"
 
 namespace sparsed::server {
 namespace {
@@ -89,12 +88,11 @@ void LiveStreams::TickLocked() {
   for (LiveStream* stream : streams_) {
     stream->OnTick(patience);
     if (!stream->caller().has_value()) continue;
+    const std::shared_ptr<const CallOrigin>& origin = stream->caller()->origin;
     // Once refused it stays so: it is counted and logged once.
     if (stream->refused_.ok()) {
-      stream->refused_ = access_.Check(*stream->caller());
-      if (!stream->refused_.ok()) {
-        access_.LogRefused(stream->refused_, fmt::format("a stream of {}", stream->caller()->name));
-      }
+      stream->refused_ = access_.CheckAt("a stream", *stream->caller(),
+                                         origin == nullptr ? "" : origin->request_id);
     }
     if (!stream->refused_.ok()) stream->OnRefused(stream->refused_);
   }

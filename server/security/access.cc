@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/private_file.h"
 #include "server/log/log.h"
+#include "server/log/refusal.h"
 #include "server/security/sha256.h"
 
 namespace sparsed::server {
@@ -106,6 +107,12 @@ void Access::TellTenants() {
   const MutexLock lock(tenants_mutex_);
   const std::shared_ptr<const AccessFile> present = file();
   if (use_tenants_ && present != nullptr) use_tenants_(present->tenants());
+}
+
+absl::Status Access::CheckTenant(std::string_view tenant) const {
+  if (everybody() || file()->Knows(tenant)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("there is no tenant '{}': the access file names none of that name", tenant));
 }
 
 std::shared_ptr<const AccessFile> Access::file() const {
@@ -209,16 +216,23 @@ absl::Status Access::Deny(Denial denial, absl::Status why) {
   return why;
 }
 
-void Access::LogRefused(const absl::Status& why, std::string_view from,
-                        std::string_view request_id) {
-  const std::optional<int64_t> not_logged = log_limit_.Admit();
-  if (!not_logged.has_value()) return;
-  std::vector<Field> fields = {{"from", std::string(from)},
-                               {"code", absl::StatusCodeToString(why.code())},
-                               {"message", std::string(why.message())}};
-  if (!request_id.empty()) fields.push_back({"request_id", std::string(request_id)});
-  if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
-  Log(LogLevel::kWarn, "refused", fields);
+absl::StatusOr<Caller> Access::IdentifyAt(std::string_view from, const Evidence& evidence) {
+  absl::StatusOr<Caller> caller = Identify(evidence);
+  if (!caller.ok()) LogRefusal({.from = from, .why = caller.status()}, log_limit_);
+  return caller;
+}
+
+absl::Status Access::CheckAt(std::string_view from, const Caller& caller,
+                             std::string_view request_id) {
+  absl::Status known = Check(caller);
+  if (known.ok()) return known;
+  LogRefusal({.tenant = caller.tenant,
+              .caller = caller.name,
+              .request_id = request_id,
+              .from = from,
+              .why = known},
+             log_limit_);
+  return known;
 }
 
 Access::Counts Access::counts() const {

@@ -44,8 +44,8 @@ inline constexpr int kDenials = 5;
 std::string_view Name(Denial denial);
 
 /// Counts whom it refuses; that a call was refused is in the log with what else is known of the
-/// call, or by LogRefused. Thread-safe. A thread reads the access file again when it changes; one
-/// that is wrong is told in the log, and the one before stays in force.
+/// call, or by IdentifyAt and CheckAt. Thread-safe. A thread reads the access file again when it
+/// changes; one that is wrong is told in the log, and the one before stays in force.
 class Access {
  public:
   /// Counters since the start.
@@ -64,6 +64,8 @@ class Access {
   void TrustNodes(std::string_view token);
   /// PERMISSION_DENIED, counted, unless the caller is a node, or nobody is asked.
   absl::Status RequireNode(const Caller& caller);
+  /// INVALID_ARGUMENT if nobody can come as that tenant, by the access file as it is.
+  absl::Status CheckTenant(std::string_view tenant) const;
   /// Whether nobody is asked who he is.
   bool everybody() const { return path_.empty(); }
   /// UNAUTHENTICATED, counted.
@@ -75,9 +77,11 @@ class Access {
   /// "delete a matrix".
   absl::Status Require(const Caller& caller, Role least, std::string_view what);
 
-  /// Of what no other line of the log says that it was refused. `from` says where it came from,
-  /// `request_id` which it is; empty: it has none.
-  void LogRefused(const absl::Status& why, std::string_view from, std::string_view request_id = "");
+  /// As Identify and Check, of what no other line of the log tells: who is refused is in it, `from`
+  /// where he came. `request_id`: of the call, if it has one.
+  absl::StatusOr<Caller> IdentifyAt(std::string_view from, const Evidence& evidence);
+  absl::Status CheckAt(std::string_view from, const Caller& caller,
+                       std::string_view request_id = "");
 
   /// Calls `use` with the tenants of the file now, and each time that it was read again. Once.
   void OnTenants(std::function<void(const TenantTable& tenants)> use);

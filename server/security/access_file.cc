@@ -222,6 +222,17 @@ std::optional<Grant> AccessFile::Find(const Identity& identity) const {
   return std::nullopt;
 }
 
+bool AccessFile::Knows(std::string_view tenant) const {
+  const auto is = [tenant](const Grant& grant) { return grant.tenant == tenant; };
+  return tenants_.named.contains(tenant) ||
+         std::ranges::any_of(tokens_, [&](const auto& token) { return is(token.second.grant); }) ||
+         std::ranges::any_of(
+             certificates_,
+             [&](const auto& rule) { return rule.pattern.has_tenant || is(rule.grant); }) ||
+         std::ranges::any_of(
+             peers_, [&](const auto& rule) { return rule.user.has_tenant || is(rule.grant); });
+}
+
 std::optional<Grant> AccessFile::FindToken(std::string_view digest) const {
   const auto [begin, end] = tokens_.equal_range(KeyOf(digest));
   for (auto it = begin; it != end; ++it) {

@@ -47,6 +47,9 @@ class AccessFile {
   std::optional<Grant> Find(const Identity& identity) const;
 
   const TenantTable& tenants() const { return tenants_; }
+  /// Whether somebody may come as that tenant: an entry or `tenants` names it, or a rule with
+  /// `{tenant}` takes any.
+  bool Knows(std::string_view tenant) const;
 
  private:
   class Reader;

@@ -164,22 +164,22 @@ prometheus::Histogram& Metrics::PhaseSeconds(Op op, size_t phase) {
   });
 }
 
+void Metrics::CountEnd(Op op, const std::string& tenant, const absl::Status& status) {
+  prometheus::Labels labels = LabelsOf(op);
+  labels.emplace("tenant", tenant_labels_.Of(tenant));
+  const ErrorCause cause = CauseOf(status);
+  if (cause != ErrorCause::kNone) {
+    prometheus::Labels of_error = labels;
+    of_error.emplace("cause", Name(cause));
+    errors_.Add(of_error).Increment();
+  }
+  labels.emplace("code", CodeOf(status));
+  requests_.Add(labels).Increment();
+}
+
 void Metrics::End(const StageRecord& record) {
   InFlight(record.op).Decrement();
-  requests_
-      .Add({{"op", std::string(Name(record.op))},
-            {"kind", std::string(KindOf(record.op))},
-            {"tenant", tenant_labels_.Of(record.tenant)},
-            {"code", CodeOf(record.status)}})
-      .Increment();
-  if (const ErrorCause cause = CauseOf(record.status); cause != ErrorCause::kNone) {
-    errors_
-        .Add({{"op", std::string(Name(record.op))},
-              {"kind", std::string(KindOf(record.op))},
-              {"tenant", tenant_labels_.Of(record.tenant)},
-              {"cause", std::string(Name(cause))}})
-        .Increment();
-  }
+  CountEnd(record.op, record.tenant, record.status);
   RequestSeconds(record.op).Observe(Seconds(record.total_ns));
   for (size_t phase = 0; phase < kPhases; ++phase) {
     if (record.phase_ns[phase] > 0) {

@@ -39,6 +39,8 @@ class Metrics : public engine::Observer {
   void Begin(Op op) { InFlight(op).Increment(); }
   /// Once for each Begin.
   void End(const StageRecord& record);
+  /// A request ended, by itself or without having begun.
+  void CountEnd(Op op, const std::string& tenant, const absl::Status& status);
 
   /// A snapshot was taken, to its end.
   void OnSnapshot(int64_t bytes);

@@ -6,6 +6,7 @@
 
 #include "proto/wire/status_details.h"
 #include "server/log/log.h"
+#include "server/log/refusal.h"
 
 namespace sparsed::server {
 namespace {
@@ -187,30 +188,24 @@ void Telemetry::Audit(const StageRecord& record) {
                  .request_id = record.id});
 }
 
-void Telemetry::Refused(Op op, const Caller* caller, std::string from, const std::string& id,
-                        const absl::Status& why) {
-  const bool denied = absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why);
-  const LogLevel level = denied ? LogLevel::kWarn : LogLevel::kInfo;
-  CodeLimit& limit = denied ? denied_limit_ : over_quota_limit_;
-  if (const std::optional<int64_t> not_logged = LogEnabled(level) ? limit.Admit() : std::nullopt;
-      not_logged.has_value()) {
-    std::vector<Field> fields = {{"op", std::string(Name(op))},
-                                 {"tenant", caller == nullptr ? "" : caller->tenant},
-                                 {"caller", caller == nullptr ? "" : caller->name},
-                                 {"request_id", id},
-                                 {"from", from},
-                                 {"code", absl::StatusCodeToString(why.code())},
-                                 {"message", std::string(why.message())}};
-    if (*not_logged > 0) fields.push_back({"not_logged", *not_logged});
-    Log(level, "refused", fields);
+void Telemetry::Refused(std::optional<Op> op, const Caller* caller, std::string from,
+                        const std::string& id, const absl::Status& why) {
+  RefusalLine refusal = {.request_id = id, .from = from, .why = why};
+  if (op.has_value()) refusal.op = Name(*op);
+  if (caller != nullptr) {
+    refusal.tenant = caller->tenant;
+    refusal.caller = caller->name;
   }
-  if (audit_ == nullptr || !IsNotable(op)) return;
+  LogRefusal(refusal, IsDenied(why) ? denied_limit_ : over_quota_limit_);
+  if (!op.has_value()) return;
+  if (caller != nullptr) metrics_.CountEnd(*op, caller->tenant, why);
+  if (audit_ == nullptr || !IsNotable(*op)) return;
   AuditEntry entry;
   if (caller != nullptr) {
     entry.tenant = caller->tenant;
     entry.caller = caller->name;
   }
-  entry.operation = std::string(Name(op));
+  entry.operation = std::string(Name(*op));
   entry.status = why;
   entry.request_id = id;
   entry.from = std::move(from);

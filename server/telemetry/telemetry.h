@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -38,9 +39,10 @@ class Telemetry {
   OtlpExporter::Counts spans() const {
     return exporter_ == nullptr ? OtlpExporter::Counts() : exporter_->counts();
   }
-  /// `op` was refused before it began; `caller` is null if nobody knows who it was. `id`: what its
+  /// `op` was refused before it began: of a known caller that is a request that failed. No `op`: a
+  /// call that is part of another. `caller` is null if nobody knows who it was. `id`: what its
   /// caller was told that it is known by.
-  void Refused(Op op, const Caller* caller, std::string from, const std::string& id,
+  void Refused(std::optional<Op> op, const Caller* caller, std::string from, const std::string& id,
                const absl::Status& why);
 
   /// The record of a request that begins now. Of a subject or a status message that is too long

@@ -1017,8 +1017,8 @@ int Latency(const std::string& server, int64_t spin, std::optional<int> gpu, int
   return 0;
 }
 
-/// Queries whose operand and result stay on the server, one after the other on an open stream:
-/// what a query costs besides its kernel, and a bare message there and back meanwhile.
+/// Requests whose operand and result stay on the server, one after the other on an open stream:
+/// what a request costs besides its kernel, and a bare message there and back meanwhile.
 int Held(const std::string& server, const std::string& bare, int64_t k, double beta, int runs) {
   const Client client = Connect(server);
   constexpr int64_t kRows = 50000;
@@ -1100,8 +1100,8 @@ int Spgemm(const std::string& server, int runs) {
   return 0;
 }
 
-/// Many clients, each with a connection and buffers of its own, one query after the other:
-/// how many queries all of them get answered.
+/// Many clients, each with a connection and buffers of its own, one request after the other:
+/// how many requests all of them get answered.
 int Crowd(const std::string& server, int clients, int64_t k, double seconds) {
   const Client admin = Connect(server);
   constexpr int64_t kRows = 200000;
@@ -1482,7 +1482,7 @@ int Main(int argc, char** argv) {
   distributed->add_option("--k", attached_width, "Columns of the operand");
   distributed->add_option("--steps", chain_steps);
   distributed->add_option("--runs", runs);
-  CLI::App* latency = app.add_subcommand("latency", "Small queries one after the other");
+  CLI::App* latency = app.add_subcommand("latency", "Small requests one after the other");
   latency->add_option("--server", server);
   latency->add_option("--runs", runs);
   int64_t spin = 50;
@@ -1490,7 +1490,7 @@ int Main(int argc, char** argv) {
   latency->add_option("--gpu", attached_gpu,
                       "The one that the server serves from; without it, on the CPU");
   int64_t held_width = 64;
-  CLI::App* held = app.add_subcommand("held", "Queries whose operand and result stay there");
+  CLI::App* held = app.add_subcommand("held", "Requests whose operand and result stay there");
   held->add_option("--server", server);
   held->add_option("--bare", bare);
   held->add_option("--k", held_width, "Columns of the operand");

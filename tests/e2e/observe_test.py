@@ -4,6 +4,7 @@
   observe_test.py SPARSED SPARSECTL
 """
 
+import hashlib
 import http.server
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -109,6 +111,46 @@ class Server:
         self.process.terminate()
         self.process.wait(timeout=120)
         self.reader.join(timeout=60)
+
+
+def check_refusals(sparsed, sparsectl):
+    """Who is refused, by whichever door he comes, has one line in the log that says what is known of him."""
+    with tempfile.TemporaryDirectory(prefix="sparsed-refused-") as name:
+        access = pathlib.Path(name) / "access.yaml"
+        digest = hashlib.sha256(b"looks").hexdigest()
+        access.write_text(f"tokens:\n  - {{name: looks, sha256: {digest}, tenant: t, role: read-only}}\n")
+        access.chmod(0o600)
+        server = Server(sparsed, f"--access-file={access}")
+
+        def refused(what, **wanted):
+            wait_for(what, lambda: server.events(event="refused", **wanted))
+            lines = server.events(event="refused", **wanted)
+            expect(len(lines) == 1, what, "has not one line, but", lines)
+            return lines[0] if lines else {}
+
+        request = urllib.request.Request(f"http://{server.metrics}/api/status",
+                                         headers={"Authorization": "Bearer nobody"})
+        try:
+            urllib.request.urlopen(request, timeout=60)
+            problems.append("a page is shown to nobody")
+        except urllib.error.HTTPError as error:
+            expect(error.code == 401, "a page is refused with", error.code)
+        line = refused("a page that is refused", **{"from": "HTTP port"})
+        expect(line.get("level") == "warning" and line.get("code") == "UNAUTHENTICATED", line)
+
+        called = subprocess.run([sparsectl, f"--server={server.address}", "delete", "graph"],
+                                capture_output=True, text=True, timeout=120,
+                                env={**os.environ, "SPARSED_TOKEN": "looks"})
+        said = re.search(r"\(request ([0-9a-f]{16})\)$", called.stderr.strip())
+        expect(said and called.returncode != 0, called)
+        line = refused("a deletion that is refused", op="delete")
+        expect(line.get("level") == "warning" and line.get("code") == "PERMISSION_DENIED"
+               and line.get("tenant") == "t" and line.get("caller") == "token looks"
+               and said and line.get("request_id") == said[1] and line.get("message"), line)
+        counted = server.metric(
+            'sparsed_requests_total{code="PERMISSION_DENIED",kind="work",op="delete",tenant="t"}')
+        expect(counted == 1, "the deletion counts as", counted)
+        server.stop()
 
 
 def main(sparsed, sparsectl):
@@ -253,6 +295,7 @@ def main(sparsed, sparsectl):
         server.stop()
         expect(server.process.returncode == 0, "it ended with", server.process.returncode)
     collector.shutdown()
+    check_refusals(sparsed, sparsectl)
 
     # What is wrong at the start is JSON, too.
     result = subprocess.run(

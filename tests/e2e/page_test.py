@@ -240,6 +240,12 @@ def check_widths(page, url):
             cut = page.js("[...document.querySelectorAll('main .scroll')].filter((table) =>"
                           "table.scrollWidth > table.clientWidth).map((table) => table.ariaLabel)")
             check(not cut, f"{view}: tables that are wider than {width}: {cut}")
+        if view == "requests":
+            page.size(900, 800)
+            words = page.js("[...document.querySelectorAll('.asked .keep')].map((word) =>"
+                            "[word.innerText, word.getClientRects().length])")
+            check(any("=" in word for word, _ in words), f"no parameters in {words}")
+            check(all(lines <= 1 for _, lines in words), f"numbers that are broken: {words}")
     page.size(1280, 800)
 
 

@@ -136,6 +136,16 @@ def check_data_directory(sparsed):
             expect(slip.returncode == 1, flags, slip)
             expect(f"{folder}/dada/x cannot be made: there is no {folder}/dada (" in slip.stderr, slip)
         expect(sorted(os.listdir(folder)) == ["data"], os.listdir(folder))
+        # What is a file is told once, whatever is to be done.
+        file = f"{folder}/file"
+        with open(file, "w") as made_file:
+            made_file.write("not a folder\n")
+        for flags in ["--listen=127.0.0.1:0"], ["--salvage"], ["--calibrate"]:
+            wrong = subprocess.run([sparsed, f"--data-dir={file}", "--devices=cpu", *flags],
+                                   capture_output=True, text=True, timeout=120)
+            expect(wrong.returncode == 1, flags, wrong)
+            expect(f"nothing can be made in {file}: Not a directory" in wrong.stderr, wrong)
+            expect(wrong.stderr.count(file) == 1, "it is said more than once:", wrong.stderr)
 
 
 def check_volumes(sparsed):

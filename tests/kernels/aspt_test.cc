@@ -150,7 +150,7 @@ TEST(AsptKernels, ComputeOddPatternsAtManyWidths) {
   }
 }
 
-/// Tiles that are copied and tiles that are not, tiles in several slabs of columns, rows of more
+/// Tiles that are copied and tiles that are not, tiles in several column blocks, rows of more
 /// entries than are translated at a time.
 TEST(AsptKernels, ComputeLargeTiles) {
   const struct {

@@ -21,7 +21,7 @@ std::string Expect(const SddmmKernel& kernel, const Layout& layout, const Patter
   return ExpectSddmm(kernel, layout, pattern, RandomValues(pattern.nnz(), 7), c);
 }
 
-/// For any size: its own `supports` also asks whether slabs may pay.
+/// For any size: its own `supports` also asks whether column blocks may pay.
 SddmmKernel AnySizeSlabSddmm() {
   SddmmKernel kernel = cpu::CsrSlabSddmm();
   kernel.supports = [](const Problem& problem, const Layout& layout) {

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kWidths[] = {1,  2,  3,  7,  8,   15,  16,  17,  31, 32,
                                33, 64, 65, 97, 100, 128, 129, 257, 512};
 
-/// For any size: its own `supports` also asks whether slabs may pay.
+/// For any size: its own `supports` also asks whether column blocks may pay.
 SpmmKernel AnySizeSlabSpmm() {
   SpmmKernel kernel = cpu::CsrSlabSpmm();
   kernel.supports = [](const Problem& problem, const Layout& layout) {
@@ -246,7 +246,7 @@ TEST_P(SpmmTest, PrefetchesAndStreamsLargeOperands) {
 }
 
 TEST_P(SpmmTest, ComputesWideOperandsWithALongRow) {
-  // Sums over parts meet slabs.
+  // Sums over parts meet column blocks.
   Pattern pattern = Uniform(2000, 3000, 30, 8);
   std::vector<std::pair<int32_t, int32_t>> entries;
   for (int32_t row = 0; row < 2000; ++row) {

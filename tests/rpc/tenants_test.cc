@@ -452,6 +452,26 @@ TEST_F(TenantsTest, RatesOfMatricesThatShareAPatternAreTheirOwn) {
   EXPECT_EQ(in_use("b"), 0) << "another matrix with the same pattern";
 }
 
+TEST_F(TenantsTest, NothingIsSharedWithWhoCannotBe) {
+  Start("tenants:\n  three: {weight: 2}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  const grpc::Status refused = Share("one", "a", "nobody");
+  EXPECT_EQ(refused.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("there is no tenant 'nobody'"));
+  EXPECT_TRUE(Share("one", "a", "two").ok()) << "a token's";
+  EXPECT_TRUE(Share("one", "a", "three").ok()) << "one that has limits";
+  EXPECT_TRUE(Share("one", "a", "*").ok());
+  EXPECT_EQ(Share("one", "b", "nobody").error_code(), Code::NOT_FOUND);
+  // What was shared before a tenant went can be taken back.
+  EXPECT_EQ(Share("one", "a", "nobody", false, /*revoke=*/true).error_code(), Code::NOT_FOUND);
+}
+
+TEST_F(TenantsTest, RulesThatTakeAnyTenantLetOneShareWithAny) {
+  Start("certificates:\n  - {uri: \"spiffe://example.org/tenant/{tenant}\"}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  EXPECT_TRUE(Share("one", "a", "anybody").ok());
+}
+
 TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
   Start("tenants:\n  one: {quotas: {requests_per_second: 1}}\n");
   grpc::Status refused;
@@ -495,6 +515,56 @@ TEST_F(TenantsTest, AProductIsOneRequestWhateverIsAskedBefore) {
   ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
   EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
   stream->WritesDone();
+}
+
+TEST_F(TenantsTest, AProductIsOneRequestWhateverItsBytesComeBy) {
+  Start("tenants:\n  one: {quotas: {requests_per_second: 2}}\n");
+  ASSERT_TRUE(Put("one", "a").ok());
+  struct Carrier {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::CarryRequest, v1::CarryReply>> stream;
+  };
+  std::vector<std::unique_ptr<Carrier>> carriers;
+  v1::SpmmRequest start = SpmmStartOf(1, "a", pattern_.cols, 4);
+  for (int i = 0; i < 15; ++i) {
+    carriers.push_back(std::make_unique<Carrier>());
+    Carrier& carrier = *carriers.back();
+    Show(carrier.context, "one");
+    carrier.stream = server().compute().Carry(&carrier.context);
+    v1::CarryReply reply;
+    ASSERT_TRUE(carrier.stream->Read(&reply)) << carrier.stream->Finish().error_message();
+    start.mutable_start()->add_carriers(reply.carrier());
+  }
+  EXPECT_TRUE(Get("one", "a").ok());
+  grpc::ClientContext context;
+  Show(context, "one");
+  auto stream = server().compute().Spmm(&context);
+  stream->Write(start);
+  WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * 4, 2)));
+  std::map<uint64_t, Answer> answers;
+  ASSERT_TRUE(ReadUntilEnds(*stream, 1, &answers));
+  EXPECT_EQ(answers[1].code(), 0) << answers[1].message();
+  stream->WritesDone();
+}
+
+TEST_F(TenantsTest, WhatIsRefusedForARateCountsAmongItsTenantsRequests) {
+  Start("tenants:\n  one: {quotas: {requests_per_second: 1}}\n", WithPages);
+  ASSERT_TRUE(
+      Eventually([&] { return Put("one", "a", true).error_code() == Code::RESOURCE_EXHAUSTED; }));
+  const std::string metrics = server().Page("/metrics");
+  const std::string of_upload = R"(kind="work",op="upload",tenant="one"} )";
+  EXPECT_THAT(metrics,
+              HasSubstr(R"(sparsed_requests_total{code="RESOURCE_EXHAUSTED",)" + of_upload));
+  EXPECT_THAT(metrics, HasSubstr(R"(sparsed_request_errors_total{cause="capacity",)" + of_upload));
+  // Nobody knows whose this is.
+  EXPECT_EQ(Put("nobody's", "a").error_code(), Code::UNAUTHENTICATED);
+  EXPECT_THAT(server().Page("/metrics"), testing::Not(HasSubstr(R"(code="UNAUTHENTICATED")")));
+}
+
+TEST_F(TenantsTest, WhoAsksWhatTenantsUseDoesNotShowAmongTheirRequests) {
+  Start("");
+  EXPECT_EQ(UsedBy("ops", "requests"), 0);
+  EXPECT_EQ(QuotaOf("one", "requests").used(), 0);
 }
 
 TEST_F(TenantsTest, ARateForAllHoldsUpNoOperator) {

@@ -21,9 +21,9 @@
 
 namespace sparsed::corpus {
 
-/// "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm", as `sparsectl prepare --expect` has them, of
-/// values of a type ("f32", "f64", "f16", "bf16"). INVALID_ARGUMENT for anything else; widths are
-/// those of signatures.
+/// "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm", as `sparsectl prepare --tune-for` has them,
+/// of values of a type ("f32", "f64", "f16", "bf16"). INVALID_ARGUMENT for anything else; widths
+/// are those of signatures.
 absl::StatusOr<ProblemSignature> ParseSignature(std::string_view text, std::string_view type);
 
 struct MeasureOptions {

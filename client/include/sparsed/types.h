@@ -194,6 +194,10 @@ struct PlanInfo {
   double requests_per_second = 0;                 ///< that it served in the last minutes
   bool in_use = false;  ///< of the matrix's plans, it serves most requests of late, or the last one
   std::optional<BusyTrials> busy_trials{};  ///< they differ by more than the plan gains
+  std::string right_pattern_hash{};         ///< of a sparse product
+  bool transpose_left = false, transpose_right = false;
+  /// Of a sparse product: what both factors are read from, "csr * csr", "csr * dia".
+  std::string factors{};
 };
 
 struct Measurement {
@@ -218,6 +222,7 @@ struct Measurement {
   bool censored = false;
   std::string right_pattern_hash{};  ///< of a sparse product
   bool transpose_left = false, transpose_right = false;
+  std::string factors{};  ///< as PlanInfo's
 };
 
 /// What became of a transform pipeline for a problem signature.
@@ -227,7 +232,10 @@ struct Decision {
   /// kernel: "csr * csr / cpu.csr.hash", "csr * dia / cpu.dia.diagonals".
   std::string pipeline;
   bool tried = false;
-  std::string reason;  ///< why, or why not
+  std::string reason;                ///< why, or why not
+  std::string right_pattern_hash{};  ///< of a sparse product
+  bool transpose_left = false, transpose_right = false;
+  std::string factors{};  ///< of a sparse product: the pipeline without the other pattern's hash
 };
 
 /// What other tenants may do with a matrix.
@@ -267,7 +275,7 @@ struct MatrixInfo {
   int64_t csr_bytes = 0;  ///< of the canonical CSR, values included
   std::vector<Decision> decisions;
   std::string owner;  ///< the tenant that it belongs to
-  /// After which it is forgotten unless something uses it; 0: it stays.
+  /// After which it is deleted unless something uses it; 0: it stays.
   std::chrono::nanoseconds time_to_live{0};
   std::chrono::nanoseconds idle{0};  ///< for which nothing used it, if it has a time to live
   std::vector<MatrixShare> shares;   ///< whom its owner shares it with; told to the owner alone

@@ -1,11 +1,11 @@
 // SDDMM from CSR with a packed B: O = S .* (A * B^T), some columns of both at a time.
 //
-// Idea: as in SpMM's csr_slab.cc, B is cut along K into slabs that fit the private cache and are
-// used by all of S while they are there; the dot products of a slab are added to those before, in
-// the result itself.
-// Layout in: plain "csr". Threads as in csr.cc, slab after slab. Needs: a
-// slab; f32 or f64. Wins where B's rows are used often and far apart, for wide operands; the result
-// and the indices are read once a slab.
+// Idea: as in SpMM's csr_slab.cc, B is cut along K into column blocks that fit the private cache
+// and are used by all of S while they are there; the dot products of a column block are added to
+// those before, in the result itself.
+// Layout in: plain "csr". Threads as in csr.cc, one column block after another. Needs: a
+// column block; f32 or f64. Wins where B's rows are used often and far apart, for wide operands;
+// the result and the indices are read once a column block.
 #include <algorithm>
 
 #include "kernels/cpu/parts.h"
@@ -35,7 +35,7 @@ absl::Status Run(const Context& context, const SddmmArguments& arguments) {
     slab_dots.values = column + width < dots.k ? nullptr : dots.values;
     slab_dots.prefetch = prefetch;
     slab_dots.add = column > 0;
-    // A run that goes on within a slab has it in its workspace.
+    // A run that goes on within a column block has it in its workspace.
     if (loop.BeginsPhase(parts.count)) {
       PackSlab(context, arguments.b, column, slab_dots.k, slab, width);
     }

@@ -1,7 +1,7 @@
 // SpMM from adaptive sparse tiles: C = alpha * S * B + beta * C.
 //
 // Idea: Hong et al., PPoPP'19, on a CPU. Where the GPU loads a panel's dense columns into shared
-// memory, a thread copies their rows of B, a slab of columns at a time, into a tile that stays in
+// memory, a thread copies their rows of B, a column block at a time, into a tile that stays in
 // its private cache: one long stream of independent loads instead of a miss a nonzero, and no two
 // rows of the tile compete for a cache set. Panels whose columns are reused too little for the copy
 // read B itself. The sparse remainder then adds to C row by row. The inner loops are those of plain

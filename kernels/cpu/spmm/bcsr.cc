@@ -61,8 +61,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Vectors of a slab: as many as there are registers for, of its rows of sums, a row of B and a
-/// place of the block; 8, 4, 2 or 1.
+/// Vectors of a column block: as many as there are registers for, of its rows of sums, a row of B
+/// and a place of the block; 8, 4, 2 or 1.
 constexpr int MostVectors(int height) {
   constexpr int kRegisters = HWY_MAX_BYTES >= 64 ? 32 : 16;
   const auto fit = static_cast<unsigned>((kRegisters - 1) / (height + 1));
@@ -177,7 +177,7 @@ struct BlockSlab {
   }
 };
 
-/// Columns [column, k) of C: slabs as wide as they can be, then narrower ones.
+/// Columns [column, k) of C: column blocks as wide as they can be, then narrower ones.
 template <class D, int kHeight, int kVectors, typename T>
 void RunSlabs(const BlockProduct<T>& product, RowRange block_rows, int64_t column) {
   constexpr int64_t kLanes = hn::MaxLanes(D());

@@ -6,7 +6,7 @@
 // Layout in: "csr". A part belongs to one thread, parts are handed out as threads come. Needs: 2 k
 // sums of workspace for each part. No alignment; C is stored past the caches if it is large,
 // aligned to 64 and not read. Wins where rows share little (else tiles do better) and what is
-// gathered of B fits the caches or is not used again (else slabs do better), for any K.
+// gathered of B fits the caches or is not used again (else column blocks do better), for any K.
 #include "kernels/cpu/spmm/csr_parts.h"
 #include "kernels/cpu/spmm/spmm.h"
 

@@ -1,12 +1,12 @@
 // The inner loops of "cpu.csr.row_balanced": rows of C = alpha * S * B + beta * C.
 //
-// A row's slab of up to 8 vectors of C stays in registers across the row's nonzeros: each nonzero
-// costs a broadcast and a multiply-add with a vector of B for each vector of the slab, and C is
-// touched once (register blocking of the output row, as in FusedMM, Rahman et al., IPDPS 2021).
-// Wider products take several slabs of nearly equal width over the same rows, whose indices and
-// values stay in the L1 cache. Narrow slabs sum alternate nonzeros apart, to hide the latency of
-// the multiply-add. A width that is no multiple of the vector ends in a masked vector; where
-// masked memory access is not native, in single columns.
+// A row's column block of up to 8 vectors of C stays in registers across the row's nonzeros: each
+// nonzero costs a broadcast and a multiply-add with a vector of B for each vector of the column
+// block, and C is touched once (register blocking of the output row, as in FusedMM, Rahman et al.,
+// IPDPS 2021). Wider products take several column blocks of nearly equal width over the same rows,
+// whose indices and values stay in the L1 cache. Narrow column blocks sum alternate nonzeros apart,
+// to hide the latency of the multiply-add. A width that is no multiple of the vector ends in a
+// masked vector; where masked memory access is not native, in single columns.
 #include "kernels/cpu/spmm/csr_rows.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kMaxVectors = 8;
 
-/// Vectors of one slab; the last one may be masked. T is the type of what is stored.
+/// Vectors of one column block; the last one may be masked. T is the type of what is stored.
 template <class D, int kVectors, bool kMasked, typename T>
 struct Slab {
   using V = hn::Vec<D>;

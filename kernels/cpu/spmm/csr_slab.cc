@@ -2,11 +2,11 @@
 //
 // Idea: where rows of S have nothing in common but chance, each of them gathers rows of B from all
 // over; once B exceeds the private cache, the product is as fast as the cache behind that. So B is
-// cut along K into slabs of columns that fit, each copied to a compact array first: strided rows
+// cut along K into column blocks that fit, each copied to a compact array first: strided rows
 // would share a few sets of the cache.
-// Layout in: "csr", plain or with permuted rows. Threads as in csr.cc, slab after slab. Needs: 2 k
-// sums of workspace for each part, and a slab; f32 or f64. Wins where B's rows are used often and
-// far apart, for wide B; the indices are read once a slab.
+// Layout in: "csr", plain or with permuted rows. Threads as in csr.cc, one column block after
+// another. Needs: 2 k sums of workspace for each part, and a column block; f32 or f64. Wins where
+// B's rows are used often and far apart, for wide B; the indices are read once a column block.
 #include <algorithm>
 
 #include "kernels/cpu/slab.h"
@@ -39,7 +39,7 @@ absl::Status Run(const Context& context, const Problem& problem, const SpmmArgum
     part.c = product.c + column;
     part.k = std::min(width, product.k - column);
     part.prefetch = prefetch;
-    // A run that goes on within a slab has it in its workspace.
+    // A run that goes on within a column block has it in its workspace.
     if (loop.BeginsPhase(parts)) PackSlab(context, arguments.b, column, part.k, slab, width);
     if (!RunParts(loop, part, s.row_offsets, parts, pieces + column, product.k)) return loop.Cut();
   }

@@ -11,7 +11,7 @@
 // Layout in: "csr".
 //
 // Threads: groups of 8, 16 or 32 lanes, a row and as many heads as fit each; further heads are in
-// gridDim.y. Of heads too wide for a warp's registers gridDim.z has slabs of columns, each of which
+// gridDim.y. Of heads too wide for a warp's registers gridDim.z has column blocks, each of which
 // computes the scores anew.
 //
 // Needs: for matrices with room for long rows, a row of sums for each chunk.

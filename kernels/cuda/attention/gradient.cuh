@@ -18,8 +18,8 @@
 // Layout in: "csr", and that of S^T with a value source.
 //
 // Threads: groups of 8, 16 or 32 lanes, a row and as many heads as fit each; further heads are in
-// gridDim.y, slabs of wide heads in gridDim.z. Chunks of long rows come first in the grid, a second
-// kernel adds them up.
+// gridDim.y, column blocks of wide heads in gridDim.z. Chunks of long rows come first in the grid,
+// a second kernel adds them up.
 //
 // Needs: two numbers a nonzero and head, or a row and head; for long rows, a row of sums for each
 // chunk; where gradients of nonzeros are asked for or added up, a number for each nonzero and head;

@@ -83,8 +83,8 @@ struct WholeRow<T, true> {
 
 /// A lane's elements of a head's part of a row, as they are stored. Aligned ones are kPieces times
 /// 16 bytes; of the others, neighbouring lanes have neighbouring elements. Of wide heads they are
-/// those of a slab of the head's columns, blockIdx.z: sums over columns go over the whole row, sums
-/// of rows over the slab.
+/// those of a column block of the head's columns, blockIdx.z: sums over columns go over the whole
+/// row, sums of rows over the column block.
 template <typename T, bool kAligned, int kPieces, bool kWideHeads = false>
 struct Part : WholeRow<T, kWideHeads> {
   using Element = T;
@@ -120,7 +120,7 @@ struct Part : WholeRow<T, kWideHeads> {
     }
   };
 
-  /// Of several slabs one says what all of them know.
+  /// Of several column blocks one says what all of them know.
   __device__ static bool IsOfFirstSlab() { return !kWide || blockIdx.z == 0; }
 
   __device__ void Load(const T* row, const Place& place) {
@@ -423,7 +423,8 @@ struct Shape {
 
 /// `widest`: columns of a head, the most of any operand. `aligned`: all rows and heads begin at 16
 /// bytes. UNIMPLEMENTED of more than a grid has room for, and of heads of more than 16,384 columns:
-/// each slab of a head reads all of it, so that what they take grows with the square of that.
+/// each column block of a head reads all of it, so that what they take grows with the square of
+/// that.
 template <typename T>
 absl::StatusOr<Shape> ShapeOf(int64_t heads, int64_t widest, bool aligned) {
   constexpr int64_t kMostHeads = 65535, kMostSlabs = 64;

@@ -7,7 +7,7 @@
 // of S^T has the operands' parts swapped.
 // Threads: a block takes every so many tiles of a panel, a tile being as many of its dense columns
 // as fit. The tile's nonzeros are counted row by row, and warps take 32 at a time, as in dots.cuh.
-// K is cut into slabs of 2 KiB. The remainder is a launch of csr.cu's.
+// K is cut into column blocks of 2 KiB. The remainder is a launch of csr.cu's.
 // Needs: a number for each row, if rows and remainder both have orders.
 #include <cuda_pipeline.h>
 

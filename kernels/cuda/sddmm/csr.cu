@@ -76,7 +76,7 @@ absl::Status Run(const Context& context, const Problem& problem, const SddmmArgu
                     [&]<typename T>(T) { return RunOf<kSchedule, T>(context, arguments); });
 }
 
-// Slabs add to what others left in the result, which 16 bits would round each time.
+// Column blocks add to what others left in the result, which 16 bits would round each time.
 template <Schedule kSchedule>
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSddmm &&

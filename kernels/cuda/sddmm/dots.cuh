@@ -309,8 +309,8 @@ Shares SharesOf(const Schedule& schedule, int64_t nonzeros, int64_t row_bytes) {
   return shares;
 }
 
-/// Calls `run` with the operands' columns in slabs of kSlab, one after another; each adds to what
-/// the others left. Once if K is 0: it writes zeros.
+/// Calls `run` with the operands' columns in column blocks of kSlab, one after another; each adds
+/// to what the others left. Once if K is 0: it writes zeros.
 template <int kSlab, typename T, typename Run>
 void ForEachSlab(const SddmmOperands<T>& operands, Run run) {
   SddmmOperands<T> slab = operands;

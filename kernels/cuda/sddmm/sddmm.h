@@ -13,7 +13,7 @@ namespace sparsed::cuda {
 SddmmKernel CsrSddmm();
 /// For rows that share columns with their neighbours.
 SddmmKernel CsrNearSddmm();
-/// Slab: with K cut into slabs of so many columns, one after another.
+/// Column block: with K cut into column blocks of so many columns, one after another.
 SddmmKernel CsrSlabSddmm();
 /// With at most 256 rows a panel.
 SddmmKernel AsptSddmm();

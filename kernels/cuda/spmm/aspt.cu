@@ -6,10 +6,10 @@
 // sums stay in registers over all tiles and the remainder, and the tiles are of equal size.
 // Layout in: "aspt", panels of at most 256 rows. A remainder in an order of its own (the second
 // round of Jiang et al., PPoPP'20) is added to C afterwards, by a kernel of csr_rows.cu.
-// Threads: a block a panel and slab of columns (128 or 256 bytes); slabs are gridDim.y, one after
-// another. A group of 8 lanes, 16 or twice 16 bytes each, owns 4 rows. While a tile of the panel's
-// dense columns is multiplied, the next is copied asynchronously, and so are each row's next
-// nonzeros: a group takes those of a row up to the first that is not of the tile.
+// Threads: a block a panel and column block (128 or 256 bytes); column blocks are gridDim.y, one
+// after another. A group of 8 lanes, 16 or twice 16 bytes each, owns 4 rows. While a tile of the
+// panel's dense columns is multiplied, the next is copied asynchronously, and so are each row's
+// next nonzeros: a group takes those of a row up to the first that is not of the tile.
 // Needs: no workspace, but what a second round needs. Values aligned to 16 bytes. Shared memory:
 // 416 bytes a thread, 448 for f64. Wins: where a panel's rows share columns, but neighbours do not,
 // and are of about equal length: dense-ish scattered patterns (more in f64), and by little. Its
@@ -93,7 +93,7 @@ __device__ inline void ReadRow(uint32_t from, typename Part::Element (&row)[Part
   }
 }
 
-/// Dense columns of a panel, a slab of whose rows of B is in shared memory.
+/// Dense columns of a panel, a column block of whose rows of B is in shared memory.
 struct Tile {
   int first, end;
   uint32_t at;  // address of the lane's first column
@@ -366,7 +366,7 @@ absl::Status Launch(cudaStream_t stream, const Product<T>& product, int64_t pane
 
 template <typename T, bool kAligned>
 absl::Status LaunchSlabs(cudaStream_t stream, const Product<T>& product, int64_t panels) {
-  // Wide slabs read a nonzero's index and value less often, narrow ones are more blocks.
+  // Wide column blocks read a nonzero's index and value less often, narrow ones are more blocks.
   constexpr int64_t kEnoughRows = 16 * 1024;
   const int64_t bytes = product.k * static_cast<int64_t>(sizeof(T));
   if (bytes <= 128 || panels * product.panel * (bytes / 256) < kEnoughRows) {

@@ -6,11 +6,12 @@
 // several nonzeros are in flight whatever rows they belong to, which is what short rows need. Where
 // segments begin depends on the pattern alone, so it is found once for many runs.
 // Layout in: "csr".
-// Threads: a group of 2 to 32 lanes takes a segment and a slab of columns, 16 bytes a lane; slabs
-// are gridDim.y. A segment that begins inside a row leaves its sum of that row to the segment where
-// the row began: in shared memory within a block; between blocks in memory, where the last block of
-// the row to finish adds all up, in their order.
-// Needs: a row number for each segment, and for each block a slab's row and what it is a part of.
+// Threads: a group of 2 to 32 lanes takes a segment and a column block, 16 bytes a lane; column
+// blocks are gridDim.y. A segment that begins inside a row leaves its sum of that row to the
+// segment where the row began: in shared memory within a block; between blocks in memory, where the
+// last block of the row to finish adds all up, in their order.
+// Needs: a row number for each segment, and for each block a column block's row and what it is a
+// part of.
 // Wins: at small K on power-law graphs.
 #include <algorithm>
 #include <cstdint>
@@ -35,7 +36,7 @@ struct Cut {
   int group;  // lanes
   int items;  // rows and nonzeros of a segment
   int blocks, slabs;
-  int columns;  // of a slab
+  int columns;  // of a column block
 
   int segments_per_block() const { return kThreads / group; }
   int block_items() const { return items * segments_per_block(); }
@@ -46,8 +47,8 @@ struct Segments {
   int* first_rows;  // for each segment, and one more: rows that end before it
   int* owners;      // for each block: where the row began that it begins inside of, or -1
   int* followers;   // for each block: how many more the row reaches that goes on behind it
-  int* arrived;     // for each slab and block: parts of that row that are there; 0 between runs
-  void* carries;    // for each slab and block: its part of the row that it begins inside of
+  int* arrived;     // for each column block and block: parts of that row; 0 between runs
+  void* carries;    // for each column block and block: its part of the row that it begins inside of
 
   Segments(std::byte* memory, const Cut& cut) {
     first_rows = reinterpret_cast<int*>(memory);

@@ -2,24 +2,24 @@
 // products, or the greatest or least of them.
 //
 // Idea: a row of S at a time and as little else as possible, so that the caches' rate is the only
-// limit: a group of lanes keeps its slab of C's row in registers and gathers 16 bytes a lane from
-// several rows of B at once (row splitting with vector loads, as in Sputnik, Gale et al., SC 2020,
-// and GE-SpMM, Huang et al., SC 2020). Rows of more than two chunks of nonzeros are left to other
-// groups, one for each chunk: those come first in the grid and find their row by a search, so
-// nothing is prepared (the splitting of long rows of RoDe, Pang et al., PPoPP 2024).
+// limit: a group of lanes keeps its column block of C's row in registers and gathers 16 bytes a
+// lane from several rows of B at once (row splitting with vector loads, as in Sputnik, Gale et al.,
+// SC 2020, and GE-SpMM, Huang et al., SC 2020). Rows of more than two chunks of nonzeros are left
+// to other groups, one for each chunk: those come first in the grid and find their row by a search,
+// so nothing is prepared (the splitting of long rows of RoDe, Pang et al., PPoPP 2024).
 // Layout in: "csr".
-// Threads: a group of 2 to 32 lanes, 16 bytes a lane, a slab of columns; slabs are gridDim.y, one
-// after another. By policy, a group has a row of its own, its lanes reading the same index and
+// Threads: a group of 2 to 32 lanes, 16 bytes a lane, a column block; column blocks are gridDim.y,
+// one after another. By policy, a group has a row of its own, its lanes reading the same index and
 // value or each its own and passing them around, or the groups of a warp share a row.
-// Needs: nothing without splitting; with it a slab's row and a row number for each chunk, which a
-// second kernel adds up in their order.
+// Needs: nothing without splitting; with it a column block's row and a row number for each chunk,
+// which a second kernel adds up in their order.
 // Wins: on scattered patterns, where it runs at the rate of the L2 cache or of memory.
 //   rows               short rows of about equal length: meshes, road networks
 //   warp_rows          longer rows at small K, where a group for each row is too few of them
 //   split_rows,        power-law graphs; the first has more loads in flight, the second more warps,
 //   split_warp_rows    and a warp for a row at small K
 //   slabs_256_bytes    many nonzeros a row: rows of B, cut to 256 bytes, meet in the L1 cache
-//   slabs_128_bytes    B does not fit the L2 cache, but a slab of 128 bytes a row does, or nearly
+//   slabs_128_bytes    B does not fit the L2 cache, but 128 bytes of each row do, or nearly
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -244,7 +244,7 @@ struct Policy {
   int slab;    // most bytes of a row at a time
   bool split;  // long rows
   Sharing sharing;
-  int pieces;  // of 16 bytes a lane, for slabs of more than 128 bytes
+  int pieces;  // of 16 bytes a lane, for column blocks of more than 128 bytes
   int in_flight;
 };
 
@@ -364,7 +364,7 @@ size_t Workspace(const Problem& problem, const Layout& layout, int /*threads*/) 
          (sizeof(int64_t) + static_cast<size_t>(PaddedWidth(problem.k)) * SumSize(problem.type));
 }
 
-// A slab that holds all columns would be the wider kernel twice.
+// A column block that holds all columns would be the wider kernel twice.
 template <Policy kPolicy>
 bool Supports(const Problem& problem, const Layout& layout) {
   return problem.device == DeviceKind::kCuda && problem.operation == Operation::kSpmm &&

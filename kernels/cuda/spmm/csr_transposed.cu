@@ -4,7 +4,7 @@
 // elements by one instruction where the hardware has it. A first kernel scales or clears C. f16 and
 // bf16 add up in a matrix of floats, which a last kernel rounds, once, into C.
 // Layout in: "csr", plain or with permuted rows.
-// Threads: a group of 1 to 32 lanes takes 32 consecutive nonzeros and one slab of columns, 16 bytes
+// Threads: a group of 1 to 32 lanes takes 32 consecutive nonzeros and one column block, 16 bytes
 // a lane; B's row stays in registers from one nonzero to the next of its row.
 // Needs: for f16 and bf16 a float for each element of C. Sums in no fixed order: not deterministic.
 // Wins: before the transposed layout is built, and where it would not fit.

@@ -2,7 +2,7 @@
 //
 // Idea: a kernel of CSR on the stored rows, the first of csr_rows.cu that serves; a kernel before
 // it scales or clears the rows of C that S has nothing for. Layout in: "dcsr". Threads of the
-// latter: a group of 8 or 32 lanes a row and slab of columns, 16 bytes a lane; else, and needs: as
+// latter: a group of 8 or 32 lanes a row and column block, 16 bytes a lane; else, and needs: as
 // csr_rows.cu. Wins where most rows are empty: they cost a plain write of C, not a group that looks
 // for nonzeros.
 #include <cstdint>

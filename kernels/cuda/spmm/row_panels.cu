@@ -4,7 +4,7 @@
 // of their values, the sums of all rows of the panel staying in registers (register tiles over a
 // dense packing; the packing is that of layout "row_panels").
 // Layout in: "row_panels" of 8 rows.
-// Threads: a group of 8 to 32 lanes a panel and slab of columns, 16 bytes a lane; slabs are
+// Threads: a group of 8 to 32 lanes a panel and column block, 16 bytes a lane; column blocks are
 // gridDim.y, one after another. The slots' columns and values come through shared memory, copied
 // asynchronously a chunk ahead, so that only the loads of B are waited for. Where there are too few
 // panels to fill the device, several groups of a block share one, in turn chunk by chunk, and add

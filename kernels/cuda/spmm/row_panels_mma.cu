@@ -7,10 +7,11 @@
 // to TF32 where that is allowed; elsewhere it is split in two TF32 parts (mma.cuh). f64 has tensor
 // cores of its own.
 // Layout in: "row_panels" of 8 rows.
-// Threads: a warp a panel and slab of up to 512 bytes of columns (256 for f16 and bf16); slabs are
-// gridDim.y, one after another. The slots' columns and values come through shared memory, as for
-// row_panels.fma. Eight lanes load 128 bytes of a slot's row; shuffles bring them to the lanes
-// whose part of the tile they are. Those would load quarters of cache lines, four slots' at a time.
+// Threads: a warp a panel and column block of up to 512 bytes of columns (256 for f16 and bf16);
+// column blocks are gridDim.y, one after another. The slots' columns and values come through shared
+// memory, as for row_panels.fma. Eight lanes load 128 bytes of a slot's row; shuffles bring them to
+// the lanes whose part of the tile they are. Those would load quarters of cache lines, four slots'
+// at a time.
 // Needs: no workspace. Values aligned to 16 bytes.
 // Wins: for f16 and bf16. For wider types, whose rows of B mostly come no faster than
 // row_panels.fma multiplies them: at small K, and where panels find rows of B in the L1 cache.

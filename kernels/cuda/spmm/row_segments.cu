@@ -11,9 +11,9 @@
 // coarsening: a lane takes 1, 2 or 4 columns, 16 bytes at the most, by the cost model of
 // section 4.3; a group of lanes is as wide as K asks for.
 // Layout in: "row_segments", the same arrays for both.
-// Threads: a block a chunk of a panel's segments and slab of columns; slabs are gridDim.y. A group
-// of 8, 16 or 32 lanes takes a segment at a time; transposed, every warp takes all of them. As many
-// threads as registers or shared memory leave room for.
+// Threads: a block a chunk of a panel's segments and column block; column blocks are gridDim.y. A
+// group of 8, 16 or 32 lanes takes a segment at a time; transposed, every warp takes all of them.
+// As many threads as registers or shared memory leave room for.
 // Needs: what the CSR kernel of the light rows needs. f32 or f64. Values aligned to 16 bytes. Sums
 // in no fixed order: not deterministic.
 // Wins: where rows have runs of near columns in places that their neighbours do not share, from K =
@@ -108,8 +108,8 @@ class Segments {
   int64_t next_begin_ = 0, next_end_ = 0;
 };
 
-// Calls each(row, column, at) for the pieces, of kStep columns, of a slab of `rows` rows: `row` of
-// the panel, `column` of the matrix of k, `at` in shared memory.
+// Calls each(row, column, at) for the pieces, of kStep columns, of a column block of `rows` rows:
+// `row` of the panel, `column` of the matrix of k, `at` in shared memory.
 template <int kSlab, int kStep, typename Each>
 __device__ inline void ForEachPiece(int rows, int64_t k, Each each) {
   const int64_t first = static_cast<int64_t>(blockIdx.y) * kSlab;
@@ -308,8 +308,8 @@ __global__ void __launch_bounds__(32 * kMostScatterWarps) ScatterSegments(const 
   }
 }
 
-// What a slab's heavy segments take on 32 lanes, in picoseconds: for the end of a segment and for a
-// nonzero (C1 and C2 of section 4.3).
+// What a column block's heavy segments take on 32 lanes, in picoseconds: for the end of a segment
+// and for a nonzero (C1 and C2 of section 4.3).
 struct Costs {
   int coarsen;
   double segment, nonzero;
@@ -317,14 +317,16 @@ struct Costs {
 // Measured on an H100 as the paper says, by the times T1 and T2 at K = 128 of two matrices that are
 // all heavy: `sparsed_bench spmm --generated dense4k thin4k --k 128 --type f32,f64 --pipeline
 // "row_segments(force,panel=256,min_heavy=1,coarsen=1)"`, then 2 and 4. Both have 65,536 segments,
-// of 256 and of 8 nonzeros; 128 columns are 4, 2 and 1 slabs. A lane takes 16 bytes at the most.
+// of 256 and of 8 nonzeros; 128 columns are 4, 2 and 1 column blocks. A lane takes 16 bytes at the
+// most.
 constexpr Costs kCostsF32[] = {{1, 188, 13.0}, {2, 217, 19.5}, {4, 537, 30.1}};
 constexpr Costs kCostsF64[] = {{1, 188, 21.4}, {2, 460, 40.2}};
 
 // Lanes for a row of k elements, `coarsen` each.
 int GroupFor(int64_t k, int coarsen) { return k > 16 * coarsen ? 32 : k > 8 * coarsen ? 16 : 8; }
 
-// Of a block of AddSegments: a slab of the panel's rows of B, and how many segments were taken.
+// Of a block of AddSegments: a column block of the panel's rows of B, and how many segments were
+// taken.
 int64_t SharedBytes(const Policy& policy, int64_t panel, ElementType type) {
   return panel * policy.slab() * static_cast<int64_t>(SizeOf(type)) + 16;
 }

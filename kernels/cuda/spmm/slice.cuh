@@ -12,8 +12,8 @@
 
 namespace sparsed::cuda {
 
-/// Rows cut into slabs of kColumns columns, kGroup lanes and kPieces times 16 bytes a lane for
-/// each. Elements stay as they are stored until they are multiplied.
+/// Rows cut into column blocks of kColumns columns, kGroup lanes and kPieces times 16 bytes a lane
+/// for each. Elements stay as they are stored until they are multiplied.
 template <typename T, bool kAligned, int kGroup, int kPieces = 1>
 struct Slice {
   using Element = T;
@@ -24,7 +24,7 @@ struct Slice {
 
   T at[kWidth] = {};
 
-  /// Column of a lane's first element in its slab.
+  /// Column of a lane's first element in its column block.
   __device__ static int64_t First(int slab, int lane) {
     return static_cast<int64_t>(slab) * kColumns + (kAligned ? lane * kWidest<T> : lane);
   }

@@ -93,6 +93,11 @@ function seconds(value) {
   if (value < 120) return `${digits(value)} s`;
   return span(value);
 }
+/** A number and its unit on one line. */
+const unbroken = (text) => text.replaceAll(' ', '\u00a0');
+/** Where a column is narrow, words that are no longer than numbers are not broken in it. */
+const shortWordsKept = (text) => text.split(' ').flatMap((word) =>
+  [word.length > 16 ? word : h('span', {class: 'keep'}, word), ' ']);
 /** In its two largest units: "2 h 5 min", "1 d". */
 function span(value) {
   const units = [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]];
@@ -946,7 +951,7 @@ function queueText(row, all) {
   const {trials = 0, others = 0} = row.queue || {};
   const parts = [[trials, 'autotuning'], [others, 'other tenants']]
     .filter(([value]) => value > 0 && value >= 0.1 * all)
-    .map(([value, who]) => `${seconds(value)} behind ${who}`);
+    .map(([value, who]) => `${unbroken(seconds(value))} behind ${who}`);
   return parts.length > 0 ? ` (${parts.join(', ')})` : '';
 }
 function phaseText(row) {
@@ -955,7 +960,8 @@ function phaseText(row) {
   // As sparsectl says it.
   if (parts.length > 0 && rest > 0.1 * row.seconds) parts.push(['other', rest]);
   const named = ([phase, value]) =>
-    `${phase.replace('_', ' ')} ${seconds(value)}${phase === 'queue' ? queueText(row, value) : ''}`;
+    `${phase.replace('_', ' ')} ${unbroken(seconds(value))}` +
+    (phase === 'queue' ? queueText(row, value) : '');
   return parts.map(named).join(', ') +
     (row.seconds > 0 && rest < -1e-6 ? ' (they overlap)' : '');
 }
@@ -972,7 +978,7 @@ const asked = (row) =>
 const REQUEST_COLUMNS = [
   {title: 'Operation', class: 'brief', cell: (row) => row.op},
   {title: 'Matrix or buffer', class: 'subject', cell: subjectOf},
-  {title: 'Parameters', class: 'middle asked', cell: asked},
+  {title: 'Parameters', class: 'middle asked', cell: (row) => shortWordsKept(asked(row))},
   {title: 'Took', right: true, cell: (row) => seconds(row.seconds)},
   {title: 'Phases', class: 'middle', cell: phases},
   {title: 'Plan', class: 'wide plan', cell: (row) => row.plan ? planText(row.plan) : NONE},
@@ -1192,7 +1198,7 @@ function configuration() {
       replace(lines, h('p', {class: 'dim'}, 'What is in force, as a file for ', file, ' has it.'),
               plainTable('Configuration', [
         {title: 'Key', cell: (row) => h('span', {class: 'mono'}, broken(row.key))},
-        {title: 'Value', class: 'wrap', cell: (row) => h('span', {class: 'mono'}, row.value)},
+        {title: 'Value', class: 'wrap', cell: (row) => h('span', {class: 'mono'}, shortWordsKept(row.value))},
         {title: 'In larger units', class: 'dim', cell: (row) => withUnit(row.value, units[row.key])},
       ], rows, 'empty'));
     },

@@ -196,6 +196,7 @@ TEST_F(Sparsectl, ProductsOfTwoMatricesAreShownByTheirNames) {
   }
   ExpectSays("spgemm a a --discard", 0, "csr * ");
   EXPECT_THAT(Run("show a").text, HasSubstr("spgemm S * S "));
+  EXPECT_THAT(Run("show a --json").text, HasSubstr(R"("factors":"csr * )"));
   EXPECT_THAT(Run("show b --json").text, HasSubstr("\"pattern_hash\""));
   // Once the pair is tried.
   EXPECT_TRUE(Eventually([&] {

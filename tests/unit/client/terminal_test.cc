@@ -206,34 +206,32 @@ TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
 }
 
 TEST(ProductText, SaysTheProductAndBothFactorsAndNoHash) {
-  const std::string hash = "0123456789abcdef0123456789abcdef";
-  const ProblemSignature spgemm = {Operation::kSpgemm, false, 0};
-  const PatternNames names = {{hash, "right"}};
-  const struct {
-    std::string recipe, pipeline, signature;
-  } cases[] = {
-      {"csr", "csr", "spgemm"},
-      {"csr * csr", "csr * csr", "spgemm S * S"},
-      {"csr * ell", "csr * ell", "spgemm S * S"},
-      {"csr * " + hash, "csr * csr", "spgemm S * right"},
-      {"csr * dia " + hash, "csr * dia", "spgemm S * right"},
-      {"csr * transpose", "csr * transpose", "spgemm S * S^T"},
-      {"transpose * transpose " + hash, "transpose * transpose", "spgemm S^T * right^T"},
-      {"transpose * transpose > dia " + hash, "transpose * transpose > dia",
-       "spgemm S^T * right^T"},
-      {"csr * " + hash + " / cpu.csr.hash", "csr * csr / cpu.csr.hash", "spgemm S * right"},
-      {"csr * dia " + hash + " / cpu.dia", "csr * dia / cpu.dia", "spgemm S * right"},
-  };
-  for (const auto& [recipe, pipeline, signature] : cases) {
-    EXPECT_EQ(PipelineText(recipe), pipeline);
-    EXPECT_EQ(SignatureText(spgemm, recipe, names), signature) << recipe;
-  }
-  EXPECT_EQ(SignatureText(spgemm, "csr * " + hash, {}), "spgemm S * another");
-  EXPECT_EQ(SignatureText({Operation::kSpmm, true, 64}, "aspt(panel=64)", names), "spmm^T K=64");
-  EXPECT_EQ(WithNames("csr * " + hash + ": no memory (" + hash + ")", names),
-            "csr * right: no memory (right)");
-  EXPECT_EQ(WithNames("of " + hash, {}), "of another matrix");
-  EXPECT_EQ(WithNames("0123456789abcdef is none", names), "0123456789abcdef is none");
+  const PatternNames names = {{"left", "a"}, {"right", "b"}};
+  PlanInfo plan;
+  plan.signature = {Operation::kSpgemm, false, 0};
+  plan.pipeline = "csr * dia right";
+  plan.factors = "csr * dia";
+  plan.right_pattern_hash = "right";
+  EXPECT_EQ(PipelineText(plan), "csr * dia");
+  EXPECT_EQ(SignatureText(plan, "left", names), "spgemm S * b");
+  EXPECT_EQ(SignatureText(plan, "left", {}), "spgemm S * another");
+  EXPECT_EQ(SignatureText(plan, "right", names), "spgemm S * S");
+  plan.transpose_left = true;
+  EXPECT_EQ(SignatureText(plan, "left", names), "spgemm S^T * b");
+  plan.transpose_right = true;
+  EXPECT_EQ(SignatureText(plan, "left", names), "spgemm S^T * b^T");
+
+  Decision decision;
+  decision.signature = {Operation::kSpmm, true, 64};
+  decision.pipeline = "aspt(panel=64)";
+  EXPECT_EQ(PipelineText(decision), "aspt(panel=64)");
+  EXPECT_EQ(SignatureText(decision, "left", names), "spmm^T K=64") << "of no sparse product";
+
+  Measurement old;  // an older server's
+  old.signature = {Operation::kSpgemm, false, 0};
+  old.pipeline = "csr * csr";
+  EXPECT_EQ(PipelineText(old), "csr * csr");
+  EXPECT_EQ(SignatureText(old, "left", names), "spgemm");
 }
 
 class GenerateTest : public testing::Test {
@@ -334,7 +332,7 @@ Measurement Tried(const std::string& pipeline) {
 TEST(Table, LeavesOutParametersThenColumnsWhereTheTerminalIsNarrow) {
   const std::string pipeline =
       "lsh_cluster(siglen=128,bsize=2) > aspt(panel=64,min_dense=2) > lsh_cluster(remainder)";
-  const Table table = MeasurementsTable({Tried("csr"), Tried(pipeline)});
+  const Table table = MeasurementsTable({Tried("csr"), Tried(pipeline)}, "hash");
   EXPECT_THAT(table.Text(), HasSubstr(pipeline));
   {
     const Width wide(500);

@@ -158,6 +158,9 @@ TEST(PlanTable, FindsPlansOfPairs) {
   EXPECT_EQ(ToString({"S", false, true}, "S"), "csr * transpose");
   EXPECT_EQ(ToString({"S", true, false}, "S"), "transpose * csr");
   EXPECT_EQ(ToString({"T", true, true}, "S"), "transpose * transpose T");
+  EXPECT_EQ(ProductText({"S"}, "S"), "S * S");
+  EXPECT_EQ(ProductText({"T", true, false}, "S"), "S^T * another");
+  EXPECT_EQ(ProductText({"S", false, true}, "S"), "S * S^T");
   const auto factors = [](const PatternPair& pair, std::string_view pipeline) {
     return FactorsText(pair, "S", pipeline,
                        pipeline == "csr" ? "cpu.csr.hash" : "cpu.dia.diagonals");

@@ -134,6 +134,39 @@ TEST(Tenant, AsksFourTimesForEachRequestThatItMayBegin) {
   EXPECT_FALSE(a.TakeQuestion(start + seconds(200)).ok());
 }
 
+TEST(Tenant, OpensAsManyCarriersForEachRequestAsOneMayHave) {
+  Tenants tenants;
+  Tenant& a = tenants.Of("a");
+  const Tenant::Clock::time_point start = Tenant::Clock::now();
+  tenants.SetLimits({}, Limits(Quota::kRequestsPerSecond, 1));
+  for (int i = 0; i < 16; ++i) ASSERT_TRUE(a.TakeCarrier(start).ok()) << i;
+  const absl::Status refused = a.TakeCarrier(start);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_THAT(Sentence(refused), HasSubstr("has opened 16 carriers within a second for each"));
+  ASSERT_TRUE(RetryDelay(refused).has_value());
+  EXPECT_TRUE(a.TakeCarrier(start + *RetryDelay(refused)).ok());
+  // Questions and requests are counted apart.
+  EXPECT_TRUE(a.TakeQuestion(start).ok());
+  EXPECT_TRUE(a.TakeRequest(start).ok());
+}
+
+TEST(Tenant, QuestionsNeedTheRoomOfRequestsAndDoNotShowAmongThem) {
+  Tenants tenants;
+  Tenant& a = tenants.Of("a");
+  tenants.SetLimits({}, Limits(Quota::kRequests, 2));
+  absl::StatusOr<TenantHold> request = a.Hold(Quota::kRequests);
+  absl::StatusOr<TenantHold> question = a.HoldQuestion();
+  ASSERT_TRUE(request.ok() && question.ok());
+  EXPECT_EQ(a.used(Quota::kRequests), 1);
+  EXPECT_FALSE(a.HoldQuestion().ok());
+  EXPECT_FALSE(a.Hold(Quota::kRequests).ok());
+  question->reset();
+  EXPECT_EQ(a.used(Quota::kRequests), 1);
+  request->reset();
+  EXPECT_EQ(a.used(Quota::kRequests), 0);
+  EXPECT_TRUE(a.HoldQuestion().ok());
+}
+
 TEST(Tenant, ManyThreadsTakeNoMoreThanTheLimit) {
   Tenants tenants;
   tenants.SetLimits({}, Limits(Quota::kRequests, 3));
