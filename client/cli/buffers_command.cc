@@ -3,8 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <memory>
 #include <utility>
 
@@ -304,23 +302,6 @@ void AddGet(CLI::App& buffers, Invocation& invocation) {
 
 }  // namespace
 
-absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
-  constexpr std::array<std::pair<char, int64_t>, 4> kUnits = {
-      {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}}};
-  constexpr int64_t kMost = 366 * 86400;
-  int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [parsed, error] = std::from_chars(text.data(), end, number);
-  for (const auto& [unit, seconds] : kUnits) {
-    const bool is_it = error == std::errc() && end - parsed == 1 && *parsed == unit;
-    if (is_it && number > 0 && number <= kMost / seconds) {
-      return std::chrono::seconds(number * seconds);
-    }
-  }
-  return absl::InvalidArgumentError(
-      fmt::format("\"{}\" is not a time such as 90s, 10m, 24h or 7d, of at most 366 days", text));
-}
-
 void AddBuffers(CLI::App& app, Invocation& invocation) {
   CLI::App* buffers =
       app.add_subcommand("buffers",
@@ -332,7 +313,7 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
        "sparsectl buffers", "sparsectl buffers list we --sort=-bytes",
        "sparsectl buffers renew state", "sparsectl buffers get weights --out=copy.npy",
        "sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx --replace",
-       "sparsectl buffers put x B.npy --for=g", "sparsectl buffers delete x --for=g",
+       "sparsectl buffers put part B.npy --for=g", "sparsectl buffers delete part --for=g",
        "sparsectl buffers delete weights state"}));
   auto prefix = std::make_shared<std::string>();
   const auto list = [&invocation, prefix] {

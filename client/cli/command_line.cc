@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -18,21 +20,47 @@ namespace sparsed::cli {
 
 std::string CheckType(const std::string& text) { return Refusal(ParseType(text)); }
 
+namespace {
+
+/// Seconds in a unit of time, by its name.
+using TimeUnits = std::span<const std::pair<std::string_view, double>>;
+
+/// The seconds of a number and its unit, of up to 366 days; none: it makes no sense.
+template <typename Number>
+std::optional<double> ParseSeconds(std::string_view text, TimeUnits units) {
+  constexpr double kMost = 366 * 86400.0;
+  Number number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || number <= 0) return std::nullopt;
+  for (const auto& [unit, seconds] : units) {
+    if (std::string_view(parsed, end) != unit) continue;
+    const double all = static_cast<double>(number) * seconds;
+    return all <= kMost ? std::optional(all) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::chrono::nanoseconds InNanoseconds(double seconds) {
+  return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+}
+
+}  // namespace
+
 absl::StatusOr<std::chrono::nanoseconds> ParseTimeout(std::string_view text) {
   constexpr std::array<std::pair<std::string_view, double>, 4> kUnits = {
       {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}}};
-  constexpr double kMost = 366 * 86400.0;
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [parsed, error] = std::from_chars(text.data(), end, number);
-  for (const auto& [unit, seconds] : kUnits) {
-    if (error != std::errc() || std::string_view(parsed, end) != unit) continue;
-    if (number > 0 && number * seconds <= kMost) {
-      return std::chrono::nanoseconds(static_cast<int64_t>(number * seconds * 1e9));
-    }
-  }
+  if (const auto seconds = ParseSeconds<double>(text, kUnits)) return InNanoseconds(*seconds);
   return absl::InvalidArgumentError(
       fmt::format("\"{}\" is not a time such as 500ms, 30s, 5m or 1h", text));
+}
+
+absl::StatusOr<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, double>, 4> kUnits = {
+      {{"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}}};
+  if (const auto seconds = ParseSeconds<int64_t>(text, kUnits)) return InNanoseconds(*seconds);
+  return absl::InvalidArgumentError(
+      fmt::format("\"{}\" is not a time such as 90s, 10m, 24h or 7d, of at most 366 days", text));
 }
 
 CLI::App* AddCommand(CLI::App& app, const char* name, const char* description,

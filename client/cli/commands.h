@@ -142,9 +142,13 @@ absl::StatusOr<Report> Tenants(const Client& client);
 std::vector<Listing::Column> TenantColumns();
 
 struct SlowArguments {
-  bool all = false;  ///< tenants
+  std::string name;    ///< of the matrix or buffer; empty: whatever they are of
+  bool all = false;    ///< tenants
+  std::string tenant;  ///< of this one, which goes without `all`; empty: of any
   int limit = 20;
   std::string operation;  ///< empty: all but status calls
+  bool refused = false;   ///< those that the server refused, too
+  std::string sort;       ///< as --sort; empty: the slowest first
 };
 absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments);
 absl::StatusOr<Report> Info(const Client& client);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "client/cli/json.h"
 #include "client/cli/measurements_report.h"
@@ -15,6 +16,10 @@ namespace {
 constexpr double kWorth = 1.1;
 /// By the roof. Below that, what starting and ending a product take is all that there is.
 constexpr double kTinyMilliseconds = 1e-3;
+/// Likewise of a matrix whose every product is small beside what a request takes on its way, and of
+/// the kernel in its last requests.
+constexpr double kSmallMilliseconds = 0.05;
+constexpr std::chrono::microseconds kSmallKernel{200};
 /// Nonzeros of a row that are few beside what a row itself takes.
 constexpr double kShortRow = 16;
 /// Columns above which more of them at once help little.
@@ -463,10 +468,34 @@ std::vector<std::string> DistributionTexts(const ExplainedOperation& o) {
   return texts;
 }
 
+/// Of a matrix for whose products nothing below is worth doing: that, in a sentence; else empty.
+std::string SmallText(const std::string& name, const Explanation& e) {
+  double longest = 0;
+  for (const ExplainedOperation& o : e.operations) {
+    if (o.limit == "nothing") continue;
+    const Roof roof = RoofOf(e, o);
+    if (roof.bytes_per_second <= 0 || e.flops_per_second <= 0) return "";
+    longest = std::max(longest, Milliseconds(e, roof, roof.served.moved_bytes));
+    if (o.measured_ms > kSmallMilliseconds) return "";
+  }
+  const bool kernels_are_short = std::ranges::all_of(
+      e.requests.transports,
+      [](const TransportTimes& times) { return times.mean.kernel < kSmallKernel; });
+  if (longest <= 0 || longest > kSmallMilliseconds || !kernels_are_short) return "";
+  return Wrapped(
+      fmt::format("{} is small: its products need {} or less where a request takes hundreds of "
+                  "microseconds on its way, so that nothing of what follows is worth doing but to "
+                  "ask for more at once: wider operands, or several products in a chain",
+                  name, ShortTime(std::chrono::nanoseconds(static_cast<int64_t>(1e6 * longest)))),
+      "  ");
+}
+
 }  // namespace
 
 std::string ExplanationText(const std::string& name, const Explanation& e, bool assumed_cache) {
-  std::string text = RequestsText(name, e.requests);
+  const std::string small = SmallText(name, e);
+  std::string text = small.empty() ? "" : small + "\n";
+  text += RequestsText(name, e.requests);
   text += Wrapped(
       fmt::format(
           "{} on {}: memory {:.1f} GB/s,{} {:.0f} GFLOP/s, {}cache of {} in lines of {} bytes",

@@ -1,11 +1,12 @@
 // generate dense, generate matrix: files to try things with, without a server.
 #include <fmt/format.h>
 
-#include <charconv>
+#include <optional>
 #include <random>
 #include <set>
 
 #include "client/cli/commands.h"
+#include "client/cli/matrix_file.h"
 #include "client/cli/matrix_writer.h"
 #include "client/cli/npy.h"
 
@@ -36,19 +37,12 @@ std::set<int32_t> Sample(std::mt19937_64& random, int64_t n, int64_t count) {
 }  // namespace
 
 absl::StatusOr<Extent> ParseExtent(std::string_view text) {
-  const size_t x = text.find('x');
-  Extent extent;
-  const auto parse = [](std::string_view digits, int64_t& number) {
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    return error == std::errc() && end == digits.data() + digits.size() && number >= 1 &&
-           number <= kMaxDimension;
-  };
-  if (x == std::string_view::npos || !parse(text.substr(0, x), extent.rows) ||
-      !parse(text.substr(x + 1), extent.cols)) {
+  const std::optional<MatrixShape> shape = ParseShape(text, kMaxDimension);
+  if (!shape || shape->rows < 1 || shape->cols < 1) {
     return absl::InvalidArgumentError(fmt::format(
         "\"{}\" is not ROWSxCOLUMNS, such as 1000x128, each from 1 to {}", text, kMaxDimension));
   }
-  return extent;
+  return Extent{shape->rows, shape->cols};
 }
 
 absl::StatusOr<NpyArray> RandomDense(ValueType type, int64_t rows, int64_t cols, uint64_t seed) {

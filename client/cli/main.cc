@@ -24,8 +24,10 @@
 #include "client/cli/commands.h"
 #include "client/cli/completion.h"
 #include "client/cli/former_flags.h"
+#include "client/cli/missing_name.h"
 #include "client/cli/output.h"
-#include "client/cli/suggestion.h"
+#include "client/cli/quota_waits.h"
+#include "client/cli/server_address.h"
 #include "client/cli/usage_error.h"
 
 namespace sparsed::cli {
@@ -55,67 +57,6 @@ int FailUsage(OutputFormat format, const std::string& what) {
       format, "USAGE",
       ForPrograms(format) ? what : what + (what.ends_with('?') ? " See --help" : "; see --help"),
       kWrongUse);
-}
-
-/// The names of what there is of the kind that is missing; none if the server does not say.
-std::vector<std::string> NamesLike(const Client& client, std::string_view message) {
-  const CallOptions soon = {.timeout = std::chrono::seconds(2)};
-  std::vector<std::string> names;
-  const auto add = [&names](const auto& infos) {
-    if (!infos.ok()) return;
-    for (const auto& info : *infos) names.push_back(info.name);
-  };
-  if (message.find("buffer named") != std::string_view::npos) {
-    add(client.ListDense("", soon));
-  } else if (message.find("model named") != std::string_view::npos) {
-    add(client.ListModels(soon));
-  } else if (message.find("matrix named") != std::string_view::npos) {
-    add(client.ListMatrices("", soon));
-    add(client.ListShared("", soon));
-  }
-  return names;
-}
-
-/// What to say of a name that is not there: the nearest one, or all if they are few.
-std::string HintOfNames(const Client& client, std::string_view message) {
-  constexpr size_t kFew = 4;
-  const size_t begin = message.find_first_of("'\"");
-  const size_t end = begin == message.npos ? begin : message.find(message[begin], begin + 1);
-  if (end == message.npos) return "";
-  const std::vector<std::string> names = NamesLike(client, message);
-  const char quote = message[begin];
-  const std::string meant = Nearest(message.substr(begin + 1, end - begin - 1), names);
-  if (!meant.empty()) return fmt::format("; did you mean {}{}{}?", quote, meant, quote);
-  if (names.empty() || names.size() > kFew) return "";
-  std::string all;
-  for (const std::string& name : names) {
-    all += fmt::format("{}{}{}{}",
-                       all.empty()              ? ""
-                       : &name == &names.back() ? " and "
-                                                : ", ",
-                       quote, name, quote);
-  }
-  return fmt::format("; there {} {}", names.size() == 1 ? "is" : "are", all);
-}
-
-/// Of what was not found, and of a word that is none of those that the server takes: and what was
-/// probably meant.
-absl::Status Suggested(const Client& client, absl::Status status) {
-  const std::string text(status.message());
-  std::string hint;
-  if (absl::IsNotFound(status)) hint = HintOfNames(client, text);
-  if (absl::IsInvalidArgument(status)) {
-    if (const std::string meant = NearestListed(text); !meant.empty()) {
-      hint = fmt::format("; did you mean '{}'?", meant);
-    }
-  }
-  if (hint.empty()) return status;
-  absl::Status suggested(status.code(), text + hint);
-  // With the id of the request.
-  status.ForEachPayload([&suggested](absl::string_view type, const absl::Cord& payload) {
-    suggested.SetPayload(type, payload);
-  });
-  return suggested;
 }
 
 /// INVALID_ARGUMENT where a file that says who calls, or whom, is not there.
@@ -151,7 +92,12 @@ int Run(Invocation& invocation) {
   if (!invocation.sort.empty() && !invocation.lists) {
     return FailUsage(invocation.output, "--sort is for commands that list things, such as list");
   }
+  QuotaWaits waits;
+  invocation.options.on_retry = [&waits](const absl::Status& why, std::chrono::nanoseconds pause) {
+    waits.Add(why, pause, QuotaWaits::Clock::now());
+  };
   absl::StatusOr<Report> report = RunCommand(invocation);
+  Say(waits.Text());
   if (!report.ok()) return Fail(invocation.output, report.status());
   const int exit_code = report->exit_code;
   Say(report->problems);
@@ -166,6 +112,7 @@ int Run(Invocation& invocation) {
 void AddServerOptions(CLI::App& app, Invocation& invocation) {
   app.add_option("-s,--server", invocation.server, "host:port or unix:/path")
       ->envname("SPARSED_SERVER")
+      ->check([](const std::string& text) { return AddressProblem(text); })
       ->capture_default_str();
   app.add_option("--gateway", invocation.options.gateway,
                  "host:port of an HTTP proxy that connects to servers which cannot be reached from "

@@ -16,6 +16,7 @@
 #include "client/cli/explain_report.h"
 #include "client/cli/features_report.h"
 #include "client/cli/measurements_report.h"
+#include "client/cli/missing_name.h"
 #include "client/cli/npy.h"
 #include "client/cli/packed_file.h"
 #include "client/cli/product_text.h"
@@ -386,10 +387,15 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
       : arguments.shared ? client.ListShared(arguments.prefix)
                          : client.ListMatrices(arguments.prefix);
   if (!matrices.ok()) return matrices.status();
-  const std::string none =
+  std::string none =
       arguments.prefix.empty()
           ? "no matrices"
           : fmt::format("no matrix has a name that begins with \"{}\"", arguments.prefix);
+  if (matrices->empty() && !arguments.all) {
+    if (const size_t others = MatricesOfOthers(client); others > 0) {
+      none += fmt::format("; other tenants have {}: `sparsectl list --all`", others);
+    }
+  }
   Listing listing("matrices", none, MatrixColumns());
   for (const MatrixInfo& info : *matrices) {
     Json json = ToJson(info);
@@ -461,8 +467,13 @@ absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArgu
       client.ListMeasurements(arguments.name, {.all = arguments.all, .density_maps = to_file});
   if (!patterns.ok()) return patterns.status();
   if (!to_file) {
-    return Report{{{"patterns", ToJson(*patterns)}},
-                  arguments.csv ? MeasurementsCsv(*patterns) : MeasurementsText(*patterns)};
+    std::string text = arguments.csv ? MeasurementsCsv(*patterns) : MeasurementsText(*patterns);
+    if (patterns->empty() && !arguments.csv && !arguments.all && MatricesOfOthers(client) > 0) {
+      text =
+          "nothing was measured yet; other tenants have matrices: `sparsectl measurements "
+          "--all`\n";
+    }
+    return Report{{{"patterns", ToJson(*patterns)}}, std::move(text)};
   }
   absl::StatusOr<PackedFile> file = PackedFile::Create(arguments.out);
   if (!file.ok()) return file.status();

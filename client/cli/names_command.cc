@@ -7,6 +7,7 @@
 
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
+#include "client/cli/missing_name.h"
 
 namespace sparsed::cli {
 namespace {
@@ -23,7 +24,7 @@ Report DeleteAll(const Client& client, const std::vector<std::string>& names,
       report.text += fmt::format("deleted {}\n", name);
       continue;
     }
-    report.Failed(status, name);
+    report.Failed(Suggested(client, status), name);
   }
   report.json["deleted"] =
       names.size() == 1 && !deleted.empty() ? Json(names.front()) : Json(deleted);

@@ -1,7 +1,11 @@
 #include "client/cli/pages.h"
 
+#include <poll.h>
+#include <signal.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -23,13 +27,71 @@ std::string Redrawn(const std::string& text, int lines) {
   return page + "\033[J";
 }
 
+constexpr const char* kHowToEnd = "q or Ctrl-C ends this\n";
+
+/// As the terminal was before its keys were read: a signal that ends the process puts it back.
+termios terminal_before;
+
+/// Only what may be called while a signal is handled.
+void EndBy(int signal) {
+  tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
+  ::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
+/// Reads keys as they are pressed, unseen, for as long as it is there and the terminal is this
+/// process's.
+class Keys {
+ public:
+  explicit Keys(bool wanted) {
+    reads_ = wanted && isatty(STDIN_FILENO) != 0 && tcgetpgrp(STDIN_FILENO) == getpgrp() &&
+             tcgetattr(STDIN_FILENO, &terminal_before) == 0;
+    if (!reads_) return;
+    termios keys = terminal_before;
+    keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    for (const int signal : kSignals) ::signal(signal, EndBy);
+    tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+    changed_ = true;
+  }
+  Keys(const Keys&) = delete;
+  Keys& operator=(const Keys&) = delete;
+  ~Keys() {
+    if (!changed_) return;
+    tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
+    for (const int signal : kSignals) ::signal(signal, SIG_DFL);
+  }
+
+  /// Waits; true as soon as q is pressed.
+  bool QuitWithin(std::chrono::duration<double> time) {
+    using Clock = std::chrono::steady_clock;
+    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
+    while (reads_ && Clock::now() < until) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      pollfd keyboard{STDIN_FILENO, POLLIN, 0};
+      if (poll(&keyboard, 1, static_cast<int>(left.count())) <= 0) continue;
+      char key = 0;
+      if (read(STDIN_FILENO, &key, 1) != 1) {
+        reads_ = false;  // it was hung up
+      } else if (key == 'q' || key == 'Q') {
+        return true;
+      }
+    }
+    std::this_thread::sleep_until(until);
+    return false;
+  }
+
+ private:
+  static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
+  bool reads_ = false, changed_ = false;
+};
+
 std::string PageText(const Page& page, OutputFormat format, bool terminal, bool first) {
   if (format == OutputFormat::kJson) return Formatted(page.json, format);
   if (format == OutputFormat::kYaml) return "---\n" + Formatted(page.json, format);
   if (!terminal) return (first ? "" : "\n") + page.text(0);
   Style().width = TerminalWidth(STDOUT_FILENO);
   const int height = TerminalHeight(STDOUT_FILENO);
-  return (first ? "\033[2J" : "") + Redrawn(page.text(height - 1), height);
+  return (first ? "\033[2J" : "") + Redrawn(page.text(height - 2) + kHowToEnd, height);
 }
 
 }  // namespace
@@ -49,8 +111,9 @@ absl::StatusOr<Report> ShowPages(const PageArguments& arguments, OutputFormat fo
                                  const std::function<absl::StatusOr<Page>()>& next) {
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   const std::chrono::duration<double> interval(arguments.interval);
+  Keys keys(terminal && !arguments.once && !ForPrograms(format));
   for (int64_t pages = 0; arguments.count == 0 || pages < arguments.count; ++pages) {
-    std::this_thread::sleep_for(interval);
+    if (keys.QuitWithin(interval)) break;
     const absl::StatusOr<Page> page = next();
     if (!page.ok()) return page.status();
     if (arguments.once) return Report{page->json, page->text(0)};

@@ -483,7 +483,7 @@ std::string ExitCodesText() {
          "   2  wrong use: a flag or a word of the command line\n"
          "   3  bad input: a file that is not there, what one holds, or a value that the server "
          "refuses\n"
-         "   4  there is no such matrix\n"
+         "   4  there is no such matrix, buffer or model\n"
          "   5  no server answers\n"
          "   6  conflict: the name is taken, the version is another, others use the device,\n"
          "      nothing can be durable\n"

@@ -1,8 +1,12 @@
 // slow.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
@@ -67,40 +71,87 @@ std::string Parameters(const SlowRequest& slow) {
   return text;
 }
 
+/// Whether the server would not do what was asked, which takes no time worth a look. What ran out
+/// of time, was given up or went wrong is none such.
+bool IsRefused(const SlowRequest& slow) {
+  constexpr std::array<std::string_view, 9> kRefusals = {
+      "INVALID_ARGUMENT",  "NOT_FOUND",          "ALREADY_EXISTS",
+      "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+      "OUT_OF_RANGE",      "UNIMPLEMENTED",      "UNAUTHENTICATED"};
+  return std::ranges::find(kRefusals, slow.code) != kRefusals.end();
+}
+
+/// Whether it is one that was asked for.
+bool IsWanted(const SlowRequest& slow, const SlowArguments& arguments) {
+  const bool of_name = arguments.name.empty() || slow.subject == arguments.name ||
+                       fmt::format("{}~{}", slow.tenant, slow.subject) == arguments.name;
+  return of_name && (arguments.tenant.empty() || slow.tenant == arguments.tenant) &&
+         (arguments.refused || !IsRefused(slow));
+}
+
+/// What is said where there is none.
+std::string NoneText(const SlowArguments& arguments) {
+  if (!arguments.tenant.empty()) {
+    return fmt::format("no such requests of tenant {}'s in the last hour", arguments.tenant);
+  }
+  return arguments.all ? "no such requests in the last hour"
+                       : "no such requests of this tenant's in the last hour; --all: of all "
+                         "tenants, for operators";
+}
+
 }  // namespace
 
 absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments) {
-  const auto slow = client.ListSlow(
-      {.all = arguments.all, .limit = arguments.limit, .operation = arguments.operation});
+  constexpr int kMost = 100;  // that the server says; some of them are not wanted
+  auto slow = client.ListSlow({.all = arguments.all || !arguments.tenant.empty(),
+                               .limit = kMost,
+                               .operation = arguments.operation});
   if (!slow.ok()) return slow.status();
-  Listing listing("requests",
-                  arguments.all ? "no such requests in the last hour"
-                                : "no such requests of this tenant's in the last hour; --all: of "
-                                  "all tenants, for operators",
-                  RequestColumns());
+  std::erase_if(*slow, [&](const SlowRequest& request) { return !IsWanted(request, arguments); });
+  // The slowest of them, in the order that is asked for.
+  slow->resize(std::min(slow->size(), static_cast<size_t>(arguments.limit)));
+  if (const std::string key = SortKey(arguments.sort, RequestColumns()); !key.empty()) {
+    std::ranges::stable_sort(*slow, [&](const SlowRequest& a, const SlowRequest& b) {
+      return SortsBefore(ToJson(a), ToJson(b), key, arguments.sort.starts_with('-'));
+    });
+  }
+  Listing listing("requests", NoneText(arguments), RequestColumns());
   // The list below has plans and ids.
   listing.LeaveOut({"TRANSPORT", "PLAN", "REQUEST", "TENANT", "ENDED"});
   std::string phases;
+  std::chrono::nanoseconds longest{};
   for (const SlowRequest& request : *slow) {
     listing.Add(ToJson(request),
                 {Milliseconds(request.timings.total), request.operation, request.subject,
                  Parameters(request), request.plan, request.transport, request.code,
                  Time(request.ended), request.tenant, request.request_id});
+    longest = std::max(longest, request.timings.total);
     phases += Wrapped(fmt::format("{}  {}{}{}", request.request_id, Text(request.timings),
                                   request.plan.empty() ? "" : "; ", request.plan),
                       "    ");
   }
   Report report = Report::Of(std::move(listing));
-  if (!phases.empty()) report.below = "\nwhere the time went\n" + phases;
+  if (!phases.empty()) {
+    report.below = "\nwhere the time went\n" + phases;
+    if (longest < std::chrono::milliseconds(1)) {
+      report.below +=
+          fmt::format("\nnone of them is slow: the longest took {}\n", ShortTime(longest));
+    }
+  }
   return report;
 }
 
 void AddSlow(CLI::App& app, Invocation& invocation) {
   CLI::App* slow = AddCommand(
       app, "slow", "The slowest requests of the last hour, with their parameters and phases",
-      {"slow", "slow --limit=5 --json", "slow --op=explain"});
+      {"slow", "slow --limit=5 --json", "slow g --sort=-ended", "slow --op=explain"});
   auto arguments = std::make_shared<SlowArguments>();
+  slow->add_option("NAME", arguments->name,
+                   "Of one matrix or buffer; with --all also TENANT~NAME (default: of all)")
+      ->type_name("MATRIX");
   slow->add_flag("--all", arguments->all, "Of all tenants; for operators");
+  slow->add_option("--tenant", arguments->tenant, "Of one tenant; for operators")
+      ->type_name("TENANT");
   slow->add_option(
           "--op", arguments->operation,
           "Of one operation: spmm, upload, explain, ...; without it explain and those that "
@@ -108,12 +159,15 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
       ->type_name(
           "spmm|sddmm|spgemm|chain|upload|update_values|download|explain|prepare|put_buffer|"
           "get_buffer|OPERATION");
+  slow->add_flag("--refused", arguments->refused,
+                 "Also those that the server refused: what was not there, not allowed or wrong");
   slow->add_option("--limit", arguments->limit, "How many at most, 1 to 100")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   invocation.columns[slow] = RequestColumns();
   slow->callback([&invocation, arguments] {
     invocation.lists = true;
+    arguments->sort = invocation.sort;
     invocation.run = [arguments](const Client& client) { return Slow(client, *arguments); };
   });
 }

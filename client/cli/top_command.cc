@@ -43,8 +43,10 @@ absl::StatusOr<Report> Top(const Client& client, const PageArguments& arguments,
 }  // namespace
 
 void AddTop(CLI::App& app, Invocation& invocation) {
-  CLI::App* top = app.add_subcommand(
-      "top", "What the server does now: devices, requests, tenants, memory; for operators");
+  CLI::App* top = app.add_subcommand("top",
+                                     "What the server does now: devices, requests, tenants, "
+                                     "memory; for operators. At a terminal q "
+                                     "ends it");
   top->footer(
       ExampleLines({"sparsectl top --once --interval=0.5", "sparsectl top --once --sort=-total",
                     "sparsectl top --count=2 --interval=0.5 -o json"}));

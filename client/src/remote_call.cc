@@ -142,7 +142,7 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
     }
     if (!waiting_) {
       ended_ = true;
-      final_ = Worded(std::move(status), connection().address(), connection().options().gateway);
+      final_ = Worded(status, connection().address(), connection().options().gateway);
       deliver = ReadyToDeliverLocked();
       overdue = !deliver;
     }
@@ -154,6 +154,7 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
   } else if (overdue) {
     RunAt(system_clock::now() + kLeaseGrace, &RemoteCall::alarm_, &RemoteCall::LeasesOverdue);
   } else {
+    if (const auto& told = connection().options().on_retry) told(status, backoff);
     RunAt(system_clock::now() + backoff, &RemoteCall::alarm_, &RemoteCall::NextAttempt);
   }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Completion of sparsectl in an interactive bash: what a line is after TAB, and what was offered; also in
-zsh and fish where they are installed.
+zsh and fish where they are installed. And what keys do to `top`.
 
   completion_test.py SPARSED SPARSECTL
 
@@ -117,6 +117,22 @@ LINES = [
 ]
 
 
+def problems_of_top(folder, environment):
+    """`top` in a terminal: keys end it, and the terminal is as before."""
+    problems = 0
+    for key, ended in ((b"q", "ended 0"), (b"\x03", "ended 130")):
+        script = "trap : INT; sparsectl top --interval=0.2; echo ended $?; stty -a; echo re''ady"
+        shell = Shell(["bash", "-c", script], folder, environment)
+        shell.until("q or Ctrl-C ends this")
+        os.write(shell.terminal, key)
+        said = shell.until("ready\r\n")
+        if ended not in said or " icanon" not in said or " echo " not in said:
+            print(f"PROBLEM top after {key!r}: {said!r}")
+            problems += 1
+        shell.end()
+    return problems
+
+
 def main(sparsed, sparsectl):
     sparsectl = Path(sparsectl).resolve()
     folder = tempfile.TemporaryDirectory(prefix="sparsed-completion-")
@@ -170,6 +186,7 @@ def main(sparsed, sparsectl):
                     print(f"PROBLEM {command[0]} {typed!r}: {got!r}, not {line!r}")
                     problems += 1
             shell.end()
+        problems += problems_of_top(work, environment)
     print(f"{lines} lines, {problems} wrong")
     return 1 if problems else 0
 

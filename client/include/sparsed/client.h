@@ -109,6 +109,10 @@ struct ClientOptions {
   /// ("/sparsed.v1.Catalog/Upload") and the id by which the server's log knows it. From threads of
   /// gRPC's: it must be quick, and safe to call from several at once.
   std::function<void(const std::string& method, const std::string& request_id)> on_request{};
+  /// Called before each pause after which a call is tried again, with the status that the server
+  /// ended it with: RESOURCE_EXHAUSTED where a quota, its memory or a queue is full for the moment
+  /// (RetryDelay), UNAVAILABLE where it does not answer. From threads of gRPC's, as above.
+  std::function<void(const absl::Status& why, std::chrono::nanoseconds pause)> on_retry{};
 };
 
 struct CallOptions {

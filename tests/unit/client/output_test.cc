@@ -5,10 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "client/cli/quota_waits.h"
 #include "client/cli/report.h"
+#include "client/cli/server_address.h"
 #include "client/cli/suggestion.h"
 #include "client/cli/yaml.h"
 
@@ -53,6 +57,55 @@ TEST_F(Output, ListingsAreSortedByWhatIsMeantNotByHowItIsWritten) {
   const absl::Status unknown = listing.Sort("size");
   EXPECT_TRUE(absl::IsInvalidArgument(unknown));
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("name, time-to-live, state, pattern"));
+}
+
+TEST(ServerAddress, TheRightFormIsSaidOfOneThatGrpcWouldNotFind) {
+  for (const char* good :
+       {"127.0.0.1:7470", "node-1:7470", "[::1]:7470", "unix:/run/sparsed/socket", "dns:///n:1",
+        "unix:///run/sparsed/socket", "a:1,b:2"}) {
+    EXPECT_EQ(AddressProblem(good), "") << good;
+  }
+  const std::vector<std::pair<std::string, std::string>> meant = {
+      {"http://127.0.0.1:7470", "127.0.0.1:7470"},
+      {"https://node-1:7470/", "node-1:7470"},
+      {"grpc://node-1", "node-1:7470"},
+      {"http://[::1]:7470/page", "[::1]:7470"},
+      {"127.0.0.1:7470/", "127.0.0.1:7470"},
+      {"localhost", "localhost:7470"},
+      {"localhost:", "localhost:7470"},
+      {":7470", "127.0.0.1:7470"},
+      {"::1", "[::1]:7470"},
+      {"[::1]", "[::1]:7470"},
+      {" node-1:7470", "node-1:7470"},
+      {"/run/sparsed/socket", "unix:/run/sparsed/socket"},
+      {"a:1,http://b:2", "b:2"}};
+  for (const auto& [typed, address] : meant) {
+    EXPECT_THAT(AddressProblem(typed), testing::EndsWith("did you mean \"" + address + "\"?"));
+  }
+  for (const char* nonsense : {"node-1:grpc", "node-1:0", "node-1:74700", "", "http://"}) {
+    EXPECT_THAT(AddressProblem(nonsense), testing::EndsWith("HOST:PORT or unix:/path")) << nonsense;
+  }
+  EXPECT_THAT(AddressProblem("https://node-1:7470"), HasSubstr("--tls-ca turns TLS on"));
+}
+
+TEST(QuotaWaits, AreSaidOfEachQuotaOnce) {
+  QuotaWaits waits;
+  EXPECT_EQ(waits.Text(), "");
+  const QuotaWaits::Clock::time_point now{};
+  const absl::Status rate = absl::ResourceExhaustedError(
+      "tenant 'bob' may begin no more (quota requests_per_second); wait");
+  waits.Add(absl::UnavailableError("gone"), std::chrono::seconds(9), now);
+  EXPECT_EQ(waits.Text(), "") << "that is no quota";
+  waits.Add(rate, std::chrono::milliseconds(600), now);
+  EXPECT_EQ(waits.Text(), "waited 600 ms for the quota requests_per_second (refused once)\n");
+  // Side by side with the first for 400 ms.
+  waits.Add(rate, std::chrono::milliseconds(1000), now + std::chrono::milliseconds(200));
+  waits.Add(rate, std::chrono::milliseconds(50), now + std::chrono::milliseconds(300));
+  waits.Add(absl::ResourceExhaustedError("the server's memory is full"),
+            std::chrono::milliseconds(200), now);
+  EXPECT_EQ(waits.Text(),
+            "waited 200 ms for room at the server (refused once)\n"
+            "waited 1.20 s for the quota requests_per_second (refused 3 times)\n");
 }
 
 TEST_F(Output, WideListingsHaveAllColumns) {

@@ -105,6 +105,27 @@ TEST(Retry, CallsBetweenTwoServers) {
   EXPECT_TRUE(put.Wait().ok());
 }
 
+TEST(Retry, WhoeverAsksIsToldOfEachPauseAndWhy) {
+  RestartedServer server;
+  std::atomic<int> pauses = 0;
+  std::atomic<bool> as_expected = true;
+  const Client client = Connect(
+      server.process(), {.max_attempts = 3,
+                         .initial_backoff = milliseconds(1),
+                         .on_retry = [&](const absl::Status& why, std::chrono::nanoseconds pause) {
+                           ++pauses;
+                           if (!absl::IsUnavailable(why) || pause < milliseconds(1))
+                             as_expected = false;
+                         }});
+  pauses = 0;  // those before the server was there
+  ASSERT_TRUE(client.ListMatrices().ok());
+  EXPECT_EQ(pauses, 0);
+  server.End(SIGKILL);
+  EXPECT_FALSE(client.ListMatrices().ok());
+  EXPECT_EQ(pauses, 2) << "between three attempts";
+  EXPECT_TRUE(as_expected);
+}
+
 TEST(Retry, AServerThatBeginsListensBeforeItAnswers) {
   ServerProcess server;
   Connect(server);

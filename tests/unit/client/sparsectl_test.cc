@@ -379,37 +379,74 @@ std::vector<std::string> Block(const std::string& help, const std::string& headi
   return block;
 }
 
-/// Of all pages of help, each for whom it is the first: there are no files, matrices or buffers but
-/// those that its own lines make.
-TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
-  const std::string sparsectl = SPARSECTL_PROGRAM;
-  const std::string path = sparsectl.substr(0, sparsectl.rfind('/'));
+/// A page of help, and the lines of its examples.
+struct HelpPage {
+  std::string command;
+  std::vector<std::string> lines;
+
+  /// Within "buffers put": its group's examples may be enough.
+  bool inner() const { return command.find(' ') != std::string::npos; }
+  /// Exit codes that have to do with the machine or with the server's neighbours.
+  bool MayEndWith(int exit_code) const {
+    // A machine that is busy, or caches that are larger than the server's memory for preparations.
+    if (command == "calibrate" && exit_code == 6) return true;
+    // This server is by itself: tests/e2e/cluster_test.py has some.
+    return exit_code == 0 || command.starts_with("cluster");
+  }
+};
+
+/// In the order of `sparsectl --help`, each group's commands at the end.
+class HelpPages : public Sparsectl {
+ protected:
+  std::vector<HelpPage> Pages() const {
+    std::vector<std::string> commands = {""};
+    const auto add_commands_of = [&](const std::string& command) {
+      const std::string before = command.empty() ? "" : command + " ";
+      for (const std::string& line : Block(Run(before + "--help").text, "Subcommands:")) {
+        if (!line.empty() && line[0] != ' ') {
+          commands.push_back(before + line.substr(0, line.find(' ')));
+        }
+      }
+    };
+    add_commands_of("");
+    EXPECT_GT(commands.size(), 25u);
+    for (const char* group : {"buffers", "snapshot", "token", "generate"}) add_commands_of(group);
+    std::vector<HelpPage> pages;
+    for (const std::string& command : commands) {
+      const std::string help = Run(command + " --help").text;
+      pages.push_back({command, Block(help, "Examples:")});
+      if (pages.back().lines.empty()) pages.back().lines = Block(help, "Example:");
+      EXPECT_TRUE(pages.back().inner() || !pages.back().lines.empty()) << command << " has none";
+    }
+    return pages;
+  }
+  /// Its lines pasted into a shell.
+  Said Paste(const HelpPage& page, const ServerProcess& server) const {
+    const std::string sparsectl = SPARSECTL_PROGRAM;
+    const std::string path = sparsectl.substr(0, sparsectl.rfind('/'));
+    std::string script = "cd " + folder_ + " && export PATH=" + path +
+                         ":$PATH SPARSED_SERVER=" + server.address() + "\nset -e\n";
+    for (const std::string& line : page.lines) script += line + "\n";
+    std::ofstream(folder_ + ".sh") << script;
+    const int status = std::system(("bash " + folder_ + ".sh > " + folder_ + ".said 2>&1").c_str());
+    std::ifstream said(folder_ + ".said");
+    Said pasted{WEXITSTATUS(status),
+                script + std::string(std::istreambuf_iterator<char>(said), {})};
+    std::filesystem::remove(folder_ + ".sh");
+    std::filesystem::remove(folder_ + ".said");
+    return pasted;
+  }
+};
+
+/// Each for whom it is the first page: there are no files, matrices or buffers but those that its
+/// own lines make.
+TEST_F(HelpPages, ExamplesWorkWhenPasted) {
   // Snapshots are of what is on disk.
   const Folder data;
   const ServerProcess durable({"--data-dir=" + data.path() + "/data"});
   const Client client = Connect(durable);
-  std::vector<std::string> commands = {""};
-  const auto add_commands_of = [&](const std::string& command) {
-    const std::string before = command.empty() ? "" : command + " ";
-    for (const std::string& line : Block(Run(before + "--help").text, "Subcommands:")) {
-      if (!line.empty() && line[0] != ' ') {
-        commands.push_back(before + line.substr(0, line.find(' ')));
-      }
-    }
-  };
-  add_commands_of("");
-  EXPECT_GT(commands.size(), 25u);
-  for (const char* group : {"buffers", "snapshot", "token", "generate"}) add_commands_of(group);
-  for (const std::string& command : commands) {
-    const std::string help = Run(command + " --help").text;
-    std::vector<std::string> lines = Block(help, "Examples:");
-    if (lines.empty()) lines = Block(help, "Example:");
-    const bool inner = command.find(' ') != std::string::npos;  // its group's may be enough
-    EXPECT_TRUE(inner || !lines.empty()) << command << " has none";
-    std::string script = "cd " + folder_ + " && export PATH=" + path +
-                         ":$PATH SPARSED_SERVER=" + durable.address() + "\nset -e\n";
-    for (const std::string& line : lines) script += line + "\n";
-    if (!inner) {
+  for (const HelpPage& page : Pages()) {
+    if (!page.inner()) {
       for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
         std::filesystem::remove_all(entry.path());
       }
@@ -423,19 +460,20 @@ TEST_F(Sparsectl, ExamplesOfHelpWorkWhenPasted) {
         ASSERT_TRUE(client.DenseNamed(info.name).Delete().ok());
       }
     }
-    std::ofstream(folder_ + ".sh") << script;
-    const int status = std::system(("bash " + folder_ + ".sh > " + folder_ + ".said 2>&1").c_str());
-    std::ifstream said(folder_ + ".said");
-    // A machine that is busy, or caches that are larger than the server's memory for preparations.
-    if (command == "calibrate" && WEXITSTATUS(status) == 6) continue;
-    // This server is by itself: tests/e2e/cluster_test.py has some.
-    if (command.starts_with("cluster")) continue;
-    EXPECT_EQ(WEXITSTATUS(status), 0)
-        << command << "\n"
-        << script << std::string(std::istreambuf_iterator<char>(said), {});
+    const Said pasted = Paste(page, durable);
+    EXPECT_TRUE(page.MayEndWith(pasted.exit_code)) << page.command << "\n" << pasted.text;
   }
-  std::filesystem::remove(folder_ + ".sh");
-  std::filesystem::remove(folder_ + ".said");
+}
+
+/// For whoever reads one page after the other: nothing is removed in between.
+TEST_F(HelpPages, ExamplesOfAllWorkOneAfterTheOther) {
+  const Folder data;
+  const ServerProcess durable({"--data-dir=" + data.path() + "/data"});
+  Connect(durable);
+  for (const HelpPage& page : Pages()) {
+    const Said pasted = Paste(page, durable);
+    EXPECT_TRUE(page.MayEndWith(pasted.exit_code)) << page.command << "\n" << pasted.text;
+  }
 }
 
 TEST_F(Sparsectl, WrongFlagsAreSaidAsTyped) {
@@ -477,7 +515,8 @@ TEST_F(Sparsectl, NamesThatCannotBeAreSaidWithOneThatCan) {
   ExpectSays("upload b.mtx 'my graph.mtx'", 2, "give it, by itself, one: --name=my-graph");
   ExpectSays("upload 'my graph.mtx' --name=mine", 0, "uploaded mine");
   ASSERT_EQ(Run("copy mine other").exit_code, 0);
-  ExpectSays("delete other none neither", 4, "there is no matrix named 'none' (request ");
+  ExpectSays("delete other none neither", 4,
+             "there is no matrix named 'none'; there is 'mine' (request ");
   ExpectSays("--json delete none neither", 4, "\"request_id\":\"");
   ExpectSays("show none", 4, "there is no matrix named 'none'");
   ExpectSays("buffers put x --zeros=2x2", 0, "put x");
@@ -485,8 +524,108 @@ TEST_F(Sparsectl, NamesThatCannotBeAreSaidWithOneThatCan) {
   ExpectSays("show mien", 4, "there is no matrix named 'mien'; did you mean 'mine'?");
 }
 
+TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
+  // A token for each, and the lines of the access file that they have.
+  std::string access = "tokens:\n";
+  for (const char* who : {"ops --role=operator", "alice", "bob"}) {
+    const std::string tenant = std::string(who).substr(0, std::string(who).find(' '));
+    const Said made = Run(fmt::format("token new {} --tenant={}", tenant, who));
+    ASSERT_EQ(made.exit_code, 0) << made.text;
+    std::ofstream(folder_ + "/" + tenant + ".token")
+        << made.text.substr(0, made.text.find('\n')) << "\n";
+    const size_t line = made.text.find("  - {");
+    access += made.text.substr(line, made.text.find('\n', line) - line) + "\n";
+  }
+  access += "tenants:\n  bob: {quotas: {requests_per_second: 1}}\n";
+  std::ofstream(folder_ + "/access.yaml") << access;
+  for (const char* name : {"ops.token", "alice.token", "bob.token", "access.yaml"}) {
+    std::filesystem::permissions(folder_ + "/" + name, std::filesystem::perms::owner_read |
+                                                           std::filesystem::perms::owner_write);
+  }
+  const ServerProcess server({"--access-file=" + folder_ + "/access.yaml"});
+  Use(server);
+  ASSERT_EQ(Run("generate matrix 30x30 --row-nonzeros=3 --out=m.mtx").exit_code, 0);
+  ASSERT_EQ(Run("generate dense 30x4 --out=B.npy").exit_code, 0);
+  const std::string alice = "--token-file=alice.token ";
+  const std::string ops = "--token-file=ops.token ";
+  ASSERT_TRUE(
+      Eventually([&] { return Run(alice + "upload m.mtx --replace --wait").exit_code == 0; }));
+  ExpectSays(ops + "show alice~m", 0, "alice~m");
+  ExpectSays(ops + "explain alice~m", 0, "alice~m");
+  for (const char* command :
+       {"watch alice~m", "spmm alice~m --operand=B.npy --out=C.npy", "download alice~m --out=x.mtx",
+        "measurements alice~m", "delete alice~m", "delete alice~m none", "share alice~m --with=bob",
+        "rename alice~m n", "copy alice~m n", "prepare alice~m", "wait alice~m", "spy alice~m"}) {
+    ExpectSays(ops + command, 10,
+               "matrix 'alice~m' is tenant alice's: an operator may look at it (`sparsectl show "
+               "alice~m`, `sparsectl explain alice~m`), and do no more with it unless alice shares "
+               "it (`sparsectl share m --with=ops`)");
+  }
+  ExpectSays(ops + "upload m.mtx --name=alice~k", 3, "TENANT~NAME is another tenant's");
+  ExpectSays(ops + "show alcie~m", 4, "did you mean 'alice~m'?");
+  ExpectSays(ops + "show m", 4, "there is no matrix named 'm'; there is 'alice~m'");
+  // Lists of nothing say where there is more.
+  ExpectSays(ops + "list", 0, "no matrices; other tenants have 1: `sparsectl list --all`\n");
+  ExpectSays(ops + "list m", 0, "other tenants have 1: `sparsectl list --all`\n");
+  ExpectSays(ops + "list --shared", 0, "other tenants have 1: `sparsectl list --all`\n");
+  ExpectSays(ops + "--json list", 0, "{\"matrices\":[]}\n");
+  ExpectSays(ops + "measurements", 0,
+             "nothing was measured yet; other tenants have matrices: `sparsectl measurements "
+             "--all`\n");
+  // Nobody else learns that there is such a matrix.
+  const Said hidden = Run("--token-file=bob.token show alice~m");
+  EXPECT_EQ(hidden.exit_code, 4);
+  EXPECT_THAT(hidden.text, HasSubstr("there is no matrix named 'alice~m' (request "));
+  ExpectSays("--token-file=bob.token list", 0, "no matrices\n");
+
+  // Two requests within a second, which a busy machine may need several attempts for.
+  ExpectSays("--token-file=bob.token upload m.mtx --replace", 0, "uploaded m");
+  EXPECT_TRUE(Eventually([&] {
+    const Said said = Run("--token-file=bob.token spmm m --operand=B.npy --out=C.npy");
+    return said.text.find("for the quota requests_per_second (refused ") != std::string::npos;
+  }));
+}
+
+TEST_F(Sparsectl, SlowHasOneOrderAndTakesAName) {
+  ASSERT_EQ(Run("generate matrix 30x30 --row-nonzeros=3 --out=s.mtx").exit_code, 0);
+  for (const char* name : {"first", "second", "third"}) {
+    ExpectSays(std::string("upload s.mtx --name=") + name, 0, "uploaded");
+  }
+  ExpectSays("delete nothing", 4, "there is no matrix");
+  // Ids are in the last column, and begin the lines of the second list.
+  const auto ids_of = [this](const std::string& flags) {
+    const Said said = Run("slow --op=upload " + flags);
+    std::vector<std::string> above, below;
+    std::istringstream lines(said.text);
+    bool second = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (line == "where the time went") second = true;
+      if (line.find(" us: ") == line.npos && line.find(" ms: ") == line.npos && second) continue;
+      if (second) below.push_back(line.substr(0, line.find(' ')));
+      if (!second && line.find("upload") != line.npos) {
+        above.push_back(line.substr(line.rfind(' ') + 1));
+      }
+    }
+    EXPECT_EQ(above, below) << said.text;
+    EXPECT_EQ(above.size(), 3u) << said.text;
+    return above;
+  };
+  std::vector<std::string> ascending = ids_of("--sort=name");
+  std::ranges::reverse(ascending);
+  EXPECT_EQ(ids_of("--sort=-name"), ascending);
+  const Said one = Run("slow second");
+  EXPECT_THAT(one.text, AllOf(HasSubstr("second"), Not(HasSubstr("first"))));
+  ExpectSays("slow --all default~second", 0, "second");
+  ExpectSays("slow --tenant=default --json", 0, "\"subject\":\"third\"");
+  ExpectSays("slow --tenant=nobody", 0, "no such requests of tenant nobody's in the last hour");
+  // What was refused took no time.
+  EXPECT_THAT(Run("slow").text, Not(HasSubstr("NOT_FOUND")));
+  ExpectSays("slow --refused", 0, "NOT_FOUND");
+}
+
 TEST_F(Sparsectl, WhatCannotBeIsSaidBeforeAServerIsAsked) {
   const std::string none = "-s 127.0.0.1:1 ";
+  ExpectSays("--server=http://127.0.0.1:1 list", 2, "did you mean \"127.0.0.1:1\"?");
   ExpectSays(none + "--token-file=missing list", 3, "missing: No such file or directory");
   ExpectSays(none + "--tls-ca=missing list", 3, "missing: No such file or directory");
   ExpectSays(none + "bench g --rate=-1", 2, "\"-1\" is not a number from 0.001 to 1000000");

@@ -429,6 +429,27 @@ TEST(Explanation, SaysWhatWasMeasuredAndOfWhichK) {
       << ExplanationText("m", Explained(), false);
 }
 
+TEST(Explanation, SaysFirstOfASmallMatrixThatNothingIsWorthDoing) {
+  Explanation e = Explained();
+  const char* const small = "m is small: its products need 4.00 us or less where a request takes";
+  EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("is small")));
+  e.operations[0].served.flops = 1e3;
+  e.operations[0].served.moved_bytes = 4e4;  // at 10 GB/s
+  EXPECT_THAT(ExplanationText("m", e, false), testing::StartsWith(small));
+  TransportTimes ring;
+  ring.requests = 8;
+  ring.mean.kernel = std::chrono::microseconds(100);
+  e.requests.requests = 8;
+  e.requests.transports = {ring};
+  EXPECT_THAT(ExplanationText("m", e, false), testing::StartsWith(small));
+  e.requests.transports[0].mean.kernel = std::chrono::milliseconds(1);
+  EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("is small")))
+      << "whatever the model says";
+  e.requests.transports.clear();
+  e.operations[0].measured_ms = 5.5;
+  EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("is small"))) << "measured";
+}
+
 TEST(Explanation, SaysWhereRequestsTakeAnotherTimeThanTheTrial) {
   Explanation e = Explained();
   ExplainedOperation& o = e.operations[0];
