@@ -554,7 +554,7 @@ absl::StatusOr<Array> Device::ToHost(const Array& array, const PitchedRows& rows
                                      MemorySource& memory) {
   absl::StatusOr<Array> host = AllocateArray(memory, array.name, array.type, length);
   if (!host.ok()) return host;
-  if (rows.host_pitch > rows.row_bytes) {
+  if (rows.host_pitch > rows.row_bytes && host->bytes() > 0) {
     std::memset(host->buffer.mutable_data(), 0, host->bytes());
   }
   const MutexLock lock(copies_mutex_);

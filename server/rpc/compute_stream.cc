@@ -893,6 +893,7 @@ void ComputeStream::Proceed(Todo& todo) {
   todo.finish = TakeFinish();
   // They brought what they were to bring.
   if (todo.finish.has_value()) EndCarriers(absl::OkStatus(), todo);
+  if (todo.write || todo.finish.has_value()) todo.stream = this;
   todo.telemetry = &service_.telemetry;
   if (todo.read && !todo.finish.has_value()) {
     // Under the lock: who finishes the stream comes before it or after it.
@@ -902,17 +903,20 @@ void ComputeStream::Proceed(Todo& todo) {
 }
 
 void ComputeStream::Do(Todo todo) {
-  // `this` is used only by who writes, finishes, or is one of the transport's calls.
   for (auto& [call, status] : todo.stop) call->Fail(std::move(status));
   if (todo.credit_of != nullptr) todo.credit_of->Release(todo.credit);
+  const auto write = [&todo] {
+    ComputeStream& stream = *todo.stream;
+    if (stream.transport_.Write(&stream.out_, todo.more_follow)) stream.OnWritten(true);
+  };
   // A ring's caller looks for its reply: it is there before what is for others to look at.
-  const bool first = todo.write && transport_.is_ring();
-  if (first && transport_.Write(&out_, todo.more_follow)) OnWritten(true);
+  const bool first = todo.write && todo.stream->transport_.is_ring();
+  if (first) write();
   for (StageRecord& record : todo.ended) todo.telemetry->End(std::move(record));
   for (auto& [carrier, bytes] : todo.carried) carrier->Write(std::move(bytes));
   for (const auto& [carrier, status] : todo.end_carriers) carrier->End(status);
-  if (todo.write && !first && transport_.Write(&out_, todo.more_follow)) OnWritten(true);
-  if (todo.finish.has_value()) transport_.Finish(*todo.finish);
+  if (todo.write && !first) write();
+  if (todo.finish.has_value()) todo.stream->transport_.Finish(*todo.finish);
 }
 
 void ComputeStream::DoElsewhere(Todo todo) {
@@ -925,7 +929,7 @@ void ComputeStream::DoElsewhere(Todo todo) {
   // In the past: what is due now goes through a timer, a millisecond later.
   later->now.Set(gpr_inf_past(GPR_CLOCK_MONOTONIC), [later](bool /*ok*/) {
     const std::unique_ptr<Later> own(later);
-    own->stream->Do(std::move(own->todo));
+    Do(std::move(own->todo));
   });
 }
 

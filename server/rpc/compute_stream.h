@@ -122,6 +122,8 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
     std::vector<std::pair<std::shared_ptr<Carrier>, grpc::ByteBuffer>> carried;
     std::vector<std::pair<std::shared_ptr<Carrier>, absl::Status>> end_carriers;
     std::optional<absl::Status> finish;
+    /// Whose `write` or `finish` it is, which then is not gone before; null: neither is to do.
+    ComputeStream* stream = nullptr;
     Telemetry* telemetry = nullptr;  ///< of `ended`
   };
 
@@ -184,8 +186,8 @@ class ComputeStream final : public LiveStream, public std::enable_shared_from_th
   /// Takes the next write, or the stream's end, if it is time, and begins to read if that is to do:
   /// the last thing under the lock, before Do().
   void Proceed(Todo& todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Does what is to do. Unless it writes or finishes, `this` may be gone already.
-  void Do(Todo todo) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Does what is to do. Unless that is to write or to finish, the stream may be gone already.
+  static void Do(Todo todo);
   /// Likewise, on a thread of gRPC's. Where it writes, the stream is not finished before; chunks
   /// for carriers that have ended meanwhile are dropped.
   void DoElsewhere(Todo todo) ABSL_LOCKS_EXCLUDED(mutex_);

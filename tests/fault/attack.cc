@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <limits>
 #include <random>
 #include <utility>
 
@@ -13,6 +14,13 @@ namespace sparsed::test {
 void Bounds::AtMost(const std::string& what, double measured, double bound,
                     const std::string& unit) {
   Add(fmt::format("{}: {:.6g} {}, at most {:.6g}", what, measured, unit, bound), measured <= bound);
+}
+
+void Bounds::MebibytesAtMost(const std::string& what, double measured, double bound) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  bound = std::numeric_limits<double>::infinity();
+#endif
+  AtMost(what, measured, bound, "MiB");
 }
 
 void Bounds::AtLeast(const std::string& what, double measured, double bound,

@@ -98,9 +98,9 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   std::this_thread::sleep_for(std::chrono::seconds(3));  // the server sees that they are gone
   const auto idle = static_cast<double>((*server)->resident_bytes());
   std::cout << fmt::format("metrics: {} bytes\n", page->size());
-  bounds.AtMost("999 tenants more, each with an open connection", (connected - before) / kMiB, 100,
-                "MiB");
-  bounds.AtMost("999 tenants more that are gone", (idle - before) / kMiB, 50, "MiB");
+  bounds.MebibytesAtMost("999 tenants more, each with an open connection",
+                         (connected - before) / kMiB, 100);
+  bounds.MebibytesAtMost("999 tenants more that are gone", (idle - before) / kMiB, 50);
   bounds.AtMost("tenants that one metric names", static_cast<double>(TenantsIn(*page)), 51, "");
   bounds.True("the server lives", (*server)->Lives());
   bounds.True("it ends in order", (*server)->End(SIGTERM) == 0);

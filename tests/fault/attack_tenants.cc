@@ -361,8 +361,8 @@ absl::Status Attack(const AttackOptions& options, Bounds& bounds) {
   bounds.AtLeast("calls of the attacker that were served", static_cast<double>(outcomes["served"]),
                  1, "");
   bounds.AtLeast("quotas that it met", static_cast<double>(QuotasIn(outcomes)), 2, "");
-  bounds.AtMost("peak resident", static_cast<double>((*server)->peak_resident_bytes() / kMiB), 900,
-                "MiB");
+  bounds.MebibytesAtMost("peak resident",
+                         static_cast<double>((*server)->peak_resident_bytes() / kMiB), 900);
   bounds.True("it ends in order", (*server)->End(SIGTERM) == 0);
   return absl::OkStatus();
 }

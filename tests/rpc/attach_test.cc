@@ -187,6 +187,27 @@ TEST(Attach, PlainRowsAreExportedOnce) {
   EXPECT_NE(rows_of(one, true).values().id(), transposed.values().id());
 }
 
+/// Of SpMM with K = 4 in f32: the pattern transposed, by a kernel that can. Null: there is none.
+std::shared_ptr<const engine::ActivePlan> TransposedPlan(engine::Pattern& pattern) {
+  const auto csr = pattern.Csr();
+  if (!csr.ok()) return nullptr;
+  BuildContext build;
+  build.memory = &HeapMemory();
+  auto built = BuildLayout(*ParsePipeline("transpose"), ViewCsr(**csr), build);
+  if (!built.ok()) return nullptr;
+  const auto layout = std::make_shared<const Layout>(std::move(built->layout));
+  const Problem problem = {.type = ElementType::kF32, .k = 4};
+  engine::Plan plan;
+  plan.signature = SignatureOf(problem);
+  plan.pipeline = layout->pipeline;
+  for (const LayoutKernel& kernel : LayoutKernels(Operation::kSpmm)) {
+    if (kernel.Serves(problem, *layout)) plan.kernel = kernel.name();
+  }
+  if (plan.kernel.empty()) return nullptr;
+  return std::make_shared<const engine::ActivePlan>(
+      engine::ActivePlan{plan, std::make_shared<engine::LazyLayout>(layout)});
+}
+
 TEST(Attach, ChangesAreTold) {
   TestServer server(WithLocal);
   const Pattern pattern = Uniform(20, 30, 3, 1);
@@ -214,28 +235,15 @@ TEST(Attach, ChangesAreTold) {
   EXPECT_EQ(run.version(), 2u);
   EXPECT_EQ(run.sequence(), sequence.now());
   // A plan of any signature.
-  const auto matrix = server.engine().catalog().Find("default", "s");
+  auto matrix = server.engine().catalog().Find("default", "s");
   ASSERT_TRUE(matrix.ok());
-  const auto csr = (*matrix)->pattern()->Csr();
-  BuildContext build;
-  build.memory = &HeapMemory();
-  auto built = BuildLayout(*ParsePipeline("transpose"), ViewCsr(**csr), build);
-  ASSERT_TRUE(built.ok()) << built.status();
-  const auto layout = std::make_shared<const Layout>(std::move(built->layout));
-  const Problem problem = {.type = ElementType::kF32, .k = 4};
-  engine::Plan plan;
-  plan.signature = SignatureOf(problem);
-  plan.pipeline = layout->pipeline;
-  for (const LayoutKernel& kernel : LayoutKernels(Operation::kSpmm)) {
-    if (kernel.Serves(problem, *layout)) plan.kernel = kernel.name();
-  }
-  ASSERT_NE(plan.kernel, "");
-  const engine::ActivePlan active = {plan, std::make_shared<engine::LazyLayout>(layout)};
-  (*matrix)->pattern()->plans().Replace(std::make_shared<const engine::ActivePlan>(active));
+  const std::shared_ptr<const engine::ActivePlan> active = TransposedPlan(*(*matrix)->pattern());
+  ASSERT_NE(active, nullptr);
+  (*matrix)->pattern()->plans().Replace(active);
   EXPECT_LT(run.sequence(), sequence.now());
   run = peer.Export(4).exported();
-  EXPECT_EQ(run.kernel(), plan.kernel);
-  EXPECT_EQ(run.plan(), plan.ToString());
+  EXPECT_EQ(run.kernel(), active->plan.kernel);
+  EXPECT_EQ(run.plan(), active->plan.ToString());
   EXPECT_TRUE(run.layout().transposed());
   EXPECT_EQ(run.sequence(), sequence.now());
   // A matrix with another pattern, whose plans count from then on.
@@ -246,10 +254,11 @@ TEST(Attach, ChangesAreTold) {
   EXPECT_LT(run.sequence(), sequence.now());
   run = peer.Export(4).exported();
   EXPECT_EQ(run.matrix().rows(), 25);
-  (*server.engine().catalog().Find("default", "s"))
-      ->pattern()
-      ->plans()
-      .Replace(std::make_shared<const engine::ActivePlan>(active));
+  matrix = server.engine().catalog().Find("default", "s");
+  ASSERT_TRUE(matrix.ok());
+  const std::shared_ptr<const engine::ActivePlan> other = TransposedPlan(*(*matrix)->pattern());
+  ASSERT_NE(other, nullptr);
+  (*matrix)->pattern()->plans().Replace(other);
   EXPECT_LT(run.sequence(), sequence.now());
   run = peer.Export(4).exported();
   grpc::ClientContext context;

@@ -76,7 +76,7 @@ class ResidencyTest : public ::testing::Test {
       budget_,
       [this](void* to, const void* from, size_t bytes) {
         ++copies_;
-        std::memcpy(to, from, bytes);
+        if (bytes > 0) std::memcpy(to, from, bytes);
         return copy_error_;
       },
       [this](void* to, const void* from, const PitchedRows& rows) {

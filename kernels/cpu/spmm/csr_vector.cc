@@ -59,7 +59,8 @@ HWY_INLINE Sum SumOfAll(const Sum* HWY_RESTRICT elements, int64_t count) {
     odd = hn::Add(odd, hn::LoadU(d, elements + i + lanes));
   }
   for (; i + lanes <= count; i += lanes) even = hn::Add(even, hn::LoadU(d, elements + i));
-  if (kNativeMasks) {
+  // Of no elements even a masked load may read one: a scalar's does.
+  if (kNativeMasks && i < count) {
     odd = hn::Add(odd, Tail<decltype(d)>(count - i).Load(elements + i));
     i = count;
   }

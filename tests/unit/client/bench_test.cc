@@ -227,7 +227,6 @@ TEST(Load, AtARateTheWorkerThatEndedLastGoesOn) {
   // One is enough; on a busy machine a few.
   const auto used = std::ranges::count_if(by, [](const auto& count) { return count > 0; });
   EXPECT_LT(used, 32);
-  EXPECT_EQ(result->not_begun, 0);
 }
 
 TEST(Load, AtARateThatIsTooHighItIsToldHowManyWaited) {

@@ -30,10 +30,8 @@ std::string File(const std::string& branches, const std::string& layers,
                  const std::vector<float>& weights) {
   std::string bytes =
       fmt::format(R"({{"format":1,"branches":[{}],"layers":[{}]}})", branches, layers) + '\n';
-  const size_t header = bytes.size();
-  bytes.resize(header + weights.size() * sizeof(float));
-  std::memcpy(bytes.data() + header, weights.data(), weights.size() * sizeof(float));
-  return bytes;
+  return bytes.append(reinterpret_cast<const char*>(weights.data()),
+                      weights.size() * sizeof(float));
 }
 
 std::string OfFeatures(const std::string& layers) {
