@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -253,21 +255,34 @@ int Run(const Settings& settings, const std::string& problem) {
   return gave_up ? kExitUnreachable : 0;
 }
 
-}  // namespace
-}  // namespace sparsed::server
-
-int main(int argc, char** argv) {
-  auto parsed = sparsed::server::ParseCommandLine(argc, argv, std::cout, std::cerr);
+int Main(int argc, char** argv) {
+  auto parsed = ParseCommandLine(argc, argv, std::cout, std::cerr);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
-  auto& settings = std::get<sparsed::server::Settings>(parsed);
-  if (settings.check) return sparsed::server::CheckOnly(std::move(settings));
-  const sparsed::server::Config& config = settings.config;
-  const std::string problem = sparsed::server::DataDirectoryProblem(config);
-  if (!config.calibrate && !config.salvage) return sparsed::server::Run(settings, problem);
+  auto& settings = std::get<Settings>(parsed);
+  if (settings.check) return CheckOnly(std::move(settings));
+  const Config& config = settings.config;
+  const std::string problem = DataDirectoryProblem(config);
+  if (!config.calibrate && !config.salvage) return Run(settings, problem);
   if (!problem.empty()) {
     std::cerr << "sparsed: " << problem << "\n";
     return 1;
   }
-  return config.calibrate ? sparsed::server::CalibrateDevices(config, std::cout, std::cerr)
-                          : sparsed::server::Salvage(config);
+  return config.calibrate ? CalibrateDevices(config, std::cout, std::cerr) : Salvage(config);
+}
+
+/// What was asked for and could not be written is an error, whatever came of the rest.
+int Written(int exit_code) {
+  errno = 0;
+  if (std::cout.flush()) return exit_code;
+  std::cerr << "sparsed: cannot write to standard output";
+  if (errno != 0) std::cerr << ": " << std::strerror(errno);
+  std::cerr << "\n";
+  return exit_code == 0 ? 1 : exit_code;
+}
+
+}  // namespace
+}  // namespace sparsed::server
+
+int main(int argc, char** argv) {
+  return sparsed::server::Written(sparsed::server::Main(argc, argv));
 }

@@ -329,6 +329,16 @@ def check_config(sparsed):
                started.stderr)
 
 
+def check_output(sparsed):
+    """What is asked for and cannot be written is an error."""
+    if not os.path.exists("/dev/full"):
+        return
+    for flag in ["--help", "--version", "--print-config", "--check-config"]:
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([sparsed, "--in-memory", flag], stdout=full, stderr=subprocess.PIPE, text=True)
+        expect(done.returncode == 1 and "cannot write to standard output: No space left" in done.stderr, flag, done)
+
+
 def check_without_serving(sparsed, sparsectl):
     """--calibrate and --salvage: they do what they are for and end; a server starts with what they left."""
     def said(*flags):
@@ -376,6 +386,7 @@ def main(sparsed, broken_driver, sparsectl):
     check_watchdog(sparsed)
     check_time_slice(sparsed)
     check_config(sparsed)
+    check_output(sparsed)
     check_without_serving(sparsed, sparsectl)
     for problem in problems:
         print(problem)
