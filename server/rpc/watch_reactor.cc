@@ -50,7 +50,7 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
       if (!ok) waiting_.clear();
       next = TakeNext();
     }
-    Do(next);
+    if (next != Next::kNothing) Do(next);
   }
 
   void OnCancel() override { End(absl::CancelledError("the watcher is gone")); }
@@ -101,7 +101,7 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
       if (last) end_ = absl::OkStatus();
       next = TakeNext();
     }
-    Do(next);
+    if (next != Next::kNothing) Do(next);
   }
 
   /// Ends it after what is waiting; the first reason stays.
@@ -112,7 +112,7 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
       if (!end_.has_value()) end_ = std::move(status);
       next = TakeNext();
     }
-    Do(next);
+    if (next != Next::kNothing) Do(next);
   }
 
   /// The next reply, or the terminal transition.
@@ -131,16 +131,13 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
     return Next::kFinish;
   }
 
-  /// What TakeNext() said. Unless it is to write or to finish, `this` may be gone.
+  /// What TakeNext() said. With kNothing `this` may be gone.
   void Do(Next next) {
-    if (next == Next::kWrite) {
-      delivery_.Begin(0, [this] { StartWrite(&out_); });
-    } else if (next == Next::kFinish) {
-      const absl::Status status = record_.status;
-      service_.telemetry.End(std::move(record_));
-      EndCount();
-      Finish(ToGrpc(status));
-    }
+    if (next == Next::kWrite) return delivery_.Begin(0, [this] { StartWrite(&out_); });
+    const absl::Status status = record_.status;
+    service_.telemetry.End(std::move(record_));
+    EndCount();
+    Finish(ToGrpc(status));
   }
 
   const ServiceContext& service_;
