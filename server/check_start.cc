@@ -43,9 +43,13 @@ std::string WhyNotWritable(const std::string& folder) {
 }
 
 /// In which the path is, which may have slashes behind its name.
-std::string FolderOf(std::string path) {
+std::string WithoutSlashBehind(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return std::filesystem::absolute(path).parent_path().string();
+  return path;
+}
+
+std::string FolderOf(const std::string& path) {
+  return std::filesystem::absolute(WithoutSlashBehind(path)).parent_path().string();
 }
 
 }  // namespace
@@ -66,7 +70,11 @@ absl::StatusOr<std::string> InstalledModels(const Config& config) {
 std::string DataDirectoryProblem(const Config& config) {
   if (config.in_memory()) return "";
   std::error_code error;
-  if (std::filesystem::exists(config.data_dir, error)) return WhyNotWritable(config.data_dir);
+  const std::string directory = WithoutSlashBehind(config.data_dir);
+  if (std::filesystem::exists(directory, error)) return WhyNotWritable(directory);
+  if (std::filesystem::is_symlink(std::filesystem::symlink_status(directory, error))) {
+    return fmt::format("{} is a link to what is not there", directory);
+  }
   const std::string folder = FolderOf(config.data_dir);
   if (std::filesystem::exists(folder, error) || error) return WhyNotWritable(folder);
   return fmt::format("{} cannot be made: there is no {} (mkdir -p {}, if that is its name)",

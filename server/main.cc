@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -272,11 +270,8 @@ int Main(int argc, char** argv) {
 
 /// What was asked for and could not be written is an error, whatever came of the rest.
 int Written(int exit_code) {
-  errno = 0;
   if (std::cout.flush()) return exit_code;
-  std::cerr << "sparsed: cannot write to standard output";
-  if (errno != 0) std::cerr << ": " << std::strerror(errno);
-  std::cerr << "\n";
+  std::cerr << "sparsed: cannot write to standard output\n";
   return exit_code == 0 ? 1 : exit_code;
 }
 

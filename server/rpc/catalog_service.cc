@@ -256,16 +256,16 @@ class CatalogService final : public Service {
           engine::Catalog& catalog = service_.engine.catalog();
           const v1::MatrixShare& share = request.share();
           absl::Status status = MayChange(caller, request.name());
-          if (!status.ok() && !IsInShards(status)) return status;
-          // Shares with who is no tenant any more can be taken back.
-          if (!request.revoke() && share.with() != engine::kEverybody) {
-            absl::Status known = service_.access.CheckTenant(share.with());
-            if (!known.ok()) return known;
-          }
           if (IsInShards(status)) return ShareSharded(request, caller, reply);
+          if (!status.ok()) return status;
           const auto matrix = Changed(
               service_, {caller.tenant, request.name()},
               [&]() -> absl::StatusOr<engine::MatrixLease> {
+                // Who has no such matrix is told so, and nothing of tenants.
+                absl::StatusOr<engine::MatrixLease> own =
+                    catalog.Find(caller.tenant, request.name());
+                if (!own.ok()) return own;
+                if (absl::Status may = MayShare(request); !may.ok()) return may;
                 absl::Status done =
                     request.revoke()
                         ? catalog.Unshare(caller.tenant, request.name(), share.with())
@@ -406,10 +406,17 @@ class CatalogService final : public Service {
     service_.live_streams.MatrixChanged(from.first, from.second);
     return DescribeSharded(*renamed, caller, reply);
   }
+  /// Not with who is no tenant. What was shared with one that is gone can be taken back.
+  absl::Status MayShare(const v1::ShareRequest& request) const {
+    const std::string& with = request.share().with();
+    if (request.revoke() || with == engine::kEverybody) return absl::OkStatus();
+    return service_.access.CheckTenant(with);
+  }
   absl::Status ShareSharded(const v1::ShareRequest& request, const Caller& caller,
                             v1::ShareReply& reply) const {
     const engine::NameKey key = engine::Named(caller.tenant, request.name());
     if (key.first != caller.tenant) return OfOthers(key, "shared");
+    if (absl::Status may = MayShare(request); !may.ok()) return may;
     const v1::MatrixShare& share = request.share();
     const auto shared = service_.cluster->ShareSharded(
         key, {share.with(), share.write() ? engine::Right::kWrite : engine::Right::kRead},

@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kRememberedFailures = 1024;
 /// Of one stream.
-constexpr size_t kMostCarriers = 16;
+constexpr size_t kMostCarriers = engine::Tenant::kCarriers;
 
 /// Calls `operand` and `result` with every OperandSpec and ResultSpec of a request.
 template <typename Operand, typename Result>

@@ -122,11 +122,12 @@ def check_refusals(sparsed, sparsectl):
         access.chmod(0o600)
         server = Server(sparsed, f"--access-file={access}")
 
+        seen = []
+
         def refused(what, **wanted):
+            seen.append((what, wanted))
             wait_for(what, lambda: server.events(event="refused", **wanted))
-            lines = server.events(event="refused", **wanted)
-            expect(len(lines) == 1, what, "has not one line, but", lines)
-            return lines[0] if lines else {}
+            return (server.events(event="refused", **wanted) or [{}])[0]
 
         request = urllib.request.Request(f"http://{server.metrics}/api/status",
                                          headers={"Authorization": "Bearer nobody"})
@@ -151,6 +152,9 @@ def check_refusals(sparsed, sparsectl):
             'sparsed_requests_total{code="PERMISSION_DENIED",kind="work",op="delete",tenant="t"}')
         expect(counted == 1, "the deletion counts as", counted)
         server.stop()
+        for what, wanted in seen:
+            lines = server.events(event="refused", **wanted)
+            expect(len(lines) == 1, what, "has not one line, but", lines)
 
 
 def main(sparsed, sparsectl):

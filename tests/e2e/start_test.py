@@ -336,7 +336,7 @@ def check_output(sparsed):
     for flag in ["--help", "--version", "--print-config", "--check-config"]:
         with open("/dev/full", "w") as full:
             done = subprocess.run([sparsed, "--in-memory", flag], stdout=full, stderr=subprocess.PIPE, text=True)
-        expect(done.returncode == 1 and "cannot write to standard output: No space left" in done.stderr, flag, done)
+        expect(done.returncode == 1 and "cannot write to standard output" in done.stderr, flag, done)
 
 
 def check_without_serving(sparsed, sparsectl):
