@@ -146,6 +146,13 @@ def check_data_directory(sparsed):
             expect(wrong.returncode == 1, flags, wrong)
             expect(f"nothing can be made in {file}: Not a directory" in wrong.stderr, wrong)
             expect(wrong.stderr.count(file) == 1, "it is said more than once:", wrong.stderr)
+        # Nor does a slash behind it, or a link, hide from the check what a start would meet.
+        os.symlink(f"{folder}/nowhere", f"{folder}/link")
+        for name, why in (f"{file}/", f"nothing can be made in {file}: Not a directory"), \
+                         (f"{folder}/link", f"{folder}/link is a link to what is not there"):
+            checked = subprocess.run([sparsed, f"--data-dir={name}", "--devices=cpu", "--check-config"],
+                                     capture_output=True, text=True, timeout=120)
+            expect(checked.returncode == 2 and why in checked.stderr, checked)
 
 
 def check_volumes(sparsed):
