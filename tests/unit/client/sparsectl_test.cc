@@ -625,7 +625,16 @@ TEST_F(Sparsectl, SlowHasOneOrderAndTakesAName) {
 
 TEST_F(Sparsectl, WhatCannotBeIsSaidBeforeAServerIsAsked) {
   const std::string none = "-s 127.0.0.1:1 ";
-  ExpectSays("--server=http://127.0.0.1:1 list", 2, "did you mean \"127.0.0.1:1\"?");
+  const std::string url = "--server=http://127.0.0.1:1 ";
+  ExpectSays(url + "list", 2, "sparsectl: --server: \"http://127.0.0.1:1\" is no address");
+  ExpectSays(url + "list", 2, "did you mean \"127.0.0.1:1\"?");
+  ExpectSays(url + "doctor", 2, "did you mean \"127.0.0.1:1\"?");
+  // Who asks no server need not know where one is.
+  ExpectSays("--version; export SPARSED_SERVER=http://x:1; " SPARSECTL_PROGRAM
+             " generate dense 3x3 --out=B.npy && " SPARSECTL_PROGRAM
+             " completion bash >/dev/null && " SPARSECTL_PROGRAM
+             " token hash --help >/dev/null && " SPARSECTL_PROGRAM " help list",
+             0, "Usage: sparsectl list");
   ExpectSays(none + "--token-file=missing list", 3, "missing: No such file or directory");
   ExpectSays(none + "--tls-ca=missing list", 3, "missing: No such file or directory");
   ExpectSays(none + "bench g --rate=-1", 2, "\"-1\" is not a number from 0.001 to 1000000");
