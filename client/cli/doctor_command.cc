@@ -8,6 +8,7 @@
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/doctor.h"
+#include "client/cli/server_address.h"
 
 namespace sparsed::cli {
 
@@ -77,6 +78,8 @@ void AddDoctor(CLI::App& app, Invocation& invocation) {
       ->type_name("HOST:PORT")
       ->capture_default_str();
   doctor->callback([&invocation, folder, metrics, asked] {
+    const std::string problem = AddressProblem(invocation.server);
+    if (!problem.empty()) throw CLI::ValidationError("--server", problem);
     invocation.run_here = [&invocation, folder, metrics, asked]() -> absl::StatusOr<Report> {
       Findings findings;
       const std::vector<RunningServer> servers = RunningServers("/proc");

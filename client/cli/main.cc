@@ -92,6 +92,11 @@ int Run(Invocation& invocation) {
   if (!invocation.sort.empty() && !invocation.lists) {
     return FailUsage(invocation.output, "--sort is for commands that list things, such as list");
   }
+  // Commands that ask no server do not care what the environment says of one.
+  if (!invocation.run_here) {
+    const std::string problem = AddressProblem(invocation.server);
+    if (!problem.empty()) return FailUsage(invocation.output, "--server: " + problem);
+  }
   QuotaWaits waits;
   invocation.options.on_retry = [&waits](const absl::Status& why, std::chrono::nanoseconds pause) {
     waits.Add(why, pause, QuotaWaits::Clock::now());
@@ -112,7 +117,6 @@ int Run(Invocation& invocation) {
 void AddServerOptions(CLI::App& app, Invocation& invocation) {
   app.add_option("-s,--server", invocation.server, "host:port or unix:/path")
       ->envname("SPARSED_SERVER")
-      ->check([](const std::string& text) { return AddressProblem(text); })
       ->capture_default_str();
   app.add_option("--gateway", invocation.options.gateway,
                  "host:port of an HTTP proxy that connects to servers which cannot be reached from "

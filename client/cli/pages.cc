@@ -27,45 +27,35 @@ std::string Redrawn(const std::string& text, int lines) {
   return page + "\033[J";
 }
 
-constexpr const char* kHowToEnd = "q or Ctrl-C ends this\n";
-
-/// As the terminal was before its keys were read: a signal that ends the process puts it back.
-termios terminal_before;
-
-/// Only what may be called while a signal is handled.
-void EndBy(int signal) {
-  tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
-  ::signal(signal, SIG_DFL);
-  raise(signal);
-}
-
 /// Reads keys as they are pressed, unseen, for as long as it is there and the terminal is this
-/// process's.
+/// process's. Signals that end or stop the process find the terminal put back as it was.
 class Keys {
  public:
   explicit Keys(bool wanted) {
-    reads_ = wanted && isatty(STDIN_FILENO) != 0 && tcgetpgrp(STDIN_FILENO) == getpgrp() &&
-             tcgetattr(STDIN_FILENO, &terminal_before) == 0;
+    reads_ = wanted && isatty(STDIN_FILENO) != 0 && InForeground() &&
+             tcgetattr(STDIN_FILENO, &before_) == 0;
     if (!reads_) return;
-    termios keys = terminal_before;
-    keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-    for (const int signal : kSignals) ::signal(signal, EndBy);
-    tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], nullptr, &former_[i]);
     changed_ = true;
+    Take();
   }
   Keys(const Keys&) = delete;
   Keys& operator=(const Keys&) = delete;
   ~Keys() {
     if (!changed_) return;
-    tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
-    for (const int signal : kSignals) ::signal(signal, SIG_DFL);
+    PutBack();
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &former_[i], nullptr);
   }
+
+  /// Whether there are keys to read.
+  bool reads() const { return reads_; }
 
   /// Waits; true as soon as q is pressed.
   bool QuitWithin(std::chrono::duration<double> time) {
     using Clock = std::chrono::steady_clock;
     const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
-    while (reads_ && Clock::now() < until) {
+    // Taken anew each time: Ctrl-Z, which gave the keys back, ends a poll.
+    while (reads_ && Clock::now() < until && Take()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
       pollfd keyboard{STDIN_FILENO, POLLIN, 0};
       if (poll(&keyboard, 1, static_cast<int>(left.count())) <= 0) continue;
@@ -81,17 +71,46 @@ class Keys {
   }
 
  private:
-  static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
+  static constexpr std::array<int, 5> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
+
+  static bool InForeground() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
+  /// A process in the background would be stopped for it.
+  static void PutBack() {
+    if (InForeground()) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  /// Only what may be called while a signal is handled. The signal comes again when this is over.
+  static void EndOrStopBy(int signal) {
+    PutBack();
+    ::signal(signal, SIG_DFL);
+    raise(signal);
+  }
+  /// False, and does nothing, in the background.
+  bool Take() const {
+    if (!InForeground()) return false;
+    for (size_t i = 0; i < kSignals.size(); ++i) {
+      // What is ignored, as by nohup, stays so.
+      if (former_[i].sa_handler != SIG_IGN) ::signal(kSignals[i], EndOrStopBy);
+    }
+    termios keys = before_;
+    keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+    return true;
+  }
+
+  /// The terminal as it was.
+  static inline termios before_;
+  std::array<struct sigaction, kSignals.size()> former_{};
   bool reads_ = false, changed_ = false;
 };
 
-std::string PageText(const Page& page, OutputFormat format, bool terminal, bool first) {
+std::string PageText(const Page& page, OutputFormat format, bool terminal, bool first, bool keys) {
   if (format == OutputFormat::kJson) return Formatted(page.json, format);
   if (format == OutputFormat::kYaml) return "---\n" + Formatted(page.json, format);
   if (!terminal) return (first ? "" : "\n") + page.text(0);
   Style().width = TerminalWidth(STDOUT_FILENO);
   const int height = TerminalHeight(STDOUT_FILENO);
-  return (first ? "\033[2J" : "") + Redrawn(page.text(height - 2) + kHowToEnd, height);
+  const std::string end = keys ? "q or Ctrl-C ends this\n" : "Ctrl-C ends this\n";
+  return (first ? "\033[2J" : "") + Redrawn(page.text(height - 2) + end, height);
 }
 
 }  // namespace
@@ -117,7 +136,7 @@ absl::StatusOr<Report> ShowPages(const PageArguments& arguments, OutputFormat fo
     const absl::StatusOr<Page> page = next();
     if (!page.ok()) return page.status();
     if (arguments.once) return Report{page->json, page->text(0)};
-    absl::Status written = WriteOut(PageText(*page, format, terminal, pages == 0));
+    absl::Status written = WriteOut(PageText(*page, format, terminal, pages == 0, keys.reads()));
     if (!written.ok()) return written;
   }
   Report done;

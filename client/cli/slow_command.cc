@@ -71,14 +71,15 @@ std::string Parameters(const SlowRequest& slow) {
   return text;
 }
 
-/// Whether the server would not do what was asked, which takes no time worth a look. What ran out
-/// of time, was given up or went wrong is none such.
-bool IsRefused(const SlowRequest& slow) {
+/// Whether the server would not do what was asked, and said so at once. What ran out of time, was
+/// given up or went wrong is none such.
+bool WasRefusedAtOnce(const SlowRequest& slow) {
   constexpr std::array<std::string_view, 9> kRefusals = {
       "INVALID_ARGUMENT",  "NOT_FOUND",          "ALREADY_EXISTS",
       "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
       "OUT_OF_RANGE",      "UNIMPLEMENTED",      "UNAUTHENTICATED"};
-  return std::ranges::find(kRefusals, slow.code) != kRefusals.end();
+  return slow.timings.total < std::chrono::milliseconds(1) &&
+         std::ranges::find(kRefusals, slow.code) != kRefusals.end();
 }
 
 /// Whether it is one that was asked for.
@@ -86,26 +87,34 @@ bool IsWanted(const SlowRequest& slow, const SlowArguments& arguments) {
   const bool of_name = arguments.name.empty() || slow.subject == arguments.name ||
                        fmt::format("{}~{}", slow.tenant, slow.subject) == arguments.name;
   return of_name && (arguments.tenant.empty() || slow.tenant == arguments.tenant) &&
-         (arguments.refused || !IsRefused(slow));
+         (arguments.refused || !WasRefusedAtOnce(slow));
 }
 
-/// What is said where there is none.
-std::string NoneText(const SlowArguments& arguments) {
-  if (!arguments.tenant.empty()) {
-    return fmt::format("no such requests of tenant {}'s in the last hour", arguments.tenant);
+/// What is said where there is none; `all`: the server showed those of all tenants.
+std::string NoneText(const SlowArguments& arguments, bool all) {
+  if (!all) {
+    return "no such requests of this tenant's among the slowest of the last hour; --all: of all "
+           "tenants, for operators";
   }
-  return arguments.all ? "no such requests in the last hour"
-                       : "no such requests of this tenant's in the last hour; --all: of all "
-                         "tenants, for operators";
+  if (arguments.tenant.empty()) return "no such requests among the slowest of the last hour";
+  return fmt::format(
+      "no such requests of tenant {}'s among those that the server showed, some of each tenant; "
+      "with a token of its own, `sparsectl slow` shows more",
+      arguments.tenant);
 }
 
 }  // namespace
 
 absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments) {
+  bool all = arguments.all;
+  if (!arguments.tenant.empty()) {
+    // The whole list of one's own is for everybody, that of another tenant is a part of all.
+    const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
+    if (!server.ok()) return server.status();
+    all = arguments.tenant != server->tenant;
+  }
   constexpr int kMost = 100;  // that the server says; some of them are not wanted
-  auto slow = client.ListSlow({.all = arguments.all || !arguments.tenant.empty(),
-                               .limit = kMost,
-                               .operation = arguments.operation});
+  auto slow = client.ListSlow({.all = all, .limit = kMost, .operation = arguments.operation});
   if (!slow.ok()) return slow.status();
   std::erase_if(*slow, [&](const SlowRequest& request) { return !IsWanted(request, arguments); });
   // The slowest of them, in the order that is asked for.
@@ -115,7 +124,7 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
       return SortsBefore(ToJson(a), ToJson(b), key, arguments.sort.starts_with('-'));
     });
   }
-  Listing listing("requests", NoneText(arguments), RequestColumns());
+  Listing listing("requests", NoneText(arguments, all), RequestColumns());
   // The list below has plans and ids.
   listing.LeaveOut({"TRANSPORT", "PLAN", "REQUEST", "TENANT", "ENDED"});
   std::string phases;
@@ -150,7 +159,7 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
                    "Of one matrix or buffer; with --all also TENANT~NAME (default: of all)")
       ->type_name("MATRIX");
   slow->add_flag("--all", arguments->all, "Of all tenants; for operators");
-  slow->add_option("--tenant", arguments->tenant, "Of one tenant; for operators")
+  slow->add_option("--tenant", arguments->tenant, "Of one tenant; another's for operators")
       ->type_name("TENANT");
   slow->add_option(
           "--op", arguments->operation,
@@ -160,7 +169,8 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
           "spmm|sddmm|spgemm|chain|upload|update_values|download|explain|prepare|put_buffer|"
           "get_buffer|OPERATION");
   slow->add_flag("--refused", arguments->refused,
-                 "Also those that the server refused: what was not there, not allowed or wrong");
+                 "Also those that the server refused within a millisecond: what was not there, "
+                 "not allowed or wrong; JSON and YAML have them always");
   slow->add_option("--limit", arguments->limit, "How many at most, 1 to 100")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
@@ -168,6 +178,7 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
   slow->callback([&invocation, arguments] {
     invocation.lists = true;
     arguments->sort = invocation.sort;
+    arguments->refused = arguments->refused || ForPrograms(invocation.output);
     invocation.run = [arguments](const Client& client) { return Slow(client, *arguments); };
   });
 }

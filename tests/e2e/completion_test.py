@@ -117,18 +117,53 @@ LINES = [
 ]
 
 
+def as_before(said):
+    """Whether the terminal, of which `stty -a` tells, shows lines as they are typed."""
+    return " icanon" in said and " echo " in said
+
+
 def problems_of_top(folder, environment):
-    """`top` in a terminal: keys end it, and the terminal is as before."""
+    """`top` in a terminal: keys and signals end it, or stop it, and the terminal is as before."""
     problems = 0
-    for key, ended in ((b"q", "ended 0"), (b"\x03", "ended 130")):
-        script = "trap : INT; sparsectl top --interval=0.2; echo ended $?; stty -a; echo re''ady"
-        shell = Shell(["bash", "-c", script], folder, environment)
-        shell.until("q or Ctrl-C ends this")
+    top, ended = "sparsectl top --interval=0.2", "; echo ended $?; stty -a; echo re''ady"
+    keys = "q or Ctrl-C ends this"
+
+    def check(what, good, said):
+        nonlocal problems
+        if not good:
+            print(f"PROBLEM top, {what}: {said!r}")
+            problems += 1
+
+    # A shell that is not interactive leaves the terminal as the program did.
+    for key, code in ((b"q", 0), (b"\x03", 130), (b"\x1c", 131)):
+        shell = Shell(["sh", "-c", f"trap : INT QUIT; ulimit -c 0; {top}{ended}"], folder, environment)
+        shell.until(keys)
         os.write(shell.terminal, key)
         said = shell.until("ready\r\n")
-        if ended not in said or " icanon" not in said or " echo " not in said:
-            print(f"PROBLEM top after {key!r}: {said!r}")
-            problems += 1
+        check(f"after {key!r}", f"ended {code}\r" in said and as_before(said), said)
+        shell.end()
+
+    # Nobody types where its input is elsewhere.
+    shell = Shell(["sh", "-c", f"trap : INT; {top} </dev/null{ended}"], folder, environment)
+    said = shell.until("Ctrl-C ends this")
+    check("of no keys", keys not in said, said)
+    os.write(shell.terminal, b"\x03")
+    said = shell.until("ready\r\n")
+    check("of no keys", "ended 130\r" in said, said)
+    shell.end()
+
+    # Ctrl-Z gives the terminal back, to whom it then belongs; in front again it reads keys, and in the
+    # background a signal ends it.
+    for then, typed, code in (("fg", b"q", 0), ("bg; kill -TERM %1; wait %1", b"", 143)):
+        script = f"set -m; {top}; stty -a; echo stop''ped; {then}{ended}"
+        shell = Shell(["sh", "-c", script], folder, environment)
+        shell.until(keys)
+        os.write(shell.terminal, b"\x1a")
+        said = shell.until("stopped\r\n")
+        check("stopped", as_before(said), said)
+        os.write(shell.terminal, typed)
+        said = shell.until("ready\r\n")
+        check(f"after {then!r}", f"ended {code}\r" in said and as_before(said), said)
         shell.end()
     return problems
 

@@ -78,11 +78,19 @@ TEST(ServerAddress, TheRightFormIsSaidOfOneThatGrpcWouldNotFind) {
       {"[::1]", "[::1]:7470"},
       {" node-1:7470", "node-1:7470"},
       {"/run/sparsed/socket", "unix:/run/sparsed/socket"},
-      {"a:1,http://b:2", "b:2"}};
+      {"::1:7470", "[::1]:7470"},
+      {"::1:17470", "[::1]:17470"},
+      {"fe80::1:2:abcd", "[fe80::1:2:abcd]:7470"},
+      {"1:2:3:4:5:6:7:8:8080", "[1:2:3:4:5:6:7:8]:8080"},
+      // All of them, to be pasted.
+      {"a:1,http://b:2", "a:1,b:2"},
+      {"http://a:1,b,c:3", "a:1,b:7470,c:3"}};
   for (const auto& [typed, address] : meant) {
     EXPECT_THAT(AddressProblem(typed), testing::EndsWith("did you mean \"" + address + "\"?"));
   }
-  for (const char* nonsense : {"node-1:grpc", "node-1:0", "node-1:74700", "", "http://"}) {
+  // Of ::1:8080 the last group may be a port, and a part of the address.
+  for (const char* nonsense : {"node-1:grpc", "node-1:0", "node-1:74700", "", "http://", "::1:8080",
+                               "a:b:c", "[x]y]:1", "http://a:1,node-1:grpc"}) {
     EXPECT_THAT(AddressProblem(nonsense), testing::EndsWith("HOST:PORT or unix:/path")) << nonsense;
   }
   EXPECT_THAT(AddressProblem("https://node-1:7470"), HasSubstr("--tls-ca turns TLS on"));
