@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -92,12 +93,13 @@ int Run(Invocation& invocation) {
   if (!invocation.sort.empty() && !invocation.lists) {
     return FailUsage(invocation.output, "--sort is for commands that list things, such as list");
   }
-  QuotaWaits waits;
-  invocation.options.on_retry = [&waits](const absl::Status& why, std::chrono::nanoseconds pause) {
-    waits.Add(why, pause, QuotaWaits::Clock::now());
+  // Held by the calls, too: one that was cancelled may still tell of its retry.
+  const auto waits = std::make_shared<QuotaWaits>();
+  invocation.options.on_retry = [waits](const absl::Status& why, std::chrono::nanoseconds pause) {
+    waits->Add(why, pause, QuotaWaits::Clock::now());
   };
   absl::StatusOr<Report> report = RunCommand(invocation);
-  Say(waits.Text());
+  Say(waits->Text());
   if (!report.ok()) return Fail(invocation.output, report.status());
   const int exit_code = report->exit_code;
   Say(report->problems);
