@@ -57,8 +57,8 @@ std::string AnothersText(std::string_view reference, std::string_view tenant) {
   const size_t mark = reference.find(kOwnerMark);
   return fmt::format(
       "matrix '{0}' is tenant {1}'s: an operator may look at it (`sparsectl show {0}`, `sparsectl "
-      "explain {0}`), and do no more with it unless {1} shares it (`sparsectl share {2} "
-      "--with={3}`)",
+      "explain {0}`); {1} may share it (`sparsectl share {2} --with={3} [--write]`), and alone "
+      "deletes, renames, copies and shares it",
       reference, reference.substr(0, mark), reference.substr(mark + 1), tenant);
 }
 

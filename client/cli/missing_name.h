@@ -16,8 +16,8 @@ namespace sparsed::cli {
 std::vector<std::string> NamesLike(const Client& client, std::string_view sentence);
 
 /// Of what was not found, and of a word that is none of those that the server takes: the status
-/// with what was probably meant. Of a matrix that an operator may look at, and no more, as it is
-/// another tenant's: PERMISSION_DENIED that says so.
+/// with what was probably meant. Of a matrix of another tenant's that an operator may look at:
+/// PERMISSION_DENIED that says who may do more.
 absl::Status Suggested(const Client& client, const absl::Status& status);
 
 /// For an operator whose tenant has none: how many matrices the other tenants have; 0 for

@@ -558,8 +558,8 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
         "rename alice~m n", "copy alice~m n", "prepare alice~m", "wait alice~m", "spy alice~m"}) {
     ExpectSays(ops + command, 10,
                "matrix 'alice~m' is tenant alice's: an operator may look at it (`sparsectl show "
-               "alice~m`, `sparsectl explain alice~m`), and do no more with it unless alice shares "
-               "it (`sparsectl share m --with=ops`)");
+               "alice~m`, `sparsectl explain alice~m`); alice may share it (`sparsectl share m "
+               "--with=ops [--write]`), and alone deletes, renames, copies and shares it");
   }
   ExpectSays(ops + "upload m.mtx --name=alice~k", 3, "TENANT~NAME is another tenant's");
   ExpectSays(ops + "show alcie~m", 4, "did you mean 'alice~m'?");
