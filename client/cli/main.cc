@@ -78,7 +78,7 @@ absl::StatusOr<Report> RunCommand(const Invocation& invocation) {
   const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);
   if (!client.ok()) return client.status();
   absl::StatusOr<Report> report = invocation.run(*client);
-  if (!report.ok()) return Suggested(*client, report.status());
+  if (!report.ok()) return Hints(invocation.server, invocation.options).Suggested(report.status());
   return report;
 }
 
