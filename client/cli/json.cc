@@ -106,6 +106,7 @@ Json ToJson(const Measurement& m) {
   Json json = CommonOf(m);
   json["signature"] = ToJson(m.signature);
   json["pipeline"] = m.pipeline;
+  json["factors"] = m.factors;
   json["baseline_ms"] = m.baseline_ms;
   json["roofline_ms"] = m.roofline_ms;
   json["roofline_share"] = m.roofline_share;

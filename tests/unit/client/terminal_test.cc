@@ -194,6 +194,9 @@ TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
             "pattern_hash,operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,"
             "median_ms,preparation_ms,floor_ms,csr_ms,runs,model,censored,right_pattern_hash,"
             "transpose_left,transpose_right,past\n");
+  product.factors = "csr * dia";
+  EXPECT_EQ(ToJson(PatternMeasurements{"bb", {}, {product}})["measurements"][0]["factors"],
+            "csr * dia");
   EXPECT_THAT(MeasurementsText({known}), HasSubstr("pattern aa\nSIGNATURE"));
   EXPECT_THAT(MeasurementsText({unknown}),
               HasSubstr("pattern bb, which no matrix has any more\nSIGNATURE"));
