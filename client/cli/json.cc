@@ -69,6 +69,7 @@ Json CommonOf(const Measurement& m) {
           {"runs", m.runs},
           {"model", m.model},
           {"censored", m.censored},
+          {"factors", m.factors},
           {"right_pattern_hash", m.right_pattern_hash},
           {"transpose_left", m.transpose_left},
           {"transpose_right", m.transpose_right}};
@@ -106,7 +107,6 @@ Json ToJson(const Measurement& m) {
   Json json = CommonOf(m);
   json["signature"] = ToJson(m.signature);
   json["pipeline"] = m.pipeline;
-  json["factors"] = m.factors;
   json["baseline_ms"] = m.baseline_ms;
   json["roofline_ms"] = m.roofline_ms;
   json["roofline_share"] = m.roofline_share;
