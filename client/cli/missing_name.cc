@@ -27,15 +27,6 @@ bool IsOfMatrix(std::string_view sentence) {
   return sentence.find("matrix named") != std::string_view::npos;
 }
 
-/// The same, with the id of the request, as what the caller may not do.
-absl::Status NotAllowed(const absl::Status& status, const std::string& sentence) {
-  absl::Status denied = absl::PermissionDeniedError(sentence);
-  status.ForEachPayload([&denied](absl::string_view type, const absl::Cord& payload) {
-    denied.SetPayload(type, payload);
-  });
-  return denied;
-}
-
 /// Of another tenant's matrix, for an operator of `tenant`.
 std::string AnothersText(std::string_view reference, std::string_view tenant) {
   const size_t mark = reference.find(kOwnerMark);
@@ -140,7 +131,7 @@ absl::Status Hints::SuggestedToOperator(const absl::Status& status, const std::s
     return name.substr(0, mark) == tenant || (!anothers && name.substr(mark + 1) != missing);
   });
   if (std::ranges::find(names, missing) != names.end()) {
-    return NotAllowed(status, AnothersText(missing, tenant));
+    return Reworded(status, absl::StatusCode::kPermissionDenied, AnothersText(missing, tenant));
   }
   const std::string of_others = HintOfNames(names, sentence);
   return Reworded(status, sentence + (of_others.empty() ? hint : of_others));
