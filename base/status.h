@@ -9,13 +9,19 @@
 
 namespace sparsed {
 
-/// The same code with another sentence. Payloads stay: when to try again, say.
-inline absl::Status Reworded(const absl::Status& status, const std::string& sentence) {
-  absl::Status reworded(status.code(), sentence);
+/// Another code and sentence. Payloads stay: when to try again, say.
+inline absl::Status Reworded(const absl::Status& status, absl::StatusCode code,
+                             const std::string& sentence) {
+  absl::Status reworded(code, sentence);
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
     reworded.SetPayload(type, payload);
   });
   return reworded;
+}
+
+/// The same code with another sentence.
+inline absl::Status Reworded(const absl::Status& status, const std::string& sentence) {
+  return Reworded(status, status.code(), sentence);
 }
 
 }  // namespace sparsed

@@ -13,6 +13,7 @@
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/matrix_writer.h"
+#include "client/cli/missing_name.h"
 
 namespace sparsed::cli {
 namespace {
@@ -80,7 +81,10 @@ void AddMatrixCommands(CLI::App& app, Invocation& invocation) {
   invocation.columns[list] = MatrixColumns();
   list->callback([&invocation, listed] {
     invocation.lists = true;
-    invocation.run = [listed](const Client& client) { return List(client, *listed); };
+    invocation.run = [&invocation, listed](const Client& client) {
+      Hints hints(invocation.server, invocation.options);
+      return List(client, *listed, ForPrograms(invocation.output) ? nullptr : &hints);
+    };
   });
 
   CLI::App* show = AddCommand(
@@ -184,7 +188,10 @@ void AddMeasurements(CLI::App& app, Invocation& invocation) {
                    "measurements; compressed if the name ends in .gz, .xz or .zst")
       ->excludes(csv);
   command->callback([&invocation, arguments] {
-    invocation.run = [arguments](const Client& client) { return Measurements(client, *arguments); };
+    invocation.run = [&invocation, arguments](const Client& client) {
+      Hints hints(invocation.server, invocation.options);
+      return Measurements(client, *arguments, ForPrograms(invocation.output) ? nullptr : &hints);
+    };
   });
 }
 

@@ -14,6 +14,8 @@
 
 namespace sparsed::cli {
 
+class Hints;  // missing_name.h
+
 /// "f32", "f64", "f16", "bf16"; INVALID_ARGUMENT for anything else.
 absl::StatusOr<ValueType> ParseType(std::string_view text);
 /// "spmm:128" and so on; INVALID_ARGUMENT says what else there is.
@@ -79,7 +81,8 @@ struct ListArguments {
   bool shared = false;  ///< by other tenants, in the place of one's own
   bool all = false;     ///< of all tenants, likewise
 };
-absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments);
+/// `hints`: nullptr, for programs, which none are for.
+absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments, Hints* hints);
 std::vector<Listing::Column> MatrixColumns();
 struct ShowArguments {
   std::string name;
@@ -117,7 +120,8 @@ struct MeasurementsArguments {
   std::string out;
 };
 /// Everything that was measured on patterns, as a table or for a program.
-absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArguments& arguments);
+absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArguments& arguments,
+                                    Hints* hints);  ///< as List's
 
 /// "500ms", "30s", "1.5m", "2h", of up to 366 days; INVALID_ARGUMENT for anything else.
 absl::StatusOr<std::chrono::nanoseconds> ParseTimeout(std::string_view text);

@@ -482,11 +482,18 @@ std::string SmallText(const std::string& name, const Explanation& e) {
       e.requests.transports,
       [](const TransportTimes& times) { return times.mean.kernel < kSmallKernel; });
   if (longest <= 0 || longest > kSmallMilliseconds || !kernels_are_short) return "";
+  // Of the transport that most of them came by.
+  const std::string requests =
+      e.requests.transports.empty()
+          ? ""
+          : fmt::format(" where requests took {} in the mean",
+                        ShortTime(e.requests.transports.front().mean.total));
   return Wrapped(
-      fmt::format("{} is small: its products need {} or less where a request takes hundreds of "
-                  "microseconds on its way, so that nothing of what follows is worth doing but to "
-                  "ask for more at once: wider operands, or several products in a chain",
-                  name, ShortTime(std::chrono::nanoseconds(static_cast<int64_t>(1e6 * longest)))),
+      fmt::format("{} is small: its products need {} or less{}, so that nothing of what follows is "
+                  "worth doing but to ask for more at once: wider operands, or several products in "
+                  "a chain",
+                  name, ShortTime(std::chrono::nanoseconds(static_cast<int64_t>(1e6 * longest))),
+                  requests),
       "  ");
 }
 

@@ -69,6 +69,7 @@ Json CommonOf(const Measurement& m) {
           {"runs", m.runs},
           {"model", m.model},
           {"censored", m.censored},
+          {"factors", m.factors},
           {"right_pattern_hash", m.right_pattern_hash},
           {"transpose_left", m.transpose_left},
           {"transpose_right", m.transpose_right}};

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -77,7 +78,7 @@ absl::StatusOr<Report> RunCommand(const Invocation& invocation) {
   const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);
   if (!client.ok()) return client.status();
   absl::StatusOr<Report> report = invocation.run(*client);
-  if (!report.ok()) return Suggested(*client, report.status());
+  if (!report.ok()) return Hints(invocation.server, invocation.options).Suggested(report.status());
   return report;
 }
 
@@ -97,12 +98,13 @@ int Run(Invocation& invocation) {
     const std::string problem = AddressProblem(invocation.server);
     if (!problem.empty()) return FailUsage(invocation.output, "--server: " + problem);
   }
-  QuotaWaits waits;
-  invocation.options.on_retry = [&waits](const absl::Status& why, std::chrono::nanoseconds pause) {
-    waits.Add(why, pause, QuotaWaits::Clock::now());
+  // Held by the calls, too: one that was cancelled may still tell of its retry.
+  const auto waits = std::make_shared<QuotaWaits>();
+  invocation.options.on_retry = [waits](const absl::Status& why, std::chrono::nanoseconds pause) {
+    waits->Add(why, pause, QuotaWaits::Clock::now());
   };
   absl::StatusOr<Report> report = RunCommand(invocation);
-  Say(waits.Text());
+  Say(waits->Text());
   if (!report.ok()) return Fail(invocation.output, report.status());
   const int exit_code = report->exit_code;
   Say(report->problems);

@@ -381,7 +381,7 @@ std::vector<Listing::Column> MatrixColumns() {
           {"PATTERN", "pattern_hash", true}};
 }
 
-absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments) {
+absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments, Hints* hints) {
   const absl::StatusOr<std::vector<MatrixInfo>> matrices =
       arguments.all      ? client.ListAll(arguments.prefix)
       : arguments.shared ? client.ListShared(arguments.prefix)
@@ -391,8 +391,8 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
       arguments.prefix.empty()
           ? "no matrices"
           : fmt::format("no matrix has a name that begins with \"{}\"", arguments.prefix);
-  if (matrices->empty() && !arguments.all) {
-    if (const size_t others = MatricesOfOthers(client); others > 0) {
+  if (matrices->empty() && arguments.prefix.empty() && !arguments.all && hints != nullptr) {
+    if (const size_t others = hints->MatricesOfOthers(); others > 0) {
       none += fmt::format("; other tenants have {}: `sparsectl list --all`", others);
     }
   }
@@ -461,14 +461,16 @@ absl::StatusOr<Report> Explain(const Client& client, const ExplainArguments& arg
   return report;
 }
 
-absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArguments& arguments) {
+absl::StatusOr<Report> Measurements(const Client& client, const MeasurementsArguments& arguments,
+                                    Hints* hints) {
   const bool to_file = !arguments.out.empty();
   const absl::StatusOr<std::vector<PatternMeasurements>> patterns =
       client.ListMeasurements(arguments.name, {.all = arguments.all, .density_maps = to_file});
   if (!patterns.ok()) return patterns.status();
   if (!to_file) {
     std::string text = arguments.csv ? MeasurementsCsv(*patterns) : MeasurementsText(*patterns);
-    if (patterns->empty() && !arguments.csv && !arguments.all && MatricesOfOthers(client) > 0) {
+    if (patterns->empty() && arguments.name.empty() && !arguments.csv && !arguments.all &&
+        hints != nullptr && hints->MatricesOfOthers() > 0) {
       text =
           "nothing was measured yet; other tenants have matrices: `sparsectl measurements "
           "--all`\n";

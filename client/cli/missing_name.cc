@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <utility>
 
 #include "base/status.h"
 #include "client/cli/suggestion.h"
@@ -27,38 +27,13 @@ bool IsOfMatrix(std::string_view sentence) {
   return sentence.find("matrix named") != std::string_view::npos;
 }
 
-/// As `list --all` writes them.
-std::vector<std::string> NamesOfAllTenants(const Client& client) {
-  std::vector<std::string> names;
-  const auto infos = client.ListAll("", kSoon);
-  if (!infos.ok()) return names;
-  for (const MatrixInfo& info : *infos) names.push_back(info.name);
-  return names;
-}
-
-/// The same, with the id of the request, as what the caller may not do.
-absl::Status NotAllowed(const absl::Status& status, const std::string& sentence) {
-  absl::Status denied = absl::PermissionDeniedError(sentence);
-  status.ForEachPayload([&denied](absl::string_view type, const absl::Cord& payload) {
-    denied.SetPayload(type, payload);
-  });
-  return denied;
-}
-
-/// The tenant of an operator who calls; none: somebody else does, or the server does not say.
-std::optional<std::string> OperatorsTenant(const Client& client) {
-  const absl::StatusOr<ServerInfo> server = client.GetServerInfo(kSoon);
-  if (!server.ok() || server->role != "operator") return std::nullopt;
-  return server->tenant;
-}
-
 /// Of another tenant's matrix, for an operator of `tenant`.
 std::string AnothersText(std::string_view reference, std::string_view tenant) {
   const size_t mark = reference.find(kOwnerMark);
   return fmt::format(
       "matrix '{0}' is tenant {1}'s: an operator may look at it (`sparsectl show {0}`, `sparsectl "
-      "explain {0}`), and do no more with it unless {1} shares it (`sparsectl share {2} "
-      "--with={3}`)",
+      "explain {0}`); {1} may share it (`sparsectl share {2} --with={3} [--write]`), and alone "
+      "deletes, renames, copies and shares it",
       reference, reference.substr(0, mark), reference.substr(mark + 1), tenant);
 }
 
@@ -82,26 +57,6 @@ std::string HintOfNames(const std::vector<std::string>& names, std::string_view 
   return fmt::format("; there {} {}", names.size() == 1 ? "is" : "are", all);
 }
 
-/// Of a matrix that an operator of `tenant` does not have: it may be another tenant's.
-absl::Status SuggestedToOperator(const Client& client, const absl::Status& status,
-                                 const std::string& tenant) {
-  const std::string sentence(status.message());
-  const std::string missing(QuotedIn(sentence));
-  const bool anothers = missing.find(kOwnerMark) != std::string::npos;
-  const std::string hint = anothers ? "" : HintOfNames(NamesLike(client, sentence), sentence);
-  if (hint.find("did you mean") != std::string::npos) return Reworded(status, sentence + hint);
-  std::vector<std::string> names = NamesOfAllTenants(client);
-  std::erase_if(names, [&](const std::string& name) {
-    const size_t mark = name.find(kOwnerMark);
-    return name.substr(0, mark) == tenant || (!anothers && name.substr(mark + 1) != missing);
-  });
-  if (std::ranges::find(names, missing) != names.end()) {
-    return NotAllowed(status, AnothersText(missing, tenant));
-  }
-  const std::string of_others = HintOfNames(names, sentence);
-  return Reworded(status, sentence + (of_others.empty() ? hint : of_others));
-}
-
 }  // namespace
 
 std::vector<std::string> NamesLike(const Client& client, std::string_view sentence) {
@@ -121,16 +76,77 @@ std::vector<std::string> NamesLike(const Client& client, std::string_view senten
   return names;
 }
 
-absl::Status Suggested(const Client& client, const absl::Status& status) {
+Hints::Hints(std::string server, ClientOptions options)
+    : server_(std::move(server)), options_(std::move(options)) {
+  // Who failed shall not wait for them.
+  options_.max_attempts = 1;
+  options_.on_retry = nullptr;
+  options_.connect_timeout =
+      std::min(options_.connect_timeout,
+               std::chrono::duration_cast<std::chrono::milliseconds>(*kSoon.timeout));
+}
+
+const Client* Hints::Connected() {
+  if (!client_.has_value()) client_.emplace(Client::Connect(server_, options_));
+  return client_->ok() ? &**client_ : nullptr;
+}
+
+const std::vector<std::string>& Hints::NamesOfKind(std::string_view sentence) {
+  const auto [names, asked] =
+      names_.try_emplace(std::string(sentence.substr(0, sentence.find_first_of("'\""))));
+  if (asked && Connected() != nullptr) names->second = NamesLike(*Connected(), sentence);
+  return names->second;
+}
+
+const std::vector<std::string>& Hints::NamesOfAllTenants() {
+  if (!all_names_.has_value()) {
+    all_names_.emplace();
+    if (Connected() == nullptr) return *all_names_;
+    const auto infos = Connected()->ListAll("", kSoon);
+    if (!infos.ok()) return *all_names_;
+    for (const MatrixInfo& info : *infos) all_names_->push_back(info.name);
+  }
+  return *all_names_;
+}
+
+const std::optional<std::string>& Hints::OperatorsTenant() {
+  if (!operators_tenant_.has_value()) {
+    operators_tenant_.emplace();
+    if (Connected() == nullptr) return *operators_tenant_;
+    const absl::StatusOr<ServerInfo> server = Connected()->GetServerInfo(kSoon);
+    if (server.ok() && server->role == "operator") *operators_tenant_ = server->tenant;
+  }
+  return *operators_tenant_;
+}
+
+absl::Status Hints::SuggestedToOperator(const absl::Status& status, const std::string& tenant) {
+  const std::string sentence(status.message());
+  const std::string missing(QuotedIn(sentence));
+  const bool anothers = missing.find(kOwnerMark) != std::string::npos;
+  const std::string hint = anothers ? "" : HintOfNames(NamesOfKind(sentence), sentence);
+  if (hint.find("did you mean") != std::string::npos) return Reworded(status, sentence + hint);
+  std::vector<std::string> names = NamesOfAllTenants();
+  std::erase_if(names, [&](const std::string& name) {
+    const size_t mark = name.find(kOwnerMark);
+    return name.substr(0, mark) == tenant || (!anothers && name.substr(mark + 1) != missing);
+  });
+  if (std::ranges::find(names, missing) != names.end()) {
+    return Reworded(status, absl::StatusCode::kPermissionDenied, AnothersText(missing, tenant));
+  }
+  const std::string of_others = HintOfNames(names, sentence);
+  return Reworded(status, sentence + (of_others.empty() ? hint : of_others));
+}
+
+absl::Status Hints::Suggested(const absl::Status& status) {
   const std::string text(status.message());
   std::string hint;
   if (absl::IsNotFound(status)) {
     if (IsOfMatrix(text)) {
-      if (const auto tenant = OperatorsTenant(client); tenant.has_value()) {
-        return SuggestedToOperator(client, status, *tenant);
+      if (const auto& tenant = OperatorsTenant(); tenant.has_value()) {
+        return SuggestedToOperator(status, *tenant);
       }
     }
-    hint = HintOfNames(NamesLike(client, text), text);
+    hint = HintOfNames(NamesOfKind(text), text);
   }
   if (absl::IsInvalidArgument(status)) {
     if (const std::string meant = NearestListed(text); !meant.empty()) {
@@ -143,10 +159,10 @@ absl::Status Suggested(const Client& client, const absl::Status& status) {
   return hint.empty() ? status : Reworded(status, text + hint);
 }
 
-size_t MatricesOfOthers(const Client& client) {
-  const auto tenant = OperatorsTenant(client);
+size_t Hints::MatricesOfOthers() {
+  const auto& tenant = OperatorsTenant();
   if (!tenant.has_value()) return 0;
-  const std::vector<std::string> names = NamesOfAllTenants(client);
+  const std::vector<std::string>& names = NamesOfAllTenants();
   const std::string own = *tenant + kOwnerMark;
   return static_cast<size_t>(std::ranges::count_if(
       names, [&own](const std::string& name) { return !name.starts_with(own); }));

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "sparsed/client.h"
 
 namespace sparsed::cli {
@@ -15,13 +18,39 @@ namespace sparsed::cli {
 /// "buffer named", "model named"); none if the server does not say.
 std::vector<std::string> NamesLike(const Client& client, std::string_view sentence);
 
-/// Of what was not found, and of a word that is none of those that the server takes: the status
-/// with what was probably meant. Of a matrix that an operator may look at, and no more, as it is
-/// another tenant's: PERMISSION_DENIED that says so.
-absl::Status Suggested(const Client& client, const absl::Status& status);
+/// Asks the server what to say to who failed: over a connection of its own that tries nothing
+/// again, as nobody shall wait for a quota because of it, and once however many names are missing.
+class Hints {
+ public:
+  Hints(std::string server, ClientOptions options);
 
-/// For an operator whose tenant has none: how many matrices the other tenants have; 0 for
-/// everybody else.
-size_t MatricesOfOthers(const Client& client);
+  /// Of what was not found, and of a word that is none of those that the server takes: the status
+  /// with what was probably meant. Of a matrix of another tenant's that an operator may look at:
+  /// PERMISSION_DENIED that says who may do more.
+  absl::Status Suggested(const absl::Status& status);
+
+  /// For an operator: how many matrices the other tenants have; 0 for everybody else.
+  size_t MatricesOfOthers();
+
+ private:
+  /// nullptr: the server is not reached.
+  const Client* Connected();
+  /// NamesLike of what the sentence says.
+  const std::vector<std::string>& NamesOfKind(std::string_view sentence);
+  /// As `list --all` writes them.
+  const std::vector<std::string>& NamesOfAllTenants();
+  /// The tenant of an operator who calls; none: somebody else does, or the server does not say.
+  const std::optional<std::string>& OperatorsTenant();
+  /// Of a matrix that an operator of `tenant` does not have: it may be another tenant's.
+  absl::Status SuggestedToOperator(const absl::Status& status, const std::string& tenant);
+
+  std::string server_;
+  ClientOptions options_;
+  // None: not asked yet.
+  std::optional<absl::StatusOr<Client>> client_;
+  std::map<std::string, std::vector<std::string>> names_;
+  std::optional<std::vector<std::string>> all_names_;
+  std::optional<std::optional<std::string>> operators_tenant_;
+};
 
 }  // namespace sparsed::cli

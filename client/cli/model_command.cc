@@ -390,7 +390,7 @@ absl::StatusOr<Report> Train(const Client& client, const TrainArguments& argumen
   const std::string data = fmt::format("{}/measurements.jsonl.gz", (*folder)->path());
   const std::string out = fmt::format("{}/{}", (*folder)->path(), arguments.name);
   const absl::StatusOr<Report> exported =
-      Measurements(client, {.name = {}, .all = true, .csv = false, .out = data});
+      Measurements(client, {.name = {}, .all = true, .csv = false, .out = data}, /*hints=*/nullptr);
   if (!exported.ok()) return exported.status();
   std::vector<std::string> words = {trainer,
                                     "train",

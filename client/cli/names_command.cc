@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
@@ -14,8 +16,9 @@ namespace {
 
 /// One after another; those that cannot be deleted keep none of the others.
 Report DeleteAll(const Client& client, const std::vector<std::string>& names,
-                 const DeleteOne& delete_one) {
+                 const DeleteOne& delete_one, Hints& hints) {
   Report report;
+  std::vector<std::pair<std::string, absl::Status>> failed;
   std::vector<std::string> deleted;
   for (const std::string& name : names) {
     const absl::Status status = delete_one(client, name);
@@ -24,8 +27,10 @@ Report DeleteAll(const Client& client, const std::vector<std::string>& names,
       report.text += fmt::format("deleted {}\n", name);
       continue;
     }
-    report.Failed(Suggested(client, status), name);
+    failed.emplace_back(name, status);
   }
+  // Once all are deleted that can be: none of these is suggested.
+  for (const auto& [name, status] : failed) report.Failed(hints.Suggested(status), name);
   report.json["deleted"] =
       names.size() == 1 && !deleted.empty() ? Json(names.front()) : Json(deleted);
   return report;
@@ -46,8 +51,12 @@ void AddDeleteOf(CLI::App& app, Invocation& invocation, const char* what, const 
   auto names = std::make_shared<std::vector<std::string>>();
   sub->add_option("NAME", *names, names_are)->type_name(type_name)->required();
   sub->callback([&invocation, names, delete_one = std::move(delete_one)] {
-    invocation.run = [names, delete_one](const Client& client) -> absl::StatusOr<Report> {
-      if (names->size() > 1) return DeleteAll(client, *names, delete_one);
+    invocation.run = [&invocation, names,
+                      delete_one](const Client& client) -> absl::StatusOr<Report> {
+      if (names->size() > 1) {
+        Hints hints(invocation.server, invocation.options);
+        return DeleteAll(client, *names, delete_one, hints);
+      }
       if (absl::Status status = delete_one(client, names->front()); !status.ok()) return status;
       return Report{{{"deleted", names->front()}}, fmt::format("deleted {}\n", names->front())};
     };

@@ -100,6 +100,7 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
   bool deliver = false;
   bool overdue = false;
   system_clock::duration backoff{};
+  std::function<void(const absl::Status&, std::chrono::nanoseconds)> told;
   {
     const MutexLock lock(mutex_);
     if (stopped_ && !status.ok()) status = *stopped_;
@@ -145,6 +146,9 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
       final_ = Worded(status, connection().address(), connection().options().gateway);
       deliver = ReadyToDeliverLocked();
       overdue = !deliver;
+    } else if (!redirect) {
+      // Once the lock is released, who cancels may end the call, and the connection with it.
+      told = connection().options().on_retry;
     }
   }
   if (redirect) {
@@ -154,7 +158,7 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
   } else if (overdue) {
     RunAt(system_clock::now() + kLeaseGrace, &RemoteCall::alarm_, &RemoteCall::LeasesOverdue);
   } else {
-    if (const auto& told = connection().options().on_retry) told(status, backoff);
+    if (told) told(status, backoff);
     RunAt(system_clock::now() + backoff, &RemoteCall::alarm_, &RemoteCall::NextAttempt);
   }
 }

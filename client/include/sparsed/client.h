@@ -111,7 +111,8 @@ struct ClientOptions {
   std::function<void(const std::string& method, const std::string& request_id)> on_request{};
   /// Called before each pause after which a call is tried again, with the status that the server
   /// ended it with: RESOURCE_EXHAUSTED where a quota, its memory or a queue is full for the moment
-  /// (RetryDelay), UNAVAILABLE where it does not answer. From threads of gRPC's, as above.
+  /// (RetryDelay), UNAVAILABLE where it does not answer. From threads of gRPC's, as above;
+  /// a call that was cancelled may still be told of, even once its client is gone.
   std::function<void(const absl::Status& why, std::chrono::nanoseconds pause)> on_retry{};
 };
 

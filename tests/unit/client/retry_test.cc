@@ -126,6 +126,41 @@ TEST(Retry, WhoeverAsksIsToldOfEachPauseAndWhy) {
   EXPECT_TRUE(as_expected);
 }
 
+TEST(Retry, ACallThatWasCancelledMayStillTellWhenItsClientIsGone) {
+  struct Told {
+    std::atomic<bool> armed = false;
+    std::atomic<bool> begun = false;
+    std::atomic<bool> go_on = false;
+    std::atomic<bool> ended = false;
+  };
+  const auto within_a_minute = [](const std::atomic<bool>& what) {
+    for (int i = 0; i < 6000 && !what; ++i) std::this_thread::sleep_for(milliseconds(10));
+    return what.load();
+  };
+  RestartedServer server;
+  const auto told = std::make_shared<Told>();
+  std::optional<Client> client =
+      Connect(server.process(), {.max_attempts = 200,
+                                 .initial_backoff = milliseconds(1),
+                                 .on_retry = [told, within_a_minute](const absl::Status&, auto) {
+                                   if (!told->armed || told->begun.exchange(true)) return;
+                                   (void)within_a_minute(told->go_on);
+                                   told->ended = true;
+                                 }});
+  server.End(SIGKILL);
+  told->armed = true;
+  {
+    auto call = client->MatrixNamed("m").InfoAsync(kInAMinute);
+    ASSERT_TRUE(within_a_minute(told->begun));
+    call.Cancel();
+    EXPECT_EQ(call.Wait().status().code(), absl::StatusCode::kCancelled);
+  }
+  client.reset();
+  EXPECT_FALSE(told->ended) << "nobody waits for it";
+  told->go_on = true;
+  EXPECT_TRUE(within_a_minute(told->ended));
+}
+
 TEST(Retry, AServerThatBeginsListensBeforeItAnswers) {
   ServerProcess server;
   Connect(server);

@@ -563,20 +563,32 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
         "rename alice~m n", "copy alice~m n", "prepare alice~m", "wait alice~m", "spy alice~m"}) {
     ExpectSays(ops + command, 10,
                "matrix 'alice~m' is tenant alice's: an operator may look at it (`sparsectl show "
-               "alice~m`, `sparsectl explain alice~m`), and do no more with it unless alice shares "
-               "it (`sparsectl share m --with=ops`)");
+               "alice~m`, `sparsectl explain alice~m`); alice may share it (`sparsectl share m "
+               "--with=ops [--write]`), and alone deletes, renames, copies and shares it");
   }
   ExpectSays(ops + "upload m.mtx --name=alice~k", 3, "TENANT~NAME is another tenant's");
   ExpectSays(ops + "show alcie~m", 4, "did you mean 'alice~m'?");
   ExpectSays(ops + "show m", 4, "there is no matrix named 'm'; there is 'alice~m'");
   // Lists of nothing say where there is more.
   ExpectSays(ops + "list", 0, "no matrices; other tenants have 1: `sparsectl list --all`\n");
-  ExpectSays(ops + "list m", 0, "other tenants have 1: `sparsectl list --all`\n");
+  ExpectSays(ops + "list m", 0, "no matrix has a name that begins with \"m\"\n");
   ExpectSays(ops + "list --shared", 0, "other tenants have 1: `sparsectl list --all`\n");
   ExpectSays(ops + "--json list", 0, "{\"matrices\":[]}\n");
   ExpectSays(ops + "measurements", 0,
              "nothing was measured yet; other tenants have matrices: `sparsectl measurements "
              "--all`\n");
+  // What there is is asked for once, however many are missing.
+  const auto requests = [this](const std::string& command) {
+    std::istringstream lines(Run(command).text);
+    int count = 0;
+    for (std::string line; std::getline(lines, line);) count += line.starts_with("request ");
+    return count;
+  };
+  const int for_one = requests(ops + "-v delete none");
+  EXPECT_GT(for_one, 2) << "the deletion and what the hint needs";
+  EXPECT_LE(requests(ops + "-v delete none neither alice~m"), for_one + 2);
+  // Programs are not told, and nothing is asked for it.
+  EXPECT_LT(requests(ops + "-v --json list"), requests(ops + "-v list"));
   // Nobody else learns that there is such a matrix.
   const Said hidden = Run("--token-file=bob.token show alice~m");
   EXPECT_EQ(hidden.exit_code, 4);

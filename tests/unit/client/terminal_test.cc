@@ -194,6 +194,9 @@ TEST(MeasurementsCsv, ALineForEachWithTheFeaturesOfItsPattern) {
             "pattern_hash,operation,transposed,type,allow_tf32,class,k,recipe,kernel,device,"
             "median_ms,preparation_ms,floor_ms,csr_ms,runs,model,censored,right_pattern_hash,"
             "transpose_left,transpose_right,past\n");
+  product.factors = "csr * dia";
+  EXPECT_EQ(ToJson(PatternMeasurements{"bb", {}, {product}})["measurements"][0]["factors"],
+            "csr * dia");
   EXPECT_THAT(MeasurementsText({known}), HasSubstr("pattern aa\nSIGNATURE"));
   EXPECT_THAT(MeasurementsText({unknown}),
               HasSubstr("pattern bb, which no matrix has any more\nSIGNATURE"));
@@ -431,7 +434,7 @@ TEST(Explanation, SaysWhatWasMeasuredAndOfWhichK) {
 
 TEST(Explanation, SaysFirstOfASmallMatrixThatNothingIsWorthDoing) {
   Explanation e = Explained();
-  const char* const small = "m is small: its products need 4.00 us or less where a request takes";
+  const char* const small = "m is small: its products need 4.00 us or less";
   EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("is small")));
   e.operations[0].served.flops = 1e3;
   e.operations[0].served.moved_bytes = 4e4;  // at 10 GB/s
@@ -439,9 +442,12 @@ TEST(Explanation, SaysFirstOfASmallMatrixThatNothingIsWorthDoing) {
   TransportTimes ring;
   ring.requests = 8;
   ring.mean.kernel = std::chrono::microseconds(100);
+  ring.mean.total = std::chrono::microseconds(150);
   e.requests.requests = 8;
+  EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("where requests took")));
   e.requests.transports = {ring};
-  EXPECT_THAT(ExplanationText("m", e, false), testing::StartsWith(small));
+  EXPECT_THAT(ExplanationText("m", e, false),
+              testing::StartsWith(std::string(small) + " where requests took 150 us in the mean"));
   e.requests.transports[0].mean.kernel = std::chrono::milliseconds(1);
   EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("is small")))
       << "whatever the model says";
