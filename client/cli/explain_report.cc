@@ -20,6 +20,8 @@ constexpr double kTinyMilliseconds = 1e-3;
 /// the kernel in its last requests.
 constexpr double kSmallMilliseconds = 0.05;
 constexpr std::chrono::microseconds kSmallKernel{200};
+/// More than that in the mean, and something holds requests up that is worth a look.
+constexpr std::chrono::milliseconds kQuickRequest{1};
 /// Nonzeros of a row that are few beside what a row itself takes.
 constexpr double kShortRow = 16;
 /// Columns above which more of them at once help little.
@@ -482,7 +484,10 @@ std::string SmallText(const std::string& name, const Explanation& e) {
       e.requests.transports,
       [](const TransportTimes& times) { return times.mean.kernel < kSmallKernel; });
   if (longest <= 0 || longest > kSmallMilliseconds || !kernels_are_short) return "";
-  // Of the transport that most of them came by.
+  // Of the transport that most of them came by. What slow ones wait for is said elsewhere.
+  if (!e.requests.transports.empty() && e.requests.transports.front().mean.total > kQuickRequest) {
+    return "";
+  }
   const std::string requests =
       e.requests.transports.empty()
           ? ""

@@ -61,6 +61,7 @@ std::string Meant(std::string_view text) {
   } else if (text.ends_with(':')) {
     text.remove_suffix(1);
   }
+  if (IsPort(text)) return fmt::format("127.0.0.1:{}", text);
   const auto colons = std::ranges::count(text, ':');
   if (colons > 1 && !text.starts_with('[')) return WithBrackets(text);
   if (colons == 0 || text.ends_with(']')) return fmt::format("{}:{}", text, kPort);

@@ -92,11 +92,20 @@ bool IsWanted(const SlowRequest& slow, const SlowArguments& arguments) {
 
 /// What is said where there is none; `all`: the server showed those of all tenants.
 std::string NoneText(const SlowArguments& arguments, bool all) {
+  // The fastest of a matrix's are not kept where others were slower.
+  const std::string of_name =
+      arguments.name.empty()
+          ? ""
+          : fmt::format("; what requests of a matrix take: sparsectl explain {}", arguments.name);
   if (!all) {
-    return "no such requests of this tenant's among the slowest of the last hour; --all: of all "
-           "tenants, for operators";
+    return fmt::format(
+        "no such requests of this tenant's among the slowest of the last hour{}; --all: of all "
+        "tenants, for operators",
+        of_name);
   }
-  if (arguments.tenant.empty()) return "no such requests among the slowest of the last hour";
+  if (arguments.tenant.empty()) {
+    return fmt::format("no such requests among the slowest of the last hour{}", of_name);
+  }
   return fmt::format(
       "no such requests of tenant {}'s among those that the server showed, some of each tenant; "
       "with a token of its own, `sparsectl slow` shows more",

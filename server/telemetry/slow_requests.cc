@@ -29,19 +29,22 @@ bool SlowRequests::MakeRoom(const StageRecord& record, Clock::time_point now,
   std::array<size_t, kOps> of_op = {};
   ++of_op[static_cast<size_t>(record.op)];
   for (const Kept& one : kept) ++of_op[static_cast<size_t>(one.request.record.op)];
-  // Of those that have more than their part; or, of very many operations, that have most.
+  // Of very many operations one that has most goes.
   const size_t part = std::min(kOfOperation, std::ranges::max(of_op) - 1);
-  const auto may_go = [&](Op op) { return of_op[static_cast<size_t>(op)] > part; };
+  const auto may_go = [&](const StageRecord& one) {
+    return std::chrono::nanoseconds(one.total_ns) < kWorthAPlace ||
+           of_op[static_cast<size_t>(one.op)] > part;
+  };
   auto fastest = kept.end();
   for (auto one = kept.begin(); one != kept.end(); ++one) {
     const StageRecord& other = one->request.record;
-    if (may_go(other.op) &&
+    if (may_go(other) &&
         (fastest == kept.end() || other.total_ns < fastest->request.record.total_ns)) {
       fastest = one;
     }
   }
   if (fastest == kept.end()) return false;
-  if (may_go(record.op) && fastest->request.record.total_ns >= record.total_ns) return false;
+  if (may_go(record) && fastest->request.record.total_ns >= record.total_ns) return false;
   kept.erase(fastest);
   return true;
 }

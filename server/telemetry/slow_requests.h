@@ -20,14 +20,17 @@ struct EndedRequest {
   StageRecord record;
 };
 
-/// Each tenant's own, so that nobody's slow requests hide another's, and some of each operation.
-/// What a slower one took the place of is not remembered. Thread-safe.
+/// Each tenant's own, so that nobody's slow requests hide another's, and the slowest of each
+/// operation unless it was quick. What a slower one took the place of is not remembered.
+/// Thread-safe.
 class SlowRequests {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kMostOfTenant = 32;  ///< and as many that are listed by request alone
-  /// Of an operation, that those of others do not push out as long as they have more.
-  static constexpr size_t kOfOperation = 4;
+  /// Of an operation, that others' do not push out, however slow: its slowest, if that took so
+  /// long.
+  static constexpr size_t kOfOperation = 1;
+  static constexpr std::chrono::nanoseconds kWorthAPlace = std::chrono::milliseconds(1);
   /// Of more, those whose last request is longest ago are forgotten.
   static constexpr size_t kMostTenants = 64;
   static constexpr size_t kMostListed = 100;

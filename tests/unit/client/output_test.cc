@@ -74,6 +74,7 @@ TEST(ServerAddress, TheRightFormIsSaidOfOneThatGrpcWouldNotFind) {
       {"localhost", "localhost:7470"},
       {"localhost:", "localhost:7470"},
       {":7470", "127.0.0.1:7470"},
+      {"8470", "127.0.0.1:8470"},
       {"::1", "[::1]:7470"},
       {"[::1]", "[::1]:7470"},
       {" node-1:7470", "node-1:7470"},

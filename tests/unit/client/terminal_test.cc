@@ -448,6 +448,10 @@ TEST(Explanation, SaysFirstOfASmallMatrixThatNothingIsWorthDoing) {
   e.requests.transports = {ring};
   EXPECT_THAT(ExplanationText("m", e, false),
               testing::StartsWith(std::string(small) + " where requests took 150 us in the mean"));
+  e.requests.transports[0].mean.total = std::chrono::milliseconds(12);
+  EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("is small")))
+      << "they wait for something";
+  e.requests.transports[0].mean.total = std::chrono::microseconds(150);
   e.requests.transports[0].mean.kernel = std::chrono::milliseconds(1);
   EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("is small")))
       << "whatever the model says";
