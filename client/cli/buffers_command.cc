@@ -68,7 +68,10 @@ std::vector<Listing::Column> BufferColumns() {
 absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
   const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
   if (!buffers.ok()) return buffers.status();
-  Listing listing("buffers", "no buffers", BufferColumns());
+  Listing listing(
+      "buffers",
+      "no buffers of this tenant's; the status page has those of all tenants, for operators",
+      BufferColumns());
   std::vector<std::string> less_needed = {"VERSION", "DURABLE", "TENANT", "DISTRIBUTION",
                                           "TYPE",    "OWNER",   "IDLE",   "TIME TO LIVE",
                                           "COLUMNS", "ROWS"};
@@ -154,7 +157,8 @@ void CheckOverGpus(const PutArguments& arguments) {
 /// parts alone.
 absl::Status WithHint(const Client& client, absl::Status status, const std::string& matrix) {
   if (!absl::IsNotFound(status) || !matrix.empty()) return status;
-  if (!client.ListNodes().ok()) return status;
+  const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
+  if (!server.ok() || server->node.empty()) return status;
   absl::Status hinted = absl::NotFoundError(fmt::format(
       "{} (one that was put for a matrix in shards: --for=MATRIX)", std::string(status.message())));
   status.ForEachPayload([&hinted](absl::string_view url, const absl::Cord& payload) {
