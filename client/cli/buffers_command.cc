@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/status.h"
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/dense_operand.h"
@@ -159,12 +160,8 @@ absl::Status WithHint(const Client& client, absl::Status status, const std::stri
   if (!absl::IsNotFound(status) || !matrix.empty()) return status;
   const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
   if (!server.ok() || server->node.empty()) return status;
-  absl::Status hinted = absl::NotFoundError(fmt::format(
-      "{} (one that was put for a matrix in shards: --for=MATRIX)", std::string(status.message())));
-  status.ForEachPayload([&hinted](absl::string_view url, const absl::Cord& payload) {
-    hinted.SetPayload(url, payload);  // the request's id
-  });
-  return hinted;
+  return Reworded(status, fmt::format("{} (one that was put for a matrix in shards: --for=MATRIX)",
+                                      std::string(status.message())));
 }
 
 absl::StatusOr<Report> PutBuffer(const Client& client, const PutArguments& arguments) {

@@ -484,15 +484,13 @@ std::string SmallText(const std::string& name, const Explanation& e) {
       e.requests.transports,
       [](const TransportTimes& times) { return times.mean.kernel < kSmallKernel; });
   if (longest <= 0 || longest > kSmallMilliseconds || !kernels_are_short) return "";
-  // Of the transport that most of them came by. What slow ones wait for is said elsewhere.
-  if (!e.requests.transports.empty() && e.requests.transports.front().mean.total > kQuickRequest) {
-    return "";
+  std::string requests;
+  if (!e.requests.transports.empty()) {
+    // Of the transport that most of them came by. What slow ones wait for is said elsewhere.
+    const std::chrono::nanoseconds total = e.requests.transports.front().mean.total;
+    if (total > kQuickRequest) return "";
+    requests = fmt::format(" where requests took {} in the mean", ShortTime(total));
   }
-  const std::string requests =
-      e.requests.transports.empty()
-          ? ""
-          : fmt::format(" where requests took {} in the mean",
-                        ShortTime(e.requests.transports.front().mean.total));
   return Wrapped(
       fmt::format("{} is small: its products need {} or less{}, so that nothing of what follows is "
                   "worth doing but to ask for more at once: wider operands, or several products in "
