@@ -11,8 +11,8 @@ repository. Comments of HTML before a block change that:
                               the test that runs its commands, or such ones: FILE, or what it takes from
                               tests/, has all of the block's long flags and subcommands in it ("renders":
                               those of Helm's values)
-  <!-- not run: it takes X, which no test has -->   a GPU, for instance. That sparsed and sparsectl have
-                              the commands and flags of blocks that do not run is looked at all the same
+  <!-- not run: it takes X, which no test has -->   a GPU, for instance. That there are the programs, commands
+                              and flags of blocks that do not run is looked at all the same
   <!-- fails: TEXT -->        it fails on purpose, and says that
   <!-- needs: python -->      only where the Python package is installed (--python; tests/python)
   <!-- needs: LIBRARY -->     only where this shared library is installed: libxgboost.so.0
@@ -20,6 +20,9 @@ repository. Comments of HTML before a block change that:
 What a block takes for granted, the blocks before it have made, where a reader sees it.
 Of a page that needs the Python package, its blocks of `python` run, too: one program, each block in its place among
 those of `sh`, on the same server.
+
+Commands and flags in sentences, between backticks, are held against the programs (named_commands.py), and
+what no test can run for want of Docker, Kubernetes or systemd has to be said on its page.
 
 Links to files, and to headings of pages, have to lead somewhere. docs/reference-metrics.md, which is made from
 sources, has to have what a server serves.
@@ -43,6 +46,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
+from named_commands import Checker
 from running import reserved_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,8 +249,8 @@ def unproven(block, tests):
 
 
 class Page:
-    def __init__(self, path, programs, python):
-        self.path, self.programs, self.python = path, programs, python
+    def __init__(self, path, programs, checker, python):
+        self.path, self.programs, self.checker, self.python = path, programs, checker, python
         self.problems, self.left_out, self.ran = [], [], 0
 
     def run(self):
@@ -268,7 +272,8 @@ class Page:
                     self.problems.append(f"{where}: {reason['tests']} does not run {', '.join(missing)}")
                 self.left_out.append(f"{where}: {block.reason}")
                 self.problems += [f"{where}: {wrong}"
-                                  for wrong in wrong_commands(block, self.programs)]
+                                  for wrong in [*wrong_commands(block, self.programs),
+                                                *self.checker.problems(block.text)]]
             elif block.needs not in (None, "python") and not block.needs.startswith("lib"):
                 self.problems.append(f"{where}: needs what? {block.needs}")
             elif block.needs not in (None, "python"):
@@ -417,10 +422,12 @@ def main(sparsed, sparsectl, *arguments):
         for line in metrics_problems(sparsed):
             print(f"PROBLEM {line}")
             problems += 1
+    programs = (Path(sparsed).resolve(), Path(sparsectl).resolve())
+    checker = Checker(*programs)
     for path in pages:
-        page = Page(path, (Path(sparsed).resolve(), Path(sparsectl).resolve()), python)
+        page = Page(path, programs, checker, python)
         page.run()
-        page.problems += broken_links(path)
+        page.problems += [*checker.problems_of_page(path), *checker.not_said(path), *broken_links(path)]
         if page.ran or page.left_out:
             print(f"{path.relative_to(ROOT)}: {page.ran} blocks ran, {len(page.left_out)} did not",
                   flush=True)
