@@ -5,7 +5,8 @@ add_test(NAME list_skipped_test
 add_test(NAME deploy_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/deploy_test.py
     $<TARGET_FILE:sparsed> ${CMAKE_COMMAND} ${CMAKE_CURRENT_BINARY_DIR}/deploy_test)
-# The Helm chart by Helm's own library, and the Dockerfile by hadolint; tests/deploy/image builds the image.
+# The Helm chart by Helm's own library, dashboards by Grafana's models, the Dockerfile by hadolint; tests/deploy/image
+# builds the image.
 add_test(NAME chart_test COMMAND ${PROJECT_SOURCE_DIR}/tests/deploy/run ${PROJECT_BINARY_DIR})
 
 add_library(sparsed_broken_driver MODULE broken_driver.cc)
