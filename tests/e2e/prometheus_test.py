@@ -4,10 +4,10 @@ of the cluster's of three nodes, all others of a server by itself.
 
   prometheus_test.py SPARSED SPARSECTL
 
-Also: every recorded rule has numbers, the alert rules are evaluated without error and name only
-metrics that exist, and docs/metrics.md lists exactly the metrics that the server serves. Where etcd
-is not installed there are no nodes, and their dashboard is left out; skipped (exit status 77) where
-Prometheus is not.
+Also: what docs/metrics.md says to ask first and every recorded rule have numbers, the alert rules are
+evaluated without error and name only metrics that exist, and docs/metrics.md lists exactly the metrics
+that the server serves. Where etcd is not installed there are no nodes, and their dashboard is left out;
+skipped (exit status 77) where Prometheus is not.
 """
 
 import contextlib
@@ -188,6 +188,14 @@ def dashboard_queries(server, nodes):
                 yield panel["title"], query, not is_cluster or panel["title"] in ZERO_WHEN_WELL
 
 
+def documented_queries():
+    """What docs/metrics.md says to ask first."""
+    section = re.search(r"^## In short$(.*?)^## ", METRICS_PAGE.read_text(), re.M | re.S)[1]
+    for question, asked in re.findall(r"^\| ([^|`]+\?) \| (.*) \|$", section, re.M):
+        for query in re.findall(r"`([^`]+)`", asked):
+            yield f"docs/metrics.md: {question}", query.replace("[5m]", "[20s]"), True
+
+
 def has_data(prometheus, query, zeros_do=True):
     reply = json.loads(get(f"{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": query})))
     values = [float(series["value"][1]) for series in reply["data"]["result"]]
@@ -244,7 +252,8 @@ def documentation_problems(metrics):
 
 def watch(prometheus, server, nodes, traffics):
     """Problems that are left when everything has data, or time is up."""
-    queries, answers = list(dashboard_queries(server.metrics, nodes)), Queries(prometheus)
+    queries = [*dashboard_queries(server.metrics, nodes), *documented_queries()]
+    answers = Queries(prometheus)
     metrics_url = f"{server.page}/metrics"
     has_gpu = re.search(r'^sparsed_device_up{device="cuda:\d+"} 1$', get(metrics_url), re.M)
     without = {} if has_gpu else WITHOUT_GPU
@@ -260,7 +269,7 @@ def watch(prometheus, server, nodes, traffics):
                     if title not in without]
         problems += rule_problems(prometheus, answers, bool(nodes))
         if not problems or time.monotonic() > deadline:
-            print(f"{len(queries) - len(empty)} of {len(queries)} dashboard queries have data")
+            print(f"{len(queries) - len(empty)} of {len(queries)} queries of dashboards and docs have data")
             for title in sorted({title for title, _ in empty} & without.keys()):
                 print(f"without: {title}: {without[title]}")
             if not nodes:
