@@ -3,7 +3,7 @@
 
 usage: build_tables.py RESULTS.jsonl[.gz]... OUT.md
 
-Takes the lines of `sparsed_bench build`, by matrix, recipe and threads, and those of `sparsed_bench spmm` on row segments,
+Takes the lines of `sparsed_bench build`, by matrix, pipeline and threads, and those of `sparsed_bench spmm` on row segments,
 of which a build's cost is told in multiples: of the fastest kernel.
 """
 

@@ -2,7 +2,8 @@
 // Operands and results lie in memory of the device that the callers share, so that worker slots do
 // little but compute.
 //
-//   bench_fairness [--devices=cpu] [--seconds=10] [--threads=1] [--lanes=1] [--only=SCENARIO]
+//   bench_fairness [--devices=cpu] [--seconds=10] [--threads=1] [--worker-slots=1]
+//   [--only=SCENARIO]
 //
 // On a GPU (--devices=cuda:0) matrices are larger: a tiny product takes some microseconds there,
 // one that fills it less than a millisecond, a huge one many.
@@ -638,7 +639,7 @@ int main(int argc, char** argv) {
   std::string device = "cpu";
   app.add_option("--devices", device, "cpu, or a GPU: cuda:0");
   app.add_option("--seconds", options.seconds, "of each scenario, after a fifth more to settle");
-  app.add_option("--lanes", options.slots);
+  app.add_option("--worker-slots,--lanes", options.slots);
   app.add_option("--threads", options.threads, "of each of the CPU's");
   app.add_option("--only", options.only, "scenarios; may be repeated");
   CLI11_PARSE(app, argc, argv);

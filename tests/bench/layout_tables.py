@@ -19,11 +19,11 @@ from measurements import geomean, read_lines, table
 VENDOR = "cuda.cusparse."
 
 
-def short(recipe):
-    """A recipe without the parameters that it has by default."""
-    recipe = recipe.replace("(siglen=128,bsize=2,max_cluster=256)", "").replace("row_panels(rows=8)", "row_panels")
-    recipe = recipe.replace("coo_panels(rows=16)", "coo_panels").replace("group_rows(size=8)", "group_rows")
-    return re.sub(r"(_sort)\([^)]*\)", r"\1", recipe).replace(",min_dense=2", "")
+def short(pipeline):
+    """A pipeline without the parameters that it has by default."""
+    pipeline = pipeline.replace("(siglen=128,bsize=2,max_cluster=256)", "").replace("row_panels(rows=8)", "row_panels")
+    pipeline = pipeline.replace("coo_panels(rows=16)", "coo_panels").replace("group_rows(size=8)", "group_rows")
+    return re.sub(r"(_sort)\([^)]*\)", r"\1", pipeline).replace(",min_dense=2", "")
 
 
 def read(paths):

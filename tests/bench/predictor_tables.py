@@ -211,7 +211,7 @@ SERVED_NAMES = {
 
 @functools.cache
 def corpus_ratios():
-    """{(operation, K): {pattern: {(recipe, kernel): log2 ratio}}} of f32, plain."""
+    """{(operation, K): {pattern: {(pipeline, kernel): log2 ratio}}} of f32, plain."""
     with lzma.open(H100 / "corpus-f32.jsonl.xz", "rt") as file:
         header, *lines = map(json.loads, file)
     found = collections.defaultdict(dict)
@@ -245,8 +245,8 @@ def served():
                 continue
             let_through[operation].append(len(said["rules"]))
             least = min(0.0, *ratios.values())
-            passed = [ratio for (recipe, kernel), ratio in ratios.items()
-                      if (kernel if operation == "spgemm" else recipe) in said["rules"] or (operation == "spmm" and recipe == "csr")]
+            passed = [ratio for (pipeline, kernel), ratio in ratios.items()
+                      if (kernel if operation == "spgemm" else pipeline) in said["rules"] or (operation == "spmm" and pipeline == "csr")]
             name = f"spmm f32 K={k}" if operation == "spmm" else "spgemm f32"
             regrets["rules"][name][line["pattern"]] = min([0.0, *passed]) - least
     for line in read_lines(H100 / "selector.jsonl.gz"):

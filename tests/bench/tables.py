@@ -49,9 +49,9 @@ DEFAULT_KERNELS = ("cpu.csr.row_balanced", "cpu.csr.scatter", "cpu.csr.dot")
 
 
 def layout(line):
-    """The plan's recipe, and its kernel if that is another one than plain CSR's."""
-    recipe, kernel = line["plan"].split(" / ")
-    return f"`{recipe}`" if kernel in DEFAULT_KERNELS else f"`{recipe}` by `{kernel}`"
+    """The plan's pipeline, and its kernel if that is another one than plain CSR's."""
+    pipeline, kernel = line["plan"].split(" / ")
+    return f"`{pipeline}`" if kernel in DEFAULT_KERNELS else f"`{pipeline}` by `{kernel}`"
 
 
 def summary(plans):

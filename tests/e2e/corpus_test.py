@@ -167,8 +167,8 @@ def test_measure(folder):
     explored, ruled = ([line for line in lines_of(f"{folder}/{name}.jsonl") if line["line"] == "measurement"]
                        for name in ("explored", "rules"))
     check({line["type"] for line in explored} == {"f32", "f16"}, "types are missing")
-    recipes = [{line["recipe"] for line in lines} for lines in (explored, ruled)]
-    check(recipes[0] - recipes[1], f"nothing was explored: {recipes}")
+    pipelines = [{line["recipe"] for line in lines} for lines in (explored, ruled)]
+    check(pipelines[0] - pipelines[1], f"nothing was explored: {pipelines}")
 
 
 def test_failures(folder):

@@ -422,7 +422,7 @@ class TrainTest(unittest.TestCase):
     def test_what_costs_more_than_it_gains_is_not_tried(self):
         good = policy.Option("row_panels(rows=8)", -1.0, 0.2, 0.5, 1e-3, 1e-2)
         bad = policy.Option("group_rows(size=8)", 1.0, 0.1, 2.0, 1e-3, 1e-2)
-        building = {good.recipe: 1.0, bad.recipe: 1.0}
+        building = {good.pipeline: 1.0, bad.pipeline: 1.0}
         for requests, reached in ((1000, 1.0), (10_000, 0.5)):  # a gain of half a millisecond: 0.5 and 5 s
             best, built, tried, count = policy.simulate([[good, bad]], [0.1], building, building, requests)
             self.assertEqual(best, [reached])

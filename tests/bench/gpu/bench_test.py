@@ -44,7 +44,7 @@ class BenchTest(unittest.TestCase):
 
     def test_measures_every_operation_width_type_and_layout(self):
         result = self.measure("spmm", "spmm^T", "sddmm", "--matrix", self.file, "--k", "1,8", "--type", "f32,f64",
-                              "--recipe", "aspt(panel=2,min_dense=2)", "--copy-rate", "10")
+                              "--pipeline", "aspt(panel=2,min_dense=2)", "--copy-rate", "10")
         self.assertEqual(result.returncode, 0, result.stderr)
         measured = lines(result)
         self.assertEqual({(m["op"], m["transposed"]) for m in measured},
@@ -65,7 +65,7 @@ class BenchTest(unittest.TestCase):
 
     def test_measures_iterations_of_both_products(self):
         result = self.measure("iteration", "--matrix", self.file, "--k", "1,8", "--type", "f32,f64", "--copy-rate=10",
-                              "--recipe", "breadth_first", "--recipe", "transpose > breadth_first")
+                              "--pipeline", "breadth_first", "--recipe", "transpose > breadth_first")
         self.assertEqual(result.returncode, 0, result.stderr)
         measured = lines(result)
         self.assertEqual([(m["type"], m["k"], m["way"]) for m in measured],

@@ -21,7 +21,7 @@ TILES = "aspt(panel=64,min_dense=2)"
 CLUSTERED = "lsh_cluster(siglen=128,bsize=2,max_cluster=256)"
 ROWS, SLAB = "cpu.csr.row_balanced", "cpu.csr.slab"
 
-# File, operation, transposed, and candidates: recipe, kernel, estimates up to K = 128 and above.
+# File, operation, transposed, and candidates: pipeline, kernel, estimates up to K = 128 and above.
 GROUPS = [
     ("spmm", "spmm", False, [(TILES, "cpu.aspt.panel", -2, 0.5),
                              (CLUSTERED, ROWS, 1, 1),

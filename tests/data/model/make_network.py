@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 INPUTS = ["rows", "cols", "nnz", "row_nonzeros_mean", "k", "value_bytes", "tf32", "distance_0"]
 SPMM = [
     ("aspt(panel=64,min_dense=2)", "cpu.aspt.panel"),
-    # A recipe that no rule has.
+    # A pipeline that no rule has.
     ("plain_sort(warps=16,run=1,lanes=1)", "cpu.csr.row_balanced"),
     ("csr", "cpu.csr.slab"),
 ]
@@ -67,7 +67,7 @@ def main():
         nn.ReLU(),
     )
     heads = nn.Linear(12, 4)  # three algorithms and a parameter
-    building = nn.Linear(8, 5)  # a number for each recipe
+    building = nn.Linear(8, 5)  # a number for each pipeline
 
     counts = chance.integers(0, 2000, (maps.SIDE, maps.SIDE))
     counts[chance.random((maps.SIDE, maps.SIDE)) < 0.9] = 0
@@ -111,13 +111,13 @@ def main():
             "shared_deviation": 0.1,
             "measured": ["csr", *sorted({r for r, _ in candidates})],
             "candidates": [
-                {"recipe": recipe, "kernel": kernel, "deviation": 0.25}
-                for recipe, kernel in candidates
+                {"recipe": pipeline, "kernel": kernel, "deviation": 0.25}
+                for pipeline, kernel in candidates
             ],
         }
         for operation, candidates in (("spmm", SPMM), ("sddmm", SDDMM), ("spgemm", SPGEMM))
     ]
-    recipes = sorted({recipe for group in groups for recipe in group["measured"]} - {"csr"})
+    pipelines = sorted({pipeline for group in groups for pipeline in group["measured"]} - {"csr"})
     manifest = {
         "name": "network",
         "device": {"kind": "cpu", "model": "a CPU of tests"},
@@ -127,7 +127,7 @@ def main():
         "building": {
             "kind": "network",
             "file": "building.network",
-            "recipes": [{"recipe": recipe} for recipe in recipes],
+            "recipes": [{"recipe": pipeline} for pipeline in pipelines],
         },
         "data": {"patterns": 6, "digest": "none"},
         "held_out": {"spmm": {"all": {"first": 0.5}}},

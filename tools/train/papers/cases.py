@@ -128,9 +128,9 @@ def orders(paths, corpus_paths):
     return Cases("orders", one_device(devices), settings, ORDERS, list(found.values()))
 
 
-def contender(recipe):
+def contender(pipeline):
     """Of row segments, "12", or "12/2" where a coarsening is given; None if it is none of the thresholds'."""
-    found = re.fullmatch(r"row_segments\(.*min_heavy=(\d+)(?:,coarsen=(\d+))?\)", recipe)
+    found = re.fullmatch(r"row_segments\(.*min_heavy=(\d+)(?:,coarsen=(\d+))?\)", pipeline)
     if found is None or int(found[1]) not in THRESHOLDS or int(found[2] or 0) not in COARSENINGS:
         return None
     return found[1] + (f"/{found[2]}" if int(found[2] or 0) else "")

@@ -39,7 +39,7 @@ class Class:
     name: str
     operation: str
     k: int
-    candidates: list  # (recipe, kernel)
+    candidates: list  # (pipeline, kernel)
     patterns: list  # measurements.Pattern
     ratios: (
         numpy.ndarray
@@ -105,8 +105,8 @@ def order_classes(data, _):
 
     def wanted(candidate):
         return (
-            candidate.recipe.split("(")[0] in ORDERS
-            and ">" not in candidate.recipe
+            candidate.pipeline.split("(")[0] in ORDERS
+            and ">" not in candidate.pipeline
             and candidate.kernel in KERNELS
         )
 
@@ -233,7 +233,7 @@ class Threshold:
 
     def __init__(self, of, names, _):
         self.names, self.k = names, of.k
-        names_of = [cases.contender(recipe) for recipe, _ in of.candidates]
+        names_of = [cases.contender(pipeline) for pipeline, _ in of.candidates]
         kept = thresholds.first_phase(of.known(), names_of)
         best = kept[of.known()[:, kept].argmin(1)]
         x = numbers(of.patterns, names, of.k)
@@ -290,8 +290,8 @@ class Product:
     def contenders(of):
         """Names of kernels, with the parameter of those that have one."""
         names = []
-        for recipe, kernel in of.candidates:
-            parameter = re.fullmatch(r"\w+\(\w+=(\d+)\)", recipe)
+        for pipeline, kernel in of.candidates:
+            parameter = re.fullmatch(r"\w+\(\w+=(\d+)\)", pipeline)
             names.append(kernel.split(".")[-1] + (f".{parameter[1]}" if parameter else ""))
         return names
 
@@ -394,20 +394,20 @@ TASKS = {
 
 
 class Building:
-    """log2 of the seconds that each recipe's layout takes to build: linear in the logarithms of the
+    """log2 of the seconds that each pipeline's layout takes to build: linear in the logarithms of the
     inputs."""
 
-    def __init__(self, data, names, recipes):
-        self.recipes = recipes
-        seconds = {recipe: {} for recipe in recipes}
+    def __init__(self, data, names, pipelines):
+        self.pipelines = pipelines
+        seconds = {pipeline: {} for pipeline in pipelines}
         patterns = {}
         for pattern in data.patterns:
             for of_problem in pattern.measured.values():
                 for candidate, m in of_problem.items():
-                    for recipe in recipes:
-                        if m.preparation_ms > 0 and kind_of(candidate.recipe) == kind_of(recipe):
+                    for pipeline in pipelines:
+                        if m.preparation_ms > 0 and kind_of(candidate.pipeline) == kind_of(pipeline):
                             patterns[pattern.name] = pattern
-                            seconds[recipe].setdefault(pattern.name, []).append(
+                            seconds[pipeline].setdefault(pattern.name, []).append(
                                 m.preparation_ms / 1e3
                             )
         if not patterns:
@@ -417,9 +417,9 @@ class Building:
         self.scale = Scale(x, names)
         x = numpy.hstack([self.scale(x), numpy.ones((len(x), 1))]).astype(float)
         solved = []
-        for recipe in recipes:
-            rows = [place[name] for name in seconds[recipe]]
-            y = numpy.log2([numpy.median(of) for of in seconds[recipe].values()])
+        for pipeline in pipelines:
+            rows = [place[name] for name in seconds[pipeline]]
+            y = numpy.log2([numpy.median(of) for of in seconds[pipeline].values()])
             if len(rows) < 30:  # too few for more than their mean
                 solved.append(
                     numpy.append(numpy.zeros(x.shape[1] - 1), y.mean() if len(rows) else 0.0)
@@ -441,9 +441,9 @@ class Building:
         )
 
 
-def kind_of(recipe):
+def kind_of(pipeline):
     """Layouts of row segments take as long whatever the threshold is."""
-    return "row_segments" if recipe.startswith("row_segments(") else recipe
+    return "row_segments" if pipeline.startswith("row_segments(") else pipeline
 
 
 def out_of_fold(of, learner, folds=FOLDS):
@@ -493,7 +493,7 @@ def train(task, data, name, model, of_patterns, packed, **options):
     names = INPUTS[task]
     if task == "products":
         options["model"] = model
-    groups, contents, lines, recipes, held_out = [], {}, [], set(), {}
+    groups, contents, lines, pipelines, held_out = [], {}, [], set(), {}
     for of in classes_in(data, packed):
         if of_patterns is not None:
             of = of.rows(
@@ -515,14 +515,14 @@ def train(task, data, name, model, of_patterns, packed, **options):
                 "kind": "network",
                 "file": file,
                 "shared_deviation": shared,
-                "measured": sorted({recipe for recipe, _ in of.candidates} | {"csr"}),
+                "measured": sorted({pipeline for pipeline, _ in of.candidates} | {"csr"}),
                 "candidates": [
-                    {"recipe": recipe, "kernel": kernel, "deviation": deviation}
-                    for (recipe, kernel), deviation in zip(of.candidates, own)
+                    {"recipe": pipeline, "kernel": kernel, "deviation": deviation}
+                    for (pipeline, kernel), deviation in zip(of.candidates, own)
                 ],
             }
         )
-        recipes |= {recipe for recipe, _ in of.candidates if recipe != "csr"}
+        pipelines |= {pipeline for pipeline, _ in of.candidates if pipeline != "csr"}
         results = list(judged(of, estimates))
         for pattern, (chosen, regrets) in zip(of.patterns, results):
             lines.append(
@@ -553,8 +553,8 @@ def train(task, data, name, model, of_patterns, packed, **options):
             f"default {said['default']:.3f}",
             flush=True,
         )
-    recipes = sorted(recipes)
-    contents["building.network"] = Building(data, names, recipes).file()
+    pipelines = sorted(pipelines)
+    contents["building.network"] = Building(data, names, pipelines).file()
     mean = float(numpy.exp(numpy.mean([numpy.log(of["first"]) for of in held_out.values()])))
     manifest = {
         "name": name,
@@ -565,7 +565,7 @@ def train(task, data, name, model, of_patterns, packed, **options):
         "building": {
             "kind": "network",
             "file": "building.network",
-            "recipes": [{"recipe": recipe} for recipe in recipes],
+            "recipes": [{"recipe": pipeline} for pipeline in pipelines],
         },
         "data": {
             "digest": directory.data_digest(data),

@@ -51,9 +51,9 @@ def run_train(arguments):
         raise data.BadData(f'"{arguments.name}" is no name of a model: 1 to 64 letters, digits, "-", "_" and ".", which is not the first')
     base = model.load(arguments.warm_start) if arguments.warm_start else None
     read = data.read(arguments.data, arguments.device)
-    manifest, boosters, judged, recipes = training.train(read, arguments.name, base)
+    manifest, boosters, judged, pipelines = training.train(read, arguments.name, base)
     size = model.write(arguments.out, manifest, boosters)
-    report(read, judged, recipes, arguments.results)
+    report(read, judged, pipelines, arguments.results)
     if base:
         print("Patterns that the older model had learned from, too, are no test of it: of these the shares are too good.")
     print(f"wrote {arguments.out}: {size} bytes")
@@ -65,7 +65,7 @@ def run_evaluate(arguments):
     again = data.read(arguments.again) if arguments.again else None
     if again and again.device != read.device:
         raise data.BadData(f"measured again on {again.device.model}, kernels {again.device.kernels}, at first on {read.device.model}, kernels {read.device.kernels}")
-    learned, recipes = None, None
+    learned, pipelines = None, None
     if given:
         training.check_fits(read, given)
         judged = training.judge_model(read, given)
@@ -76,20 +76,20 @@ def run_evaluate(arguments):
         judged = training.judge_across(read, learned)
     else:
         training.check_enough(read)
-        judged, recipes = training.cross_validate(read)
-    report(read, judged, recipes, None if again else arguments.results, learned)
+        judged, pipelines = training.cross_validate(read)
+    report(read, judged, pipelines, None if again else arguments.results, learned)
     if again:
         report_again(read, judged, again, arguments.results)
 
 
-def report(read, judged, recipes, results, learned=None):
+def report(read, judged, pipelines, results, learned=None):
     print(f"{read.device.model}: {len(read.patterns)} patterns, {read.measurements()} measurements. Shares of the fastest candidate's speed:")
     heads = ("patterns", "default", "fixed", "first", "first_three", "first_worst_twentieth", "first_within_3_percent")
     print(f"{'group':16}{'class':12}" + "".join(f"{head.removeprefix('first_'):>16}" for head in heads))
     for one in judged:
         for name, entry in judge.summary(one.group, one.estimates).items():
             print(f"{one.group.name:16}{name:12}" + "".join(f"{entry[head]:>16}" for head in heads))
-    write(results, training.result_lines(read, judged, recipes, learned))
+    write(results, training.result_lines(read, judged, pipelines, learned))
 
 
 def report_again(read, judged, again, results):

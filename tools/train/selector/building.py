@@ -1,4 +1,4 @@
-"""The seconds that building each recipe's layout takes, learned in the same way: a row for each pattern and size of values, an output for each recipe."""
+"""The seconds that building each pipeline's layout takes, learned in the same way: a row for each pattern and size of values, an output for each pipeline."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ SETTINGS = learn.Settings(rounds=16, depth=3, rate=0.35, gamma=2.0)
 
 
 def group_of(data, names):
-    """A group whose candidates are recipes, and whose ratios are log2(seconds)."""
+    """A group whose candidates are pipelines, and whose ratios are log2(seconds)."""
     rows = {}
     for pattern in data.patterns:
         for problem, measured in sorted(pattern.measured.items()):
@@ -21,28 +21,28 @@ def group_of(data, names):
             for candidate, m in measured.items():
                 if m.preparation_ms > 0:
                     size = learn.VALUE_BYTES[problem.type]
-                    rows.setdefault((id(pattern), size), (pattern, size, {}))[2].setdefault(candidate.recipe, []).append(m.preparation_ms / 1e3)
+                    rows.setdefault((id(pattern), size), (pattern, size, {}))[2].setdefault(candidate.pipeline, []).append(m.preparation_ms / 1e3)
     rows = list(rows.values())
-    recipes = sorted({recipe for _, _, seconds in rows for recipe in seconds})
-    table = numpy.full((len(rows), len(recipes)), numpy.nan)
+    pipelines = sorted({pipeline for _, _, seconds in rows for pipeline in seconds})
+    table = numpy.full((len(rows), len(pipelines)), numpy.nan)
     for i, (_, _, seconds) in enumerate(rows):
-        for recipe, values in seconds.items():
-            table[i, recipes.index(recipe)] = numpy.log2(max(float(numpy.median(values)), LEAST))
+        for pipeline, values in seconds.items():
+            table[i, pipelines.index(pipeline)] = numpy.log2(max(float(numpy.median(values)), LEAST))
     # K and tf32 say nothing of it: they are the same in all rows, so that no tree asks for them.
     inputs = numpy.array([learn.inputs_of(pattern, names, [(0, size, 0)])[0] for pattern, size, _ in rows], dtype=numpy.float32)
     patterns = [pattern for pattern, _, _ in rows]
-    return learn.Group("building", False, [None] * len(rows), patterns, inputs, [Candidate(recipe, "") for recipe in recipes], table,
+    return learn.Group("building", False, [None] * len(rows), patterns, inputs, [Candidate(pipeline, "") for pipeline in pipelines], table,
                        learn.weights(patterns))
 
 
 def fit(group, chosen, base=None):
-    """A booster with an output for each of the recipes `chosen` (indices; -1: what was not built here)."""
+    """A booster with an output for each of the pipelines `chosen` (indices; -1: what was not built here)."""
     return learn.boost(group.inputs, learn.columns(group.ratios, chosen), numpy.broadcast_to(group.weights[:, None], (len(group.inputs), len(chosen))),
                        group.weights, SETTINGS, base=base)
 
 
 def out_of_fold(group, chosen, parts):
-    """rows x recipes: what a model that saw no relative estimates."""
+    """rows x pipelines: what a model that saw no relative estimates."""
     estimates = numpy.full(group.ratios.shape, numpy.nan)
     for held, seen in parts:
         if not held or not seen:

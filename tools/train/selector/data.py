@@ -1,7 +1,7 @@
 """Measurements of candidates on patterns: what is read, checked and packed.
 
 Three kinds of files are read, plain or compressed (.gz, .xz): those of `sparsed_corpus measure` and `features` (the last ones of a pattern hold), those that `sparsectl measurements --all --out=FILE`
-writes, and packed ones (pack.py). A candidate is (recipe, kernel); a problem is (operation, transposed, type, allow_tf32, k).
+writes, and packed ones (pack.py). A candidate is (pipeline, kernel); a problem is (operation, transposed, type, allow_tf32, k).
 """
 
 import collections
@@ -22,8 +22,8 @@ class BadData(Exception):
 
 
 Problem = collections.namedtuple("Problem", "operation transposed type allow_tf32 k")
-Candidate = collections.namedtuple("Candidate", "recipe kernel")
-# median_ms of `runs` runs, csr_ms of the default turn by turn with them, preparation_ms to build the recipe's layout.
+Candidate = collections.namedtuple("Candidate", "pipeline kernel")
+# median_ms of `runs` runs, csr_ms of the default turn by turn with them, preparation_ms to build the pipeline's layout.
 Measurement = collections.namedtuple("Measurement", MEASURED)
 
 
@@ -60,11 +60,11 @@ class Data:
         return sum(len(of) for pattern in self.patterns for of in pattern.measured.values())
 
 
-def canonical(recipe, operation):
-    """The recipe's name in a model: without the flag `force`; of SpGEMM of a pattern with itself, what the first factor is read from."""
-    if operation == "spgemm" and recipe.startswith("csr * "):
-        recipe = recipe.removeprefix("csr * ")
-    return re.sub(r"\(force\)", "", re.sub(r"\bforce,|,force\b", "", recipe))
+def canonical(pipeline, operation):
+    """The pipeline's name in a model: without the flag `force`; of SpGEMM of a pattern with itself, what the first factor is read from."""
+    if operation == "spgemm" and pipeline.startswith("csr * "):
+        pipeline = pipeline.removeprefix("csr * ")
+    return re.sub(r"\(force\)", "", re.sub(r"\bforce,|,force\b", "", pipeline))
 
 
 def opened(path):
@@ -224,7 +224,7 @@ def read(paths, kind=None):
 
 def default(measured):
     """The candidate that the others were timed beside, or None if it has no line of its own: its two times are one."""
-    same = [candidate for candidate, m in measured.items() if candidate.recipe == "csr" and m.median_ms == m.csr_ms]
+    same = [candidate for candidate, m in measured.items() if candidate.pipeline == "csr" and m.median_ms == m.csr_ms]
     return max(same, key=lambda candidate: measured[candidate].runs, default=None)
 
 

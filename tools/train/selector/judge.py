@@ -94,7 +94,7 @@ def class_name(problem):
 
 
 def fixed(group):
-    """By row, the log2 regret of the one choice that is best over its class, the default where it was not measured."""
+    """By row, the log2 regret of the one choice that is best over its kind of problem, the default where it was not measured."""
     regret = numpy.zeros(len(group.ratios))
     classes = [class_name(problem) for problem in group.problems]
     for name in set(classes):
@@ -181,7 +181,7 @@ def noise(data):
 
 
 def summary(group, estimates):
-    """Shares of the oracle for people, by class and over all: the manifest's held_out."""
+    """Shares of the oracle for people, by kind of problem and over all: the manifest's held_out."""
     classes = [class_name(problem) for problem in group.problems]
     regrets = {"default": -learn.best(group.ratios), "fixed": fixed(group), "first": first(group, estimates, 1), "first_three": first(group, estimates, 3)}
     result = {}

@@ -29,9 +29,9 @@ def group_entry(group, chosen, deviations, shared, old=None):
     """The manifest's of a group; chosen: which of its candidates the outputs are; old: the one that was gone on with, whose candidates stay."""
     types = {"tf32" if p.allow_tf32 else p.type for p in group.problems} | {"bf16" for p in group.problems if p.type == "f16"}
     least, most = min(p.k for p in group.problems), max(p.k for p in group.problems)
-    candidates = [dict(recipe=group.candidates[j].recipe, kernel=group.candidates[j].kernel, deviation=round(float(deviations[j]), 3))
+    candidates = [dict(recipe=group.candidates[j].pipeline, kernel=group.candidates[j].kernel, deviation=round(float(deviations[j]), 3))
                   if j >= 0 else old["candidates"][output] for output, j in enumerate(chosen)]
-    measured = {candidate.recipe for candidate in group.candidates} | {"csr"}  # the default
+    measured = {candidate.pipeline for candidate in group.candidates} | {"csr"}  # the default
     if old:
         types, least, most = types | set(old["types"]), min(least, old["least_k"]), max(most, old["most_k"])
     entry = {"operation": group.operation, "transposed": group.transposed, "types": sorted(types), "least_k": least, "most_k": most,

@@ -88,11 +88,11 @@ def cross_validate(data, base=None):
         booster, chosen = start(base, entry, group)
         estimates = judge.out_of_fold(group, settings_of(data, group, entry), split, booster, chosen)
         judged.append(Judged(group, estimates, *judge.deviations(group, estimates)))
-    recipes = building.group_of(data, names)
-    if not judged or not recipes.candidates:
+    pipelines = building.group_of(data, names)
+    if not judged or not pipelines.candidates:
         raise BadData("nothing was measured but plain CSR: there is nothing to choose between")
-    seconds = building.out_of_fold(recipes, list(range(len(recipes.candidates))), judge.parts(recipes.patterns, split))
-    return judged, Judged(recipes, seconds, numpy.sqrt(numpy.nan_to_num(numpy.nanmean((seconds - recipes.ratios) ** 2, axis=0), nan=1.0)))
+    seconds = building.out_of_fold(pipelines, list(range(len(pipelines.candidates))), judge.parts(pipelines.patterns, split))
+    return judged, Judged(pipelines, seconds, numpy.sqrt(numpy.nan_to_num(numpy.nanmean((seconds - pipelines.ratios) ** 2, axis=0), nan=1.0)))
 
 
 def start(base, entry, group):
@@ -133,7 +133,7 @@ def train(data, name, base=None):
     if base:
         check_fits(data, base)
     names = base.manifest["inputs"] if base else learn.input_names(data)
-    judged, recipes = cross_validate(data, base)
+    judged, pipelines = cross_validate(data, base)
     entries, boosters = [], {}
     for one in judged:
         group = one.group
@@ -147,7 +147,7 @@ def train(data, name, base=None):
             if entry["file"] not in boosters:
                 entries.append(entry)
                 boosters[entry["file"]] = base.boosters[entry["file"]]
-    built, booster = train_building(recipes, entries, base)
+    built, booster = train_building(pipelines, entries, base)
     boosters["building.ubj"] = booster
     manifest = {
         "name": name, "device": {"kind": data.device.kind, "model": data.device.model}, "kernels": data.device.kernels, "inputs": names,
@@ -157,26 +157,26 @@ def train(data, name, base=None):
                  "most_nonzeros": max(pattern.features.get("nnz", 0) for pattern in data.patterns)},
         "held_out": {one.group.name: judge.summary(one.group, one.estimates) for one in judged},
     }
-    return manifest, boosters, judged, recipes
+    return manifest, boosters, judged, pipelines
 
 
-def train_building(recipes, entries, base):
-    """The manifest's list of recipes and their booster: of those that candidates need."""
-    place = {candidate.recipe: index for index, candidate in enumerate(recipes.group.candidates)}
+def train_building(pipelines, entries, base):
+    """The manifest's list of pipelines and their booster: of those that candidates need."""
+    place = {candidate.pipeline: index for index, candidate in enumerate(pipelines.group.candidates)}
     if base:
         old = base.manifest["building"]
-        wanted, booster = [recipe["recipe"] for recipe in old["recipes"]], base.boosters[old["file"]]
-        spread = {recipe["recipe"]: recipe["deviation"] for recipe in old["recipes"]}
+        wanted, booster = [pipeline["recipe"] for pipeline in old["recipes"]], base.boosters[old["file"]]
+        spread = {pipeline["recipe"]: pipeline["deviation"] for pipeline in old["recipes"]}
     else:
         used = {candidate["recipe"] for entry in entries for candidate in entry["candidates"]}
         wanted, booster, spread = sorted(used & set(place)), None, {}
-    spread |= {recipe: round(float(recipes.deviations[index]), 3) for recipe, index in place.items() if recipe not in spread}
-    if any(recipe in place for recipe in wanted):
-        booster = building.fit(recipes.group, [place.get(recipe, -1) for recipe in wanted], booster)
-    return [{"recipe": recipe, "deviation": spread[recipe]} for recipe in wanted], booster
+    spread |= {pipeline: round(float(pipelines.deviations[index]), 3) for pipeline, index in place.items() if pipeline not in spread}
+    if any(pipeline in place for pipeline in wanted):
+        booster = building.fit(pipelines.group, [place.get(pipeline, -1) for pipeline in wanted], booster)
+    return [{"recipe": pipeline, "deviation": spread[pipeline]} for pipeline in wanted], booster
 
 
-def result_lines(data, judged, recipes, learned=None):
+def result_lines(data, judged, pipelines, learned=None):
     """Raw results: what the pages' tables are made from; learned: what models of another device learned from."""
     other = {"learned": {"device": vars(learned.device), "patterns": len(learned.patterns), "measurements": learned.measurements()}} if learned else {}
     yield {"line": "results", "format": 1, "device": vars(data.device), **other, "patterns": len(data.patterns), "measurements": data.measurements(),
@@ -185,8 +185,8 @@ def result_lines(data, judged, recipes, learned=None):
     for one in judged:
         yield from judge.lines(one.group, one.estimates)
     yield from judge.noise(data)
-    if recipes:
-        yield from policy.lines(judged, recipes.group, recipes.estimates)
+    if pipelines:
+        yield from policy.lines(judged, pipelines.group, pipelines.estimates)
 
 
 def again_lines(data, judged, second):
