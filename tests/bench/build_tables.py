@@ -60,7 +60,7 @@ def row_segments(builds, products):
                 [f"{min(all_costs[w[0], 512]):.1f} to {max(all_costs[w[0], 512]):.1f}" for w in ways])
     return ["# What layouts cost to build", "",
             "Made by `tests/bench/build_tables.py` from `builds.jsonl.gz`.", "", "## Row segments", "",
-            "`row_segments(force)`: milliseconds, and in multiples of one SpMM from them at K = 32 and at 512, in f32. By the CPU "
+            "`row_segments(force)`: milliseconds, and in multiples of one SpMM from them with K = 32 and 512 columns of the dense operand, in f32. By the CPU "
             "with so many threads; by the GPU from CSR on the host to the layout there, and from CSR on the device to the "
             "layout there.", ""] + table(["matrix", "nonzeros"] + [w[0] for w in ways], rows)
 

@@ -13,7 +13,7 @@ from distributed_tables import OPERATIONS, table
 
 INTRO = """# Several GPUs, the engine alone
 
-Two and four H100 of a host (driver 580, NVLink), K = 128, f32, operands and results held by the
+Two and four H100 of a host (driver 580, NVLink), K = 128 columns of the dense operand, f32, operands and results held by the
 engine, no wire: a request from its beginning to its end, and its kernels (of the slower card, and
 with the copies that steps wait for). Operands whole, in columns and in rows, in turns
 ([what that means](../../operations.md#several-gpus)); the results are equal. Medians; the first of

@@ -16,7 +16,7 @@ INTRO = """# Several GPUs
 
 Two and four H100 of a host (driver 580, NVLink), a server with all of them, a client over a Unix socket. Buffers in
 [columns, or in rows, over the GPUs](../../operations.md#several-gpus) in turns with whole ones, f32, operands and results held by the server; each column, or row, of a result was computed by
-one card and equals that of the whole product. Medians; the first of each four is left out. Raw results: `distributed.jsonl`.
+one card and equals that of the whole product. K is the number of columns of the dense operand. Medians; the first of each four is left out. Raw results: `distributed.jsonl`.
 
     sparsed --in-memory --devices=cuda:0,cuda:1 --listen=unix:/run/two.sock
     bench_service distributed --server=unix:/run/two.sock --rows=1000000 --row-nnz=16 --k=128

@@ -83,7 +83,7 @@ def page(paths):
     threads = {ways["csr"]["threads"] for ways in measured.values()}
     lines = ["# Both products in one iteration", "",
             "Made by `tests/bench/iteration_tables.py` from `iterations.jsonl.gz`.", "",
-            "An iteration is C = S * B and then D = S^T * C, four of them one behind the other in each timing. *CSR*: the "
+            "K is the number of columns of the dense operand. An iteration is C = S * B and then D = S^T * C, four of them one behind the other in each timing. *CSR*: the "
             "fastest of all kernels over plain CSR for either, cuSPARSE's among them; S^T is scattered. *One layout*: "
             "`row_segments(force)`, both products from the same arrays. *Two layouts*: the fastest pair of a plain layout (CSR, "
             "row panels, grouped rows) and a transposed one. Numbers are CSR's time over the layouts'; *memory* is what they "

@@ -161,7 +161,7 @@ def page(paths):
     lines = ["# What layouts bring", "",
              f"Made by `tests/bench/layout_tables.py` from {', '.join(path.name for path in paths)}. Times over the fastest "
              "of our kernels on plain CSR, f32, medians of single calls side by side in one run. A layout that skipped "
-             "itself on a matrix is not counted there.", ""]
+             "itself on a matrix is not counted there. K is the number of columns of the dense operand.", ""]
     for op in sorted({key[1] for key in given}, reverse=True):
         of_layouts = layouts_of(given, op)
         if of_layouts:

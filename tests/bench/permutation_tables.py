@@ -70,7 +70,7 @@ def page(path):
     lines = [
         "# Row permutations with the kernel that they were made for", "",
         f"Made by `tests/bench/permutation_tables.py` from {path.name}: {len(times)} square matrices "
-        "of at most 30,000 rows, K = rows up to 2,048, f32, medians of nine.", "",
+        "of at most 30,000 rows, K (columns of the dense operand) = rows up to 2,048, f32, medians of nine.", "",
         "## The kernel beside cuSPARSE (figure 3)", "",
         "| beside | output-stationary, 1 column a block | 4 columns a block |", "| --- | --- | --- |"]
     for vendor in ("cusparse.column_major", "cusparse.row_major"):

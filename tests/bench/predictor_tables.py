@@ -103,7 +103,7 @@ def never_measured(cases):
 def orders():
     header, cases = read("orders")
     lines = ["## Row orders", "",
-             f"Mehrabi et al., section V: {about(cases)}; the paper's output-stationary kernel with one and four columns a block, K = rows up to 1,024; the original "
+             f"Mehrabi et al., section V: {about(cases)}; the paper's output-stationary kernel with one and four columns a block, K (columns of the dense operand) = rows up to 1,024; the original "
              "order, DCSR and nine permutations. The network has hidden layers of 64 and 32 over the 24 features of its table II, classes weighed inversely to "
              "their population, L2 regularisation and the mean absolute percentage error as loss, as there; 1,688 matrices in the paper. Speed-ups "
              "are arithmetic means over the original order, the paper's measure.", ""]

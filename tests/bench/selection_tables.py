@@ -76,7 +76,7 @@ def page():
     return "\n".join([
         "# Preparations with rules, with a model, and with everything tried", "",
         f"Made by `tests/bench/selection_tables.py` from [selection.jsonl.gz]({RAW.name}). {len(patterns)} real matrices on an H100 (14 threads, f32), "
-        f"{len(signatures)} problem signatures a preparation; trials of 2 s a signature, as in a server (everything: 0.3 s). The model was trained without real matrices; *requests*: `--expected-requests`, 20,000 unless a server is told otherwise. Other cards of the machine were busy; *everything* was measured on another one an hour before, so that its seconds are too few beside the others'.", "",
+        f"{len(signatures)} problem signatures a preparation (K: columns of the dense operand); trials of 2 s a signature, as in a server (everything: 0.3 s). The model was trained without real matrices; *requests*: `--expected-requests`, 20,000 unless a server is told otherwise. Other cards of the machine were busy; *everything* was measured on another one an hour before, so that its seconds are too few beside the others'.", "",
         "*Speed*: of the fastest that was measured, over that with rules, geometric mean over signatures (95 % interval). *Rules again*: the same once more, so what noise makes of it.", "",
         *table(["way", "preparations, s", "less than with rules, in all", "geometric mean", "speed over rules", "at most 2 % slower than with rules"], rows), "",
         "Share of the best of all ways, geometric mean / the worst twentieth:", "",

@@ -154,7 +154,7 @@ def page(path):
     return "\n".join([
         f"# The selector's model: {run['device']['model']}", "",
         f"Made by `tests/bench/selector_tables.py` from [selector.jsonl.gz]({path.name}), which `tools/train/run train --results` writes. Learned from "
-        f"{run['measurements']:,} measurements of {run['patterns']:,} patterns by `sparsed_corpus measure --explore`, which are packed beside it. What is learned, and how: [../../selector.md](../../selector.md#training).", "",
+        f"{run['measurements']:,} measurements of {run['patterns']:,} patterns by `sparsed_corpus measure --explore`, which are packed beside it. K is the number of columns of the dense operand. What is learned, and how: [../../selector.md](../../selector.md#training).", "",
         "## How near the best", "",
         "Shares of the speed of the fastest candidate that was measured (the oracle; the default is a candidate, too), geometric means. Every family was judged by a model that "
         "had not seen it (of real patterns, it had not seen those that are akin). *Best fixed*: the one candidate that is best for the problem signature in the mean. *First choice*: "
