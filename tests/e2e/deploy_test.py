@@ -4,10 +4,10 @@
   deploy_test.py SPARSED CMAKE SCRATCH_FOLDER
 
 The programs' flags in them exist, and start nothing but what they say. Each has its form for a GPU,
-which fits the form that it changes. What the container is built from is enough to configure and to
-install from. systemd finds nothing wrong with its unit, and little that it could do to the machine, where
-systemd is installed. Skipped (exit
-status 77) where Python's YAML is not.
+which fits the form that it changes. Compose's Prometheus finds the server, its Grafana Prometheus and the
+dashboards. What the container is built from is enough to configure and to install from. systemd finds
+nothing wrong with its unit, and little that it could do to the machine, where systemd is installed.
+Skipped (exit status 77) where Python's YAML is not.
 """
 
 import json
@@ -153,6 +153,56 @@ def check_compose(sparsed, entry):
     expect(config.get("devices") == ["cuda:0"], "compose.gpu.yaml would start without the GPU")
 
 
+def datasources_of(part):
+    """The uids that a dashboard, or a part of it, asks."""
+    if isinstance(part, dict):
+        found = {part["datasource"]["uid"]} if isinstance(part.get("datasource"), dict) else set()
+        return found.union(*map(datasources_of, part.values()))
+    return set().union(*map(datasources_of, part)) if isinstance(part, list) else set()
+
+
+def ports_of(services, name):
+    return [published.rpartition(":")[2] for published in services.get(name, {}).get("ports", [])]
+
+
+def check_watching():
+    """Who scrapes whom in compose, and what Grafana is given."""
+    services = load("compose.yaml")[0]["services"]
+    for name, service in services.items():
+        for volume in service.get("volumes", []):
+            here = volume.split(":")[0]
+            expect(not here.startswith(".") or (DEPLOY / here).is_dir(),
+                   f"compose: {name} mounts {here}: there is no such folder")
+    [prometheus] = load("prometheus/prometheus.yml")
+    [scraped] = prometheus["scrape_configs"]
+    [[host, _, port]] = [target.rpartition(":") for target in scraped["static_configs"][0]["targets"]]
+    expect(port in ports_of(services, host), f"prometheus.yml scrapes {host}:{port}, which compose has not")
+    for rules in prometheus["rule_files"]:
+        expect((DEPLOY / "prometheus" / rules).exists(), f"prometheus.yml has no file {rules}")
+    provisioning = "grafana/provisioning"
+    [source] = load(f"{provisioning}/datasources/prometheus.yml")[0]["datasources"]
+    host, _, port = source["url"].removeprefix("http://").rpartition(":")
+    expect(port in ports_of(services, host), f"Grafana asks {source['url']}, which compose has not")
+    grafana = services["grafana"]
+    mounts = dict(volume.removesuffix(":ro").split(":") for volume in grafana["volumes"])
+    expect(mounts.get("./grafana/provisioning") == "/etc/grafana/provisioning",
+           f"Grafana's settings are mounted elsewhere: {mounts}")
+    [provider] = load(f"{provisioning}/dashboards/sparsed.yml")[0]["providers"]
+    expect(mounts.get("./grafana/dashboards") == provider["options"]["path"],
+           f"dashboards are looked for in {provider['options']['path']}, and mounted elsewhere: {mounts}")
+    home = pathlib.PurePath(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    expect(str(home.parent) == provider["options"]["path"], f"the home dashboard is not among them: {home}")
+    dashboards = {file.name: json.loads(file.read_text())
+                  for file in (DEPLOY / "grafana/dashboards").glob("*.json")}
+    expect(home.name in dashboards, f"there is no home dashboard {home.name}")
+    uids = [dashboard["uid"] for dashboard in dashboards.values()]
+    expect(len(set(uids)) == len(uids), f"dashboards have one uid twice: {uids}")
+    for name, dashboard in dashboards.items():
+        expect(datasources_of(dashboard) == {source["uid"]}, f"{name} asks {datasources_of(dashboard)}")
+        for link in dashboard["links"]:
+            expect(link["url"].removeprefix("/d/") in uids, f"{name} links to {link['url']}, which is none")
+
+
 def check_container(cmake, scratch):
     """The Dockerfile's stages follow each other, and its context is all that a build needs."""
     text = (ROOT / "Dockerfile").read_text()
@@ -196,6 +246,7 @@ def main(sparsed, cmake, scratch):
     check_settings(sparsed)
     check_systemd(sparsed)
     check_compose(sparsed, entry)
+    check_watching()
     for problem in problems:
         print(problem)
     if not problems:
