@@ -1,5 +1,5 @@
-// What the way of the bytes costs, against a running server. A JSON line a result on standard
-// output.
+// What transports and the request lifecycle cost, against a running server. A JSON line a result on
+// standard output.
 //
 //   bench_service bare-server --listen=127.0.0.1:7480 &  (or a Unix socket)
 //   bench_service streaming --server=127.0.0.1:7470 --bare=127.0.0.1:7480
@@ -1400,7 +1400,7 @@ int Plans(const PlansOptions& options) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app{"Measures the way of the bytes against a running server"};
+  CLI::App app{"Measures transports and the lifecycle of requests, against a running server"};
   app.require_subcommand(1);
   std::string server = "127.0.0.1:7470", bare = "127.0.0.1:7480", listen = bare;
   int64_t megabytes = 64;
