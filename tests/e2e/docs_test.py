@@ -25,7 +25,7 @@ Commands and flags in sentences, between backticks, are held against the program
 what no test can run for want of Docker, Kubernetes or systemd has to be said on its page.
 
 Links to files, and to headings of pages, have to lead somewhere. docs/reference-metrics.md, which is made from
-sources, has to have what a server serves.
+sources, has to have what a server serves; docs/operations.md, or cluster.md, each flag of the server.
 
 Addresses and folders that documents name, such as 127.0.0.1:7470 and /var/lib/sparsed, are replaced by
 free ones. `sparsed` in the background is waited for; in the foreground it is stopped once it serves. A
@@ -410,6 +410,17 @@ def metrics_problems(sparsed):
     return [f"docs/reference-metrics.md has not: {line}" for line in lines if line not in reference]
 
 
+def flags_problems(sparsed):
+    """Flags of the server that no operator reads of."""
+    said = subprocess.run([sparsed, "--help"], capture_output=True, text=True, timeout=60).stdout
+    flags = set(re.findall(r"^  (?:-\w,)?(--[a-z-]+)", said, re.M))
+    if len(flags) < 40:
+        return [f"sparsed --help has {len(flags)} flags"]
+    text = "".join((ROOT / f"docs/{name}.md").read_text() for name in ("operations", "cluster"))
+    return [f"docs/operations.md has not {flag}" for flag in sorted(flags)
+            if not re.search(rf"{flag}(?![\w-])", text)]
+
+
 def main(sparsed, sparsectl, *arguments):
     python = "--python" in arguments
     pages = [Path(page).resolve() for page in arguments if not page.startswith("--")]
@@ -420,6 +431,10 @@ def main(sparsed, sparsectl, *arguments):
     problems = 0
     if ROOT / "docs/reference-metrics.md" in pages:
         for line in metrics_problems(sparsed):
+            print(f"PROBLEM {line}")
+            problems += 1
+    if ROOT / "docs/operations.md" in pages:
+        for line in flags_problems(sparsed):
             print(f"PROBLEM {line}")
             problems += 1
     programs = (Path(sparsed).resolve(), Path(sparsectl).resolve())
