@@ -1,6 +1,7 @@
 """Commands that documents name and no test runs, in sentences or in blocks that do not run: is there
 such a program, such a subcommand, such a flag?
 
+Commands of sparsectl run, where nobody serves: they get as far as that, but for what a sentence leaves out.
 sparsed and sparsectl are asked by --help, other programs of the repository are looked up in their
 sources, those of others (kubectl, etcdctl, ...) are asked where they are installed. A flag that stands
 alone (`--threads`) has to be one of any of our programs, or one of FOREIGN. Where a page names programs that
@@ -13,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +33,8 @@ FOREIGN = ("--client-cert-auth", "--gpus", "--pids-limit", "--volumes", "--reuse
 ASKED = ("kubectl", "etcdctl", "cmake", "cpack", "docker", "helm", "promtool")  # for what they say to --help
 # What no test has, and the programs that speak to it: a page that names one says so once, in these words.
 NOT_HAD = {"Docker": ("docker",), "Kubernetes": ("kubectl", "helm"), "systemd": ("systemctl", "journalctl")}
+# What sentences have in the place of a file, a number, an operation.
+PLACEHOLDERS = {"FILE": "a.mtx", "OPERATION:K": "spmm:8", ":K": ":8"}
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
@@ -40,6 +44,17 @@ def said_to_help(*command):
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, env=environment,
                           stdin=subprocess.DEVNULL)
     return done.stdout + done.stderr
+
+
+@functools.cache
+def outcome(*command):
+    """Exit status and words of a command where nobody serves."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARSED")}
+    environment |= {"SPARSED_SERVER": "127.0.0.1:1", "SPARSED_TIMEOUT": "50ms"}
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder,
+                              env=environment, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout + done.stderr
 
 
 def has_flag(text, flag):
@@ -98,7 +113,7 @@ class Checker:
     def problems_of_page(self, page):
         """Of all that stands between backticks."""
         for line, text in spans_of(page):
-            for problem in [*self.problems(text), *self.problems_of_flags(text)]:
+            for problem in [*self.problems(text), *self.problems_of_flags(text), *self.wrong_uses(text)]:
                 yield f"{page.relative_to(ROOT)}:{line}: `{text}`: {problem}"
 
     @staticmethod
@@ -119,6 +134,18 @@ class Checker:
         for words in commands_in(text):
             if words:
                 yield from self.problems_of_command(words)
+
+    def wrong_uses(self, text):
+        """What sparsectl says to its commands in a sentence that are wrong, not only cut short."""
+        for words in commands_in(re.sub(r"\[[^]]*\]", "", text)):
+            if words[:1] != ["sparsectl"] or len(words) < 2:
+                continue
+            arguments = " ".join(words[1:])
+            for name, stands_for in PLACEHOLDERS.items():
+                arguments = arguments.replace(name, stands_for)
+            status, said = outcome(self.sparsectl, *arguments.split())
+            if status == 2 and not re.search(r"is missing|lacks its", said):
+                yield f"sparsectl says: {said.strip()}"
 
     def problems_of_flags(self, text):
         if text.startswith("--"):

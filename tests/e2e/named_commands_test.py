@@ -13,6 +13,8 @@ WRONG = {
     "sparsectl buffers putt B": "no command buffers putt",
     "sparsectl upload a.mtx --frobnicate": "upload has no --frobnicate",
     "sparsectl list --tune-for=spmm:8": "list has no --tune-for",
+    "sparsectl prepare graph --tune-for=spnn:8": "spnn:8 is none of",
+    "sparsectl wait graph another": "one word too many",
     "SPARSED_TOKEN_FILE=token sparsectl --server=host:7470 --tls-ka=ca.pem list": "no --tls-ka",
     "docker compose -f deploy/compose.yaml exec sparsed sparsectl lisst": "no command lisst",
     "sudo -u sparsed sparsed --config=FILE --chekc-config && true": "sparsed has no --chekc-config",
@@ -27,6 +29,8 @@ WRONG = {
 }
 RIGHT = (
     "sparsectl --server=host:7470 upload a.mtx --tune-for=spmm:8 --wait | tail -1",
+    "sparsectl prepare NAME --tune-for=OPERATION:K", "sparsectl token new NAME [--role=ROLE]",
+    "sparsectl spmm",
     "sparsectl help upload", "sparsectl COMMAND --help", "sparsectl explain alice~graph",
     "sparsectl -s host:1 -o json list",
     "sparsed --data-dir=/tmp/x --in-memory &", "cmake --build --preset release --target sparsed_scale",
@@ -40,7 +44,7 @@ def main(sparsed, sparsectl):
     checker = Checker(sparsed, sparsectl)
 
     def problems(text):
-        return [*checker.problems(text), *checker.problems_of_flags(text)]
+        return [*checker.problems(text), *checker.problems_of_flags(text)] or [*checker.wrong_uses(text)]
 
     wrong = [f"{text}: {problems(text)}" for text, said in WRONG.items()
              if len(problems(text)) != 1 or said not in problems(text)[0]]
