@@ -89,11 +89,14 @@ class TenantsTest : public testing::Test {
       ASSERT_TRUE(server().catalog().Prepare(&context, request, &reply).ok());
     }
     ASSERT_TRUE(Eventually([&] { return server().engine().preparation().pending() == 0; }));
+    Multiply(token, name, 4);
+  }
+  void Multiply(const std::string& token, const std::string& name, int64_t k) {
     grpc::ClientContext context;
     Show(context, token);
     auto stream = server().compute().Spmm(&context);
-    stream->Write(SpmmStartOf(1, name, pattern_.cols, 4));
-    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * 4, 2)));
+    stream->Write(SpmmStartOf(1, name, pattern_.cols, k));
+    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * k, 2)));
     std::map<uint64_t, Answer> answers;
     ReadUntilEnds(*stream, 1, &answers);
     stream->WritesDone();
@@ -369,6 +372,37 @@ TEST_F(TenantsTest, FewMayWatchRequestsAtOnce) {
     const grpc::Status ended = again->Finish();
     return begun && ended.error_code() == Code::CANCELLED;
   }));
+}
+
+TEST_F(TenantsTest, ExplainTellsWhoSharesAMatrixOfHisOwnRequests) {
+  Start("");
+  ASSERT_TRUE(Put("one", "a").ok());
+  ASSERT_TRUE(server().engine().catalog().Share("one", "a", {"two", engine::Right::kRead}).ok());
+  v1::ExplainReply reply;
+  const auto requests = [&](const std::string& token, const std::string& name) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ExplainRequest request;
+    request.set_name(name);
+    reply = {};
+    const grpc::Status status = server().catalog().Explain(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return static_cast<int>(reply.requests().requests());
+  };
+  const auto k = [&] { return reply.operations(1).k(); };
+  ASSERT_NO_FATAL_FAILURE(Multiply("two", "one~a", 5));
+  // A record ends after its answer.
+  ASSERT_TRUE(Eventually([&] { return requests("two", "one~a") == 1; }));
+  EXPECT_EQ(k(), 5);
+  EXPECT_EQ(requests("one", "a"), 0) << "another's requests are not the owner's to see";
+  EXPECT_EQ(k(), 128);
+  for (int i = 0; i < 2; ++i) ASSERT_NO_FATAL_FAILURE(Multiply("one", "a", 3));
+  ASSERT_TRUE(Eventually([&] { return requests("one", "a") == 2; }));
+  EXPECT_EQ(k(), 3);
+  EXPECT_EQ(requests("two", "one~a"), 1);
+  EXPECT_EQ(k(), 5);
+  EXPECT_EQ(requests("ops", "one~a"), 2) << "the owner's";
+  EXPECT_EQ(k(), 3);
 }
 
 TEST_F(TenantsTest, OperatorsLookAtAllTenantsMatrices) {
