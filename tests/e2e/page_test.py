@@ -222,9 +222,9 @@ def check_phone(page, url):
         page.wait(f"document.querySelectorAll('{CONTENT}').length > 0")
         check(page.js("document.documentElement.scrollWidth") <= 390, f"{view} is too wide")
         if view in VIEWS:
-            check(page.js("((tab) => tab.left >= 0 && tab.right <= 390)("
-                          "document.querySelector('nav [aria-current]').getBoundingClientRect())"),
-                  f"the tab of {view} is not seen")
+            check(page.js("[...document.querySelectorAll('nav a')].map((tab) =>"
+                          "tab.getBoundingClientRect()).every((tab) => tab.left >= 0 && tab.right <= 390)"),
+                  f"tabs are cut off at {view}")
     page.size(1280, 800)
 
 
