@@ -160,13 +160,13 @@ absl::StatusOr<Caller> Identify(const ServiceContext& service,
 }
 
 /// What a call is to its tenant's quotas.
-enum class Kind { kRequest, kQuestion, kStream, kCarrier };
+enum class Kind { kRequest, kStatusCall, kStream, kCarrier };
 
 /// None: of a call that is part of another.
 Kind KindOf(std::optional<Op> op) {
   if (!op.has_value()) return Kind::kCarrier;
   if (IsStream(*op)) return Kind::kStream;
-  return IsStatusCall(*op) ? Kind::kQuestion : Kind::kRequest;
+  return IsStatusCall(*op) ? Kind::kStatusCall : Kind::kRequest;
 }
 
 /// The rate that is meant for tenants holds up neither who looks after the server nor its nodes.
@@ -175,9 +175,9 @@ absl::Status CountRate(Kind kind, engine::Tenant& tenant, const Caller& caller) 
   switch (kind) {
     case Kind::kRequest:
       return tenant.TakeRequest();
-    case Kind::kQuestion:
+    case Kind::kStatusCall:
     case Kind::kStream:
-      return tenant.TakeQuestion();
+      return tenant.TakeStatusCall();
     case Kind::kCarrier:
       return tenant.TakeCarrier();
   }
@@ -188,8 +188,8 @@ absl::StatusOr<engine::TenantHold> Hold(Kind kind, engine::Tenant& tenant) {
   switch (kind) {
     case Kind::kRequest:
       return tenant.Hold(engine::Quota::kRequests);
-    case Kind::kQuestion:
-      return tenant.HoldQuestion();
+    case Kind::kStatusCall:
+      return tenant.HoldStatusCall();
     case Kind::kStream:
     case Kind::kCarrier:
       break;

@@ -522,17 +522,18 @@ TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
   EXPECT_TRUE(Eventually([&] { return Share("one", "a", "two").error_code() == Code::NOT_FOUND; }));
 }
 
-TEST_F(TenantsTest, WhatOnlyAsksIsCountedApartFromRequests) {
+TEST_F(TenantsTest, StatusCallsAreCountedApartFromRequests) {
   Start("tenants:\n  one: {quotas: {requests_per_second: 1}}\n");
   EXPECT_EQ(Get("one", "a").error_code(), Code::NOT_FOUND);
   EXPECT_EQ(Get("one", "a").error_code(), Code::NOT_FOUND);
-  EXPECT_TRUE(Put("one", "a").ok()) << "two questions were no requests";
+  EXPECT_TRUE(Put("one", "a").ok()) << "two status calls were no requests";
   grpc::Status refused;
   ASSERT_TRUE(Eventually([&] {
     refused = Get("one", "a");
     return refused.error_code() == Code::RESOURCE_EXHAUSTED;
   }));
-  EXPECT_THAT(refused.error_message(), HasSubstr("has asked 4 times within a second for each"));
+  EXPECT_THAT(refused.error_message(),
+              HasSubstr("has begun 4 status calls or streams within a second for each"));
   EXPECT_TRUE(RetryDelayOf(refused).has_value());
 }
 
