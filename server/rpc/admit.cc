@@ -214,7 +214,8 @@ absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {
 
 /// Every call that does not begin is in the log and, if that is known, counted for who called.
 absl::StatusOr<Caller> AdmitAs(std::optional<Op> op, const ServiceContext& service,
-                               grpc::ServerContextBase& context) {
+                               grpc::ServerContextBase& context,
+                               const std::function<std::string()>& subject) {
   const std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
   if (caller.ok()) caller->origin = origin;
@@ -223,19 +224,19 @@ absl::StatusOr<Caller> AdmitAs(std::optional<Op> op, const ServiceContext& servi
   if (status.ok()) status = Count(KindOf(op), service, context, *caller);
   if (status.ok()) return caller;
   service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(),
-                            origin->request_id, status);
+                            origin->request_id, status, caller.ok() && subject ? subject() : "");
   return status;
 }
 
 }  // namespace
 
 absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context) {
-  return AdmitAs(std::nullopt, service, context);
+  return AdmitAs(std::nullopt, service, context, nullptr);
 }
 
-absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
-                             grpc::ServerContextBase& context) {
-  return AdmitAs(op, service, context);
+absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service, grpc::ServerContextBase& context,
+                             const std::function<std::string()>& subject) {
+  return AdmitAs(op, service, context, subject);
 }
 
 absl::Status CountRequest(engine::Tenant& tenant, const Caller& caller) {

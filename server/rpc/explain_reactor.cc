@@ -241,7 +241,8 @@ grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response,
                                        std::atomic<int>& under_way) {
-  absl::StatusOr<Caller> caller = Admit(Op::kExplain, service, *context);
+  absl::StatusOr<Caller> caller =
+      Admit(Op::kExplain, service, *context, SubjectIn<v1::ExplainRequest>(bytes));
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   v1::ExplainRequest request;
   absl::Status status = wire::ParseRequest(bytes, request);

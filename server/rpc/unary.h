@@ -8,6 +8,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -86,6 +87,15 @@ std::string SubjectOf(const Request& request) {
   }
 }
 
+/// Of a request that nobody has read yet, for Admit; empty if it is malformed.
+template <typename Request>
+std::function<std::string()> SubjectIn(const grpc::ByteBuffer& bytes) {
+  return [&bytes] {
+    Request request;
+    return wire::ParseRequest(bytes, request).ok() ? SubjectOf(request) : "";
+  };
+}
+
 /// What it is to make, as a copy's name; empty: nothing.
 template <typename Request>
 std::string ResultOf(const Request& request) {
@@ -120,7 +130,7 @@ grpc::ServerUnaryReactor* Answer(Op op, const ServiceContext& service,
                                  grpc::CallbackServerContext* context,
                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                  const Work& work) {
-  absl::StatusOr<Caller> caller = Admit(op, service, *context);
+  absl::StatusOr<Caller> caller = Admit(op, service, *context, SubjectIn<Request>(*bytes));
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   Request request;
   Reply reply;
@@ -140,7 +150,7 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
                                          grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          Work work) {
-  absl::StatusOr<Caller> caller = Admit(op, service, *context);
+  absl::StatusOr<Caller> caller = Admit(op, service, *context, SubjectIn<Request>(*bytes));
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   Request request;
   absl::Status status = wire::ParseRequest(*bytes, request);

@@ -163,9 +163,12 @@ BytesWriteReactor* StartWatch(const ServiceContext& service, grpc::CallbackServe
                               const grpc::ByteBuffer& bytes) {
   v1::WatchRequest request;
   const absl::Status readable = wire::ParseRequest(bytes, request);
-  return ForCaller<BytesWriteReactor>(Op::kWatch, service, *context, [&](const Caller& caller) {
-    return new WatchReactor(service, context, readable, request, caller);
-  });
+  return ForCaller<BytesWriteReactor>(
+      Op::kWatch, service, *context,
+      [&](const Caller& caller) {
+        return new WatchReactor(service, context, readable, request, caller);
+      },
+      [&] { return request.name(); });
 }
 
 }  // namespace sparsed::server

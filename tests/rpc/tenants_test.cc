@@ -962,7 +962,7 @@ TEST_F(TenantsTest, TheAuditLogHasWhoChangedWhatAndWhoWasRefused) {
                             testing::Not(HasSubstr("\"id\":"))));
   EXPECT_THAT(all[1], HasSubstr("\"status\":\"ALREADY_EXISTS\""));
   EXPECT_THAT(all[2], AllOf(HasSubstr("token looks"), HasSubstr("\"operation\":\"share\""),
-                            HasSubstr("PERMISSION_DENIED")));
+                            HasSubstr("\"name\":\"a\""), HasSubstr("PERMISSION_DENIED")));
   EXPECT_THAT(all[3], AllOf(HasSubstr("\"tenant\":\"\""), HasSubstr("UNAUTHENTICATED"),
                             testing::Not(HasSubstr("\"name\":\"\""))));
 
@@ -999,6 +999,22 @@ TEST_F(TenantsTest, TheAuditLogHasWhoChangedWhatAndWhoWasRefused) {
   ASSERT_TRUE(Eventually([&] { return lines(file).size() == 3; }));
   EXPECT_THAT(lines(file)[2],
               HasSubstr("\"operation\":\"copy\",\"name\":\"a\",\"result\":\"again\""));
+
+  // To an operator it says NOT_FOUND, as to anybody, where another has what he may not delete.
+  const auto remove = [&](const std::string& token, const std::string& name) {
+    grpc::ClientContext call;
+    Show(call, token);
+    v1::DeleteMatrixRequest request;
+    request.set_name(name);
+    v1::DeleteMatrixReply reply;
+    return server().catalog().Delete(&call, request, &reply).error_code();
+  };
+  for (const char* name : {"one~a", "one~none"}) EXPECT_EQ(remove("ops", name), Code::NOT_FOUND);
+  ASSERT_TRUE(Eventually([&] { return lines(file).size() == 5; }));
+  EXPECT_THAT(lines(file)[3],
+              AllOf(HasSubstr("\"name\":\"one~a\",\"status\":\"PERMISSION_DENIED\""),
+                    HasSubstr("matrix 'a' of tenant 'one' is not shared with tenant 'ops'")));
+  EXPECT_THAT(lines(file)[4], HasSubstr("\"name\":\"one~none\",\"status\":\"NOT_FOUND\""));
 
   // A file that cannot be written is no reason to refuse anything.
   std::filesystem::remove(file);
