@@ -34,6 +34,8 @@ class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
                Caller caller, std::string subject, grpc::ByteBuffer& response);
 
   const std::string& tenant() const { return tenant_; }
+  /// Until it ends.
+  const TraceContext& trace() const { return record_.trace; }
   /// From now on its client's patience is looked after. UNAVAILABLE if the server is shutting down;
   /// what is answered from memory at once goes on even so.
   absl::Status Join();
@@ -162,6 +164,7 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
     const std::string tenant = call->tenant();
     status = WorkersFor(op, service, IsThrottled(request))
                  .Run(tenant, [call, request = std::move(request), work = std::move(work)] {
+                   const TraceScope trace(call->trace());
                    Reply reply;
                    const Caller& caller = *call->caller();
                    absl::Status done;
