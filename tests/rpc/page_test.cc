@@ -522,7 +522,7 @@ TEST(Latencies, QuantilesAreNear) {
 
 TEST(Latencies, NoQuantileIsAboveTheSlowest) {
   // Just above the end of a bucket, where its other end is a quarter away.
-  for (const double seconds : {3e-6, 10.1e-6, 0.0102, 3.0, 500.0}) {
+  for (const double seconds : {3e-6, 10.1e-6, 0.0102, 3.0, 60.0}) {
     server::Latencies<float> latencies;
     for (int i = 0; i < 3; ++i) latencies.Add(seconds);
     for (const double share : {0.5, 0.99, 1.0}) EXPECT_LE(latencies.Quantile(share), seconds);
