@@ -303,6 +303,12 @@ class Server::Impl {
                               .look = [this] { return QueuesOf(*engine_); },
                               .changed = [this] { TellHealth(); }});
     }
+    telemetry_.SetHidden(
+        [this](std::string_view tenant, std::string_view owner, std::string_view name) {
+          const engine::Catalog& catalog = engine_->catalog();
+          return catalog.Look(owner, name) != nullptr &&
+                 catalog.LookAtShared(tenant, engine::NameKey(owner, name)) == nullptr;
+        });
     gauges_ = std::make_unique<EngineGauges>(*engine_, telemetry_.metrics().tenant_labels(),
                                              config_.wire_memory_bytes);
     context_ = std::make_unique<ServiceContext>(ServiceContext{

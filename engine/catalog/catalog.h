@@ -186,6 +186,8 @@ class Catalog {
   MatrixLease Look(std::string_view tenant, std::string_view name) const {
     return Present(NameKey(tenant, name));
   }
+  /// Likewise one of another owner that is shared with the tenant.
+  MatrixLease LookAtShared(std::string_view tenant, const NameKey& key) const;
   /// Those whose names begin with `prefix` and come after `after`, by name.
   std::vector<MatrixLease> List(std::string_view tenant, std::string_view prefix,
                                 std::string_view after = "") const;

@@ -36,6 +36,13 @@ absl::StatusOr<MatrixLease> Catalog::Find(std::string_view tenant, std::string_v
   return found->second;
 }
 
+MatrixLease Catalog::LookAtShared(std::string_view tenant, const NameKey& key) const {
+  const MutexLock lock(mutex_);
+  const auto found = matrices_.find(key);
+  if (found == matrices_.end() || !shares_.RightOf(tenant, key).has_value()) return nullptr;
+  return found->second;
+}
+
 std::vector<MatrixLease> Catalog::ListShared(std::string_view tenant, std::string_view prefix,
                                              std::string_view after) const {
   std::map<std::string, MatrixLease> by_reference;

@@ -69,13 +69,21 @@ absl::Status Tenant::Refused(Quota quota, int64_t used, int64_t amount) {
   return Beyond(quota, used, amount);
 }
 
-absl::Status Tenant::TryToTake(Quota quota, int64_t amount, int64_t instead_of) {
+absl::Status Tenant::CountBelowHard(Quota quota, int64_t amount, int64_t more, int64_t& used) {
   Count& count = this->count(quota);
-  const int64_t more = amount - instead_of;
-  int64_t used = count.used;
+  used = count.used;
   do {
     if (more > 0 && used + more > count.hard) return Beyond(quota, used, more);
   } while (!count.used.compare_exchange_weak(used, used + amount));
+  return absl::OkStatus();
+}
+
+absl::Status Tenant::TryToTake(Quota quota, int64_t amount, int64_t instead_of) {
+  Count& count = this->count(quota);
+  const int64_t more = amount - instead_of;
+  int64_t used = 0;
+  if (absl::Status s = CountBelowHard(quota, amount, more, used); !s.ok()) return s;
+  if (quota == Quota::kRequests) used -= status_calls_;  // as used() has it
   if (used <= count.soft && used + more > count.soft) ++count.warned;
   return absl::OkStatus();
 }
@@ -93,11 +101,15 @@ absl::StatusOr<TenantHold> Tenant::Hold(Quota quota, int64_t amount, int64_t ins
   });
 }
 
-absl::StatusOr<TenantHold> Tenant::HoldQuestion() {
-  if (absl::Status status = Take(Quota::kRequests); !status.ok()) return status;
-  ++questions_;
+absl::StatusOr<TenantHold> Tenant::HoldStatusCall() {
+  int64_t used = 0;
+  if (absl::Status status = CountBelowHard(Quota::kRequests, 1, 1, used); !status.ok()) {
+    CountRefusal(Quota::kRequests);
+    return status;
+  }
+  ++status_calls_;
   return TenantHold(this, [tenant = shared_from_this()](const void*) {
-    --tenant->questions_;
+    --tenant->status_calls_;
     tenant->Give(Quota::kRequests);
   });
 }
@@ -141,20 +153,21 @@ absl::Status Tenant::TakeRequest(Clock::time_point now) {
       std::chrono::milliseconds(wait / 1'000'000 + 1));
 }
 
-absl::Status Tenant::TakeQuestion(Clock::time_point now) {
-  return TakeBeside(begun_questions_, kQuestions, fmt::format("asked {} times", kQuestions), now);
+absl::Status Tenant::TakeStatusCall(Clock::time_point now) {
+  return TakeApart(begun_status_calls_, kStatusCalls,
+                   fmt::format("begun {} status calls or streams", kStatusCalls), now);
 }
 
 absl::Status Tenant::TakeCarrier(Clock::time_point now) {
-  return TakeBeside(begun_carriers_, kCarriers, fmt::format("opened {} carriers", kCarriers), now);
+  return TakeApart(begun_carriers_, kCarriers, fmt::format("opened {} carriers", kCarriers), now);
 }
 
-absl::Status Tenant::TakeBeside(std::atomic<int64_t>& begun, int64_t each, std::string_view did,
-                                Clock::time_point now) {
+absl::Status Tenant::TakeApart(std::atomic<int64_t>& begun, int64_t each, std::string_view did,
+                               Clock::time_point now) {
   Count& count = this->count(Quota::kRequestsPerSecond);
   const int64_t hard = count.hard;
   if (hard == kNoLimit) return absl::OkStatus();
-  if (hard <= 0) return TakeRequest(now);  // nor may it ask
+  if (hard <= 0) return TakeRequest(now);  // nor may it look
   const int64_t wait = Begin(begun, Nanoseconds(now), kSecond / hard / each);
   if (wait == 0) return absl::OkStatus();
   ++count.refused;
@@ -168,7 +181,7 @@ absl::Status Tenant::TakeBeside(std::atomic<int64_t>& begun, int64_t each, std::
 
 int64_t Tenant::used(Quota quota) const {
   if (quota == Quota::kRequests) {
-    return std::max<int64_t>(0, count(quota).used - questions_);
+    return std::max<int64_t>(0, count(quota).used - status_calls_);
   }
   if (quota != Quota::kRequestsPerSecond) return count(quota).used;
   const int64_t hard = count(quota).hard, soft = count(quota).soft;

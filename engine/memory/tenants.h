@@ -76,9 +76,9 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
   void CountRefusal(Quota quota) { ++count(quota).refused; }
   /// As Take, until the last copy of what it returns is gone.
   absl::StatusOr<TenantHold> Hold(Quota quota, int64_t amount = 1, int64_t instead_of = 0);
-  /// As Hold of kRequests, for what only asks: it needs the room that a request needs, but used()
-  /// does not say it.
-  absl::StatusOr<TenantHold> HoldQuestion();
+  /// As Hold of kRequests, for a status call (one that only tells what the server knows): it needs
+  /// the room that a request needs, but neither used() nor the soft limit counts it.
+  absl::StatusOr<TenantHold> HoldStatusCall();
   /// Counts what is there already, whatever the limit.
   TenantHold HoldAnyway(Quota quota, int64_t amount = 1);
   /// As Take, and counts nothing: for what is yet to come.
@@ -91,15 +91,15 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
   /// One request begins. RESOURCE_EXHAUSTED with the RetryDelay after which it may, if more would
   /// have begun within a second than kRequestsPerSecond allows.
   absl::Status TakeRequest(Clock::time_point now = Clock::now());
-  /// Likewise of what only asks, and of streams for requests to come: counted apart, so that a
+  /// Likewise of status calls, and of streams for requests to come: counted apart, so that a
   /// product of a client that first looks what it multiplies with is one request.
-  absl::Status TakeQuestion(Clock::time_point now = Clock::now());
+  absl::Status TakeStatusCall(Clock::time_point now = Clock::now());
   /// Likewise of streams that only carry a request's bytes, over further connections.
   absl::Status TakeCarrier(Clock::time_point now = Clock::now());
   /// That may begin for each request that may: of carriers as many as one may have.
-  static constexpr int64_t kQuestions = 4, kCarriers = 16;
+  static constexpr int64_t kStatusCalls = 4, kCarriers = 16;
 
-  /// Of kRequests without those that only ask.
+  /// Of kRequests without status calls.
   int64_t used(Quota quota) const;
   QuotaLimit limit(Quota quota) const;
   double weight() const { return weight_; }
@@ -118,17 +118,20 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
   /// What it is refused with.
   absl::Status Beyond(Quota quota, int64_t used, int64_t amount) const;
   absl::Status Refused(Quota quota, int64_t used, int64_t amount);
+  /// As Take with the hard limit alone; `used`: what was before. `more`: what needs room.
+  absl::Status CountBelowHard(Quota quota, int64_t amount, int64_t more, int64_t& used);
   /// What is counted apart from requests in `begun`, `each` for every one of them; `did`: what
-  /// did so, "asked 4 times".
-  absl::Status TakeBeside(std::atomic<int64_t>& begun, int64_t each, std::string_view did,
-                          Clock::time_point now);
+  /// did so, "opened 16 carriers".
+  absl::Status TakeApart(std::atomic<int64_t>& begun, int64_t each, std::string_view did,
+                         Clock::time_point now);
 
   const std::string name_;
   std::array<Count, kQuotas> counts_;
   std::atomic<double> weight_ = 1;
   /// When what began so far would all have begun at the limit's rate, in the clock's nanoseconds.
-  std::atomic<int64_t> begun_hard_ = 0, begun_soft_ = 0, begun_questions_ = 0, begun_carriers_ = 0;
-  std::atomic<int64_t> questions_ = 0;  ///< of those that count as kRequests
+  std::atomic<int64_t> begun_hard_ = 0, begun_soft_ = 0, begun_status_calls_ = 0,
+                       begun_carriers_ = 0;
+  std::atomic<int64_t> status_calls_ = 0;  ///< of those that count as kRequests
 };
 
 /// All of them. Thread-safe.

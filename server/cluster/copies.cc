@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/memory/budget.h"
+#include "server/telemetry/call_origin.h"
 
 namespace sparsed::server {
 namespace {
@@ -234,6 +235,10 @@ Peers::Calling::Calling(Peers& peers) : peers_(peers) {
   const std::string& token = peers_.options_.token;
   if (!token.empty() && peers_.options_.tls) {
     context_.AddMetadata("authorization", fmt::format("Bearer {}", token));
+  }
+  if (const TraceContext& trace = TraceScope::Current(); trace.traced()) {
+    context_.AddMetadata("traceparent", TraceParentOf(trace));
+    if (!trace.state.empty()) context_.AddMetadata("tracestate", trace.state);
   }
   const MutexLock lock(peers_.mutex_);
   peers_.calling_.insert(&context_);

@@ -25,6 +25,7 @@ void LogRefusal(const RefusalLine& refusal, LogLimit& limit) {
   text("tenant", refusal.tenant);
   text("caller", refusal.caller);
   text("request_id", refusal.request_id);
+  text("subject", refusal.subject);
   text("from", refusal.from);
   text("code", absl::StatusCodeToString(refusal.why.code()));
   text("message", std::string(refusal.why.message()));

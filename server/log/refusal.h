@@ -11,7 +11,8 @@ namespace sparsed::server {
 /// What is known of a call, a request or a page that was refused before it began.
 struct RefusalLine {
   std::string_view op{}, tenant{}, caller{}, request_id{};
-  std::string_view from{};  ///< a peer's address, or by which door it came
+  std::string_view subject{};  ///< the matrix or buffer, where it is known
+  std::string_view from{};     ///< a peer's address, or by which door it came
   absl::Status why;
 };
 

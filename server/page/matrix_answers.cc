@@ -30,6 +30,8 @@ SortKey Known(double value) { return {.number = value, .known = value > 0}; }
 
 std::string TextOf(const MatrixRow& row) { return row.name + '\n' + row.tenant; }
 
+/// Sorted by one of MatrixRow's uses.
+template <MatrixUse MatrixRow::*kUse>
 const PageTable<MatrixRow>& Matrices() {
   using Row = MatrixRow;
   static const PageTable<Row> table = {
@@ -37,9 +39,9 @@ const PageTable<MatrixRow>& Matrices() {
        {"tenant", [](const Row& row) { return SortKey{.text = row.tenant}; }},
        {"bytes", [](const Row& row) { return SortKey{static_cast<double>(row.bytes)}; }},
        {"nnz", [](const Row& row) { return SortKey{static_cast<double>(row.nnz)}; }},
-       {"rate", [](const Row& row) { return SortKey{row.use.per_second}; }},
-       {"p50", [](const Row& row) { return Known(row.use.p50); }},
-       {"p99", [](const Row& row) { return Known(row.use.p99); }},
+       {"rate", [](const Row& row) { return SortKey{(row.*kUse).per_second}; }},
+       {"p50", [](const Row& row) { return Known((row.*kUse).p50); }},
+       {"p99", [](const Row& row) { return Known((row.*kUse).p99); }},
        {"gain", [](const Row& row) { return Known(row.gain); }},
        {"roofline",
         [](const Row& row) {
@@ -67,7 +69,8 @@ void AddRoofline(const engine::RooflinePosition& position, json& to) {
   to["roofline"] = KnownOr(position.roof == engine::Roof::kMemory ? position.share : 0);
 }
 
-json RowJson(const MatrixRow& row) {
+/// `use`: what who looks is told of its use.
+json RowJson(const MatrixRow& row, const MatrixUse& use) {
   json object = {{"tenant", row.tenant},
                  {"name", row.name},
                  {"rows", row.rows},
@@ -85,22 +88,24 @@ json RowJson(const MatrixRow& row) {
                  {"gain", KnownOr(row.gain)},
                  {"busy", row.busy},
                  {"shard", row.shard},
-                 {"rate", row.use.per_second},
-                 {"p50", KnownOr(row.use.p50)},
-                 {"p99", KnownOr(row.use.p99)}};
+                 {"rate", use.per_second},
+                 {"p50", KnownOr(use.p50)},
+                 {"p99", KnownOr(use.p99)}};
   AddRoofline(row.roofline, object);
   return object;
 }
 
-/// The matrix that the parameters tenant (the viewer's own without) and name say. NOT_FOUND, the
-/// same for what the viewer must not see.
+/// The matrix that the parameters tenant (the viewer's own without) and name say; another tenant's
+/// if it is shared with the viewer's. NOT_FOUND, the same for what the viewer must not see.
 absl::StatusOr<engine::MatrixLease> FindMatrix(PageTables& tables, const Viewer& viewer,
                                                const Query& query) {
   const std::string& name = query.Text("name");
   if (name.empty()) return absl::InvalidArgumentError("name is missing");
   const std::string& tenant = query.Text("tenant").empty() ? viewer.tenant : query.Text("tenant");
-  engine::MatrixLease found;
-  if (MaySee(viewer, tenant)) found = tables.sources.engine.catalog().Look(tenant, name);
+  const engine::Catalog& catalog = tables.sources.engine.catalog();
+  const engine::MatrixLease found = MaySee(viewer, tenant)
+                                        ? catalog.Look(tenant, name)
+                                        : catalog.LookAtShared(viewer.tenant, {tenant, name});
   if (found == nullptr) return absl::NotFoundError("there is no such matrix");
   return found;
 }
@@ -167,9 +172,11 @@ void AddProduct(const auto& tried, std::string_view left_hash, json& row) {
   row["factors"] = engine::FactorsText(pair, pair.right, tried.pipeline, tried.kernel);
 }
 
+/// `tells_use`: also how much they are used, which whom the matrix is only shared with is not told.
 /// `tells_since`: also when they came into use, which those of others with the pattern may have
 /// done.
-json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Executor& executor) {
+json PlansJson(const engine::Matrix& matrix, bool tells_use, bool tells_since,
+               const engine::Executor& executor) {
   const engine::Pattern& pattern = *matrix.pattern();
   const std::vector<engine::Measurement> measurements = pattern.trials().measurements();
   json list = json::array();
@@ -182,8 +189,8 @@ json PlansJson(const engine::Matrix& matrix, bool tells_since, const engine::Exe
                     {"baseline_ms", KnownOr(plan.baseline_ms)},
                     {"plan_ms", KnownOr(plan.plan_ms)},
                     {"gain", KnownOr(GainOf(plan))},
-                    {"rate", per_second},
-                    {"in_use", in_use},
+                    {"rate", tells_use ? json(per_second) : json(nullptr)},
+                    {"in_use", tells_use && in_use},
                     {"since", tells_since ? UnixTime(active->since) : json(nullptr)},
                     {"provisional", plan.provisional},
                     {"busy", engine::FindBusyTrials(plan, measurements).has_value()},
@@ -357,12 +364,16 @@ Answer MakePicture(engine::Pattern& pattern, const std::string& pipeline) {
 }  // namespace
 
 Answer MatricesAnswer(PageTables& tables, const HttpRequest& request) {
-  const absl::StatusOr<TableQuery> asked = Matrices().Parse(request.query);
+  const bool all = request.viewer.all;
+  const PageTable<MatrixRow>& table =
+      all ? Matrices<&MatrixRow::use>() : Matrices<&MatrixRow::owners_use>();
+  const absl::StatusOr<TableQuery> asked = table.Parse(request.query);
   if (!asked.ok()) return asked.status();
   const auto matrices = tables.matrices.Get();
-  json answer = Matrices().Answer(
+  json answer = table.Answer(
       asked->page, *matrices,
-      [&](const MatrixRow& row) { return MaySee(request.viewer, row.tenant); }, RowJson);
+      [&](const MatrixRow& row) { return MaySee(request.viewer, row.tenant); },
+      [&](const MatrixRow& row) { return RowJson(row, all ? row.use : row.owners_use); });
   if (request.viewer.all) answer["all"] = matrices->size();
   return answer;
 }
@@ -375,22 +386,27 @@ Answer MatrixAnswer(PageTables& tables, const HttpRequest& request) {
   const engine::Matrix& matrix = **found;
   const engine::Pattern& pattern = *matrix.pattern();
   const engine::Executor& executor = tables.sources.engine.executor();
-  MatrixRow row = MakeMatrixRow(matrix, tables.sources.engine, tables.sources.telemetry.live());
+  const Viewer& viewer = request.viewer;
+  const LiveRequests& live = tables.sources.telemetry.live();
+  const bool tells_use = MaySee(viewer, matrix.tenant());
+  MatrixRow row = MakeMatrixRow(matrix, tables.sources.engine, live, tells_use);
+  // As Catalog.Explain tells it.
+  const MatrixUse use =
+      live.UseOf(matrix.tenant(), matrix.name(), viewer.all ? matrix.tenant() : viewer.tenant);
   if (tables.sources.shard_of != nullptr) {
     row.shard = tables.sources.shard_of({matrix.tenant(), matrix.name()}).value_or("");
   }
-  json answer = RowJson(row);
+  json answer = RowJson(row, viewer.all ? row.use : use);
   answer["pattern"] = pattern.hash();
   answer["csr_bytes"] =
       (pattern.rows() + 1) * 8 +
       pattern.nnz() * static_cast<int64_t>(sizeof(int32_t) + SizeOf(matrix.type()));
-  answer["preparation"] = ProgressJson(pattern.progress().status(), request.viewer);
-  const bool tells_since = request.viewer.all || pattern.IsOnlyOf(matrix.tenant());
-  answer["plans"] = PlansJson(matrix, tells_since, executor);
+  answer["preparation"] = ProgressJson(pattern.progress().status(), viewer);
+  const bool tells_since = viewer.all || (tells_use && pattern.IsOnlyOf(matrix.tenant()));
+  answer["plans"] = PlansJson(matrix, tells_use, tells_since, executor);
   answer["layouts"] = LayoutsJson(matrix);
   answer["time"] =
-      TimesJson(tables.sources.telemetry.live().UseOf(matrix.tenant(), matrix.name()),
-                engine::ReferenceFor(request.viewer.tenant, {matrix.tenant(), matrix.name()}));
+      TimesJson(use, engine::ReferenceFor(viewer.tenant, {matrix.tenant(), matrix.name()}));
   if (const auto features = pattern.features()) answer["features"] = FeaturesJson(*features);
   return answer;
 }

@@ -28,16 +28,17 @@ double GainOf(const engine::Plan& plan) {
 
 namespace {
 
-void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, MatrixRow& row) {
+void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, bool tells_use,
+             MatrixRow& row) {
   const engine::Pattern& pattern = *matrix.pattern();
   const engine::Plan* shown = nullptr;
   const auto plans = matrix.UsedPlans();
   for (const engine::PlanTable::Used& used : plans) {
     const engine::Plan& plan = used.plan->plan;
-    if (used.in_use ||
-        (!row.in_use && (shown == nullptr || plan.baseline_ms > shown->baseline_ms))) {
+    const bool in_use = tells_use && used.in_use;
+    if (in_use || (!row.in_use && (shown == nullptr || plan.baseline_ms > shown->baseline_ms))) {
       shown = &plan;
-      row.in_use = used.in_use;
+      row.in_use = in_use;
     }
   }
   if (shown == nullptr) return;
@@ -52,7 +53,7 @@ void SetPlan(const engine::Matrix& matrix, const engine::Executor& executor, Mat
 }  // namespace
 
 MatrixRow MakeMatrixRow(const engine::Matrix& matrix, engine::Engine& engine,
-                        const LiveRequests& live) {
+                        const LiveRequests& live, bool tells_use) {
   const engine::Pattern& pattern = *matrix.pattern();
   MatrixRow row;
   row.tenant = matrix.tenant();
@@ -68,9 +69,11 @@ MatrixRow MakeMatrixRow(const engine::Matrix& matrix, engine::Engine& engine,
   row.durable = matrix.durable();
   row.bytes = BytesInMemory(matrix);
   row.state = pattern.progress().status().state;
-  SetPlan(matrix, engine.executor(), row);
-  row.use = live.UseOf(row.tenant, row.name);
-  row.use.products = {};  // the table has none of it
+  SetPlan(matrix, engine.executor(), tells_use, row);
+  row.owners_use = live.UseOf(row.tenant, row.name, row.tenant);
+  row.owners_use.products = {};
+  row.owners_use.transports = {};
+  row.use = live.UseOf(row.tenant, row.name, /*by=*/"");
   return row;
 }
 

@@ -40,15 +40,17 @@ struct MatrixRow {
   double gain = 0;
   bool busy = false;  ///< the machine was, when that was timed (FindBusyTrials)
   engine::RooflinePosition roofline;
-  MatrixUse use;
+  /// Its owner's, which is all that he sees, and that of all tenants; without products.
+  MatrixUse owners_use, use;
 };
 
 /// Speed-up of the plan over plain CSR; 0: it was not timed, or is plain CSR, which has none over
 /// itself.
 double GainOf(const engine::Plan& plan);
 
+/// `tells_use`: which plan is in use, too, which whom it is only shared with is not told.
 MatrixRow MakeMatrixRow(const engine::Matrix& matrix, engine::Engine& engine,
-                        const LiveRequests& live);
+                        const LiveRequests& live, bool tells_use = true);
 /// All of them, by tenant and name. Takes some microseconds a matrix, and less memory than it has
 /// in the catalog; no lock is held longer than for one of them, but for the list of all.
 /// Without what is of shards but their rows; `shard_of` may be null.

@@ -339,9 +339,11 @@ Answer RequestsAnswer(PageTables& tables, const HttpRequest& request) {
   if (!query.ok()) return query.status();
   const Telemetry& telemetry = tables.sources.telemetry;
   const std::string tenant = request.viewer.all ? "" : request.viewer.tenant;
+  // As `sparsectl slow` without --refused.
+  std::vector<EndedRequest> slowest = telemetry.slow().List(tenant.empty() ? nullptr : &tenant);
+  std::erase_if(slowest, [](const EndedRequest& one) { return WasRefusedAtOnce(one.record); });
   return json{{"in_flight", InFlightJson(tables.sources.in_flight(), request.viewer)},
-              {"slowest", RequestsJson(telemetry.slow().List(tenant.empty() ? nullptr : &tenant),
-                                       request.viewer)},
+              {"slowest", RequestsJson(slowest, request.viewer)},
               {"slowest_of_seconds", std::chrono::seconds(SlowRequests::kKept).count()},
               {"recent", RequestsJson(telemetry.live().Recent(tenant), request.viewer)}};
 }

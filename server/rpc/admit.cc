@@ -160,13 +160,13 @@ absl::StatusOr<Caller> Identify(const ServiceContext& service,
 }
 
 /// What a call is to its tenant's quotas.
-enum class Kind { kRequest, kQuestion, kStream, kCarrier };
+enum class Kind { kRequest, kStatusCall, kStream, kCarrier };
 
 /// None: of a call that is part of another.
 Kind KindOf(std::optional<Op> op) {
   if (!op.has_value()) return Kind::kCarrier;
   if (IsStream(*op)) return Kind::kStream;
-  return IsStatusCall(*op) ? Kind::kQuestion : Kind::kRequest;
+  return IsStatusCall(*op) ? Kind::kStatusCall : Kind::kRequest;
 }
 
 /// The rate that is meant for tenants holds up neither who looks after the server nor its nodes.
@@ -175,9 +175,9 @@ absl::Status CountRate(Kind kind, engine::Tenant& tenant, const Caller& caller) 
   switch (kind) {
     case Kind::kRequest:
       return tenant.TakeRequest();
-    case Kind::kQuestion:
+    case Kind::kStatusCall:
     case Kind::kStream:
-      return tenant.TakeQuestion();
+      return tenant.TakeStatusCall();
     case Kind::kCarrier:
       return tenant.TakeCarrier();
   }
@@ -188,8 +188,8 @@ absl::StatusOr<engine::TenantHold> Hold(Kind kind, engine::Tenant& tenant) {
   switch (kind) {
     case Kind::kRequest:
       return tenant.Hold(engine::Quota::kRequests);
-    case Kind::kQuestion:
-      return tenant.HoldQuestion();
+    case Kind::kStatusCall:
+      return tenant.HoldStatusCall();
     case Kind::kStream:
     case Kind::kCarrier:
       break;
@@ -214,7 +214,8 @@ absl::Status MayDo(Op op, const ServiceContext& service, const Caller& caller) {
 
 /// Every call that does not begin is in the log and, if that is known, counted for who called.
 absl::StatusOr<Caller> AdmitAs(std::optional<Op> op, const ServiceContext& service,
-                               grpc::ServerContextBase& context) {
+                               grpc::ServerContextBase& context,
+                               const std::function<std::string()>& subject) {
   const std::shared_ptr<const CallOrigin> origin = OriginOf(context);
   absl::StatusOr<Caller> caller = Identify(service, context);
   if (caller.ok()) caller->origin = origin;
@@ -223,19 +224,19 @@ absl::StatusOr<Caller> AdmitAs(std::optional<Op> op, const ServiceContext& servi
   if (status.ok()) status = Count(KindOf(op), service, context, *caller);
   if (status.ok()) return caller;
   service.telemetry.Refused(op, caller.ok() ? &*caller : nullptr, context.peer(),
-                            origin->request_id, status);
+                            origin->request_id, status, caller.ok() && subject ? subject() : "");
   return status;
 }
 
 }  // namespace
 
 absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context) {
-  return AdmitAs(std::nullopt, service, context);
+  return AdmitAs(std::nullopt, service, context, nullptr);
 }
 
-absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
-                             grpc::ServerContextBase& context) {
-  return AdmitAs(op, service, context);
+absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service, grpc::ServerContextBase& context,
+                             const std::function<std::string()>& subject) {
+  return AdmitAs(op, service, context, subject);
 }
 
 absl::Status CountRequest(engine::Tenant& tenant, const Caller& caller) {

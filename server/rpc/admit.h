@@ -3,6 +3,8 @@
 
 #include <grpcpp/server_context.h>
 
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -17,8 +19,10 @@ namespace sparsed::server {
 /// The caller of a call that is to do `op`, which counts as long as it is there. UNAUTHENTICATED,
 /// PERMISSION_DENIED; RESOURCE_EXHAUSTED.
 /// Its request id goes into its metadata, whatever comes of it.
-absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service,
-                             grpc::ServerContextBase& context);
+/// `subject` says what it is about, for log and audit log, if a known caller is refused; null where
+/// a call has not said it yet.
+absl::StatusOr<Caller> Admit(Op op, const ServiceContext& service, grpc::ServerContextBase& context,
+                             const std::function<std::string()>& subject = nullptr);
 /// Likewise, of a call that is part of another.
 absl::StatusOr<Caller> Admit(const ServiceContext& service, grpc::ServerContextBase& context);
 /// A request begins on a stream of his: RESOURCE_EXHAUSTED if that is more than his tenant may
@@ -38,8 +42,8 @@ class RefusedCall final : public Reactor {
 /// What `start(caller)` makes, or a call that is refused.
 template <typename Reactor, typename Start>
 Reactor* ForCaller(Op op, const ServiceContext& service, grpc::ServerContextBase& context,
-                   const Start& start) {
-  absl::StatusOr<Caller> caller = Admit(op, service, context);
+                   const Start& start, const std::function<std::string()>& subject = nullptr) {
+  absl::StatusOr<Caller> caller = Admit(op, service, context, subject);
   if (!caller.ok()) return new RefusedCall<Reactor>(caller.status());
   return start(*std::move(caller));
 }

@@ -417,6 +417,7 @@ absl::StatusOr<std::shared_ptr<engine::Call>> ComputeStream::BeginCall(
     const MutexLock lock(mutex_);
     return abandoned_ || !request->failure.ok() || Patience::Clock::now() > until;
   };
+  const TraceScope trace(request->record().trace);
   // It may have waited for a thread that waits for other nodes.
   absl::Status here = waited && stopped() ? absl::CancelledError("it was stopped before it began")
                                           : RoutedProduct(service_, tenant_, spec, stopped);

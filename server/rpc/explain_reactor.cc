@@ -187,10 +187,10 @@ class ExplainReactor final : public UnaryReactor {
     if (!options.ok()) return options.status();
     const auto matrix = FindToLookAt(service(), tenant(), role_, request.name());
     if (!matrix.ok()) return matrix.status();
-    // Who uses another's matrix is not told what others do with it.
-    if ((*matrix)->tenant() == tenant() || role_ == Role::kOperator) {
-      use_ = service().telemetry.live().UseOf((*matrix)->tenant(), (*matrix)->name());
-    }
+    // Nobody but operators is told what other tenants do with it.
+    const std::string& owner = (*matrix)->tenant();
+    use_ = service().telemetry.live().UseOf(owner, (*matrix)->name(),
+                                            role_ == Role::kOperator ? owner : tenant());
     if (request.k() == 0 && use_.k > 0) options->k = std::min(use_.k, kMostColumns);
     return service().workers.Run(tenant(), [this, options = *options, matrix = *matrix] {
       Conclude(Explain(*matrix, options));
@@ -227,7 +227,7 @@ class ExplainReactor final : public UnaryReactor {
   }
 
   const Role role_;
-  MatrixUse use_;  ///< nothing of another tenant's, but for operators
+  MatrixUse use_;  ///< the caller's tenant's, for operators the owner's
   v1::ExplainReply reply_;
   std::atomic<int>& under_way_;  ///< explanations
   const bool counted_;           ///< one of those that may run
@@ -241,7 +241,8 @@ grpc::ServerUnaryReactor* StartExplain(const ServiceContext& service,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer& bytes, grpc::ByteBuffer& response,
                                        std::atomic<int>& under_way) {
-  absl::StatusOr<Caller> caller = Admit(Op::kExplain, service, *context);
+  absl::StatusOr<Caller> caller =
+      Admit(Op::kExplain, service, *context, SubjectIn<v1::ExplainRequest>(bytes));
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   v1::ExplainRequest request;
   absl::Status status = wire::ParseRequest(bytes, request);

@@ -241,6 +241,7 @@ class ReceiveReactor final : public BytesReadReactor, public LiveStream {
   /// On a worker.
   void Publish() {
     if (context_.IsCancelled()) return Conclude(BrokenOff());
+    const TraceScope trace(record_.trace);
     const StageRecord::Clock::time_point begun = StageRecord::Clock::now();
     absl::StatusOr<grpc::ByteBuffer> reply = Method::Finish(service_, *target_, cancelled_);
     record_[Phase::kSetup] = NanosecondsSince(begun);

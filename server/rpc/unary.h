@@ -8,6 +8,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -33,6 +34,8 @@ class UnaryReactor : public grpc::ServerUnaryReactor, public LiveStream {
                Caller caller, std::string subject, grpc::ByteBuffer& response);
 
   const std::string& tenant() const { return tenant_; }
+  /// Until it ends.
+  const TraceContext& trace() const { return record_.trace; }
   /// From now on its client's patience is looked after. UNAVAILABLE if the server is shutting down;
   /// what is answered from memory at once goes on even so.
   absl::Status Join();
@@ -86,6 +89,15 @@ std::string SubjectOf(const Request& request) {
   }
 }
 
+/// Of a request that nobody has read yet, for Admit; empty if it is malformed.
+template <typename Request>
+std::function<std::string()> SubjectIn(const grpc::ByteBuffer& bytes) {
+  return [&bytes] {
+    Request request;
+    return wire::ParseRequest(bytes, request).ok() ? SubjectOf(request) : "";
+  };
+}
+
 /// What it is to make, as a copy's name; empty: nothing.
 template <typename Request>
 std::string ResultOf(const Request& request) {
@@ -120,7 +132,7 @@ grpc::ServerUnaryReactor* Answer(Op op, const ServiceContext& service,
                                  grpc::CallbackServerContext* context,
                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                  const Work& work) {
-  absl::StatusOr<Caller> caller = Admit(op, service, *context);
+  absl::StatusOr<Caller> caller = Admit(op, service, *context, SubjectIn<Request>(*bytes));
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   Request request;
   Reply reply;
@@ -140,7 +152,7 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
                                          grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                          Work work) {
-  absl::StatusOr<Caller> caller = Admit(op, service, *context);
+  absl::StatusOr<Caller> caller = Admit(op, service, *context, SubjectIn<Request>(*bytes));
   if (!caller.ok()) return new RefusedCall<grpc::ServerUnaryReactor>(caller.status());
   Request request;
   absl::Status status = wire::ParseRequest(*bytes, request);
@@ -152,6 +164,7 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Op op, const ServiceContext& service,
     const std::string tenant = call->tenant();
     status = WorkersFor(op, service, IsThrottled(request))
                  .Run(tenant, [call, request = std::move(request), work = std::move(work)] {
+                   const TraceScope trace(call->trace());
                    Reply reply;
                    const Caller& caller = *call->caller();
                    absl::Status done;

@@ -146,6 +146,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   void Store() {
     if (context_.IsCancelled()) return Conclude(absl::CancelledError("the upload broke off"));
     const engine::NameKey key(record_.tenant, record_.subject);
+    const TraceScope trace(record_.trace);
     const StageRecord::Clock::time_point begun = StageRecord::Clock::now();
     const absl::StatusOr<engine::MatrixLease> matrix =
         Changed(service_, key, [&]() -> absl::StatusOr<engine::MatrixLease> {

@@ -42,15 +42,11 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
 
   void OnWriteDone(bool ok) override {
     const absl::Status delivered = delivery_.End(ok);
-    Next next = Next::kNothing;
-    {
-      const MutexLock lock(mutex_);
+    GoOn([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       writing_ = false;
       if (!ok && !end_.has_value()) end_ = delivered;
       if (!ok) waiting_.clear();
-      next = TakeNext();
-    }
-    if (next != Next::kNothing) Do(next);
+    });
   }
 
   void OnCancel() override { End(absl::CancelledError("the watcher is gone")); }
@@ -92,27 +88,19 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
     reply.set_message(ForClients(status.message));
     const bool last = !follow_ && (status.state == engine::PreparationState::kReady ||
                                    status.state == engine::PreparationState::kFailed);
-    Next next = Next::kNothing;
-    {
-      const MutexLock lock(mutex_);
+    GoOn([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (end_.has_value()) return;
       if (waiting_.size() >= kMaxBehind) waiting_.pop_back();
       waiting_.push_back(std::move(reply));
       if (last) end_ = absl::OkStatus();
-      next = TakeNext();
-    }
-    if (next != Next::kNothing) Do(next);
+    });
   }
 
   /// Ends it after what is waiting; the first reason stays.
   void End(absl::Status status) {
-    Next next = Next::kNothing;
-    {
-      const MutexLock lock(mutex_);
+    GoOn([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (!end_.has_value()) end_ = std::move(status);
-      next = TakeNext();
-    }
-    if (next != Next::kNothing) Do(next);
+    });
   }
 
   /// The next reply, or the terminal transition.
@@ -131,8 +119,17 @@ class WatchReactor final : public BytesWriteReactor, public LiveStream {
     return Next::kFinish;
   }
 
-  /// What TakeNext() said. With kNothing `this` may be gone.
-  void Do(Next next) {
+  /// After `change`, which is made under the lock, does what is next. Where that is nothing, `this`
+  /// may be gone at once.
+  template <typename Change>
+  void GoOn(const Change& change) {
+    Next next = Next::kNothing;
+    {
+      const MutexLock lock(mutex_);
+      change();
+      next = TakeNext();
+    }
+    if (next == Next::kNothing) return;
     if (next == Next::kWrite) return delivery_.Begin(0, [this] { StartWrite(&out_); });
     const absl::Status status = record_.status;
     service_.telemetry.End(std::move(record_));
@@ -166,9 +163,12 @@ BytesWriteReactor* StartWatch(const ServiceContext& service, grpc::CallbackServe
                               const grpc::ByteBuffer& bytes) {
   v1::WatchRequest request;
   const absl::Status readable = wire::ParseRequest(bytes, request);
-  return ForCaller<BytesWriteReactor>(Op::kWatch, service, *context, [&](const Caller& caller) {
-    return new WatchReactor(service, context, readable, request, caller);
-  });
+  return ForCaller<BytesWriteReactor>(
+      Op::kWatch, service, *context,
+      [&](const Caller& caller) {
+        return new WatchReactor(service, context, readable, request, caller);
+      },
+      [&] { return request.name(); });
 }
 
 }  // namespace sparsed::server

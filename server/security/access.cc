@@ -75,7 +75,7 @@ absl::Status Access::Load() {
   absl::StatusOr<AccessFile> parsed = AccessFile::Parse(*text);
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(
-        fmt::format("{}: {}", path_, std::string(parsed.status().message())));
+        fmt::format("{}:{}", path_, std::string(parsed.status().message())));
   }
   const MutexLock lock(mutex_);
   file_ = std::make_shared<const AccessFile>(*std::move(parsed));

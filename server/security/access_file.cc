@@ -193,8 +193,7 @@ absl::StatusOr<AccessFile> AccessFile::Parse(const std::string& yaml) {
   } catch (const Refusal& refusal) {
     return absl::InvalidArgumentError(refusal.sentence);
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(
-        fmt::format("line {}: this is not YAML: {}", error.mark.line + 1, error.msg));
+    return absl::InvalidArgumentError(At(error.mark, "this is not YAML: " + error.msg));
   }
 }
 

@@ -40,7 +40,7 @@ struct Grant {
 /// Of one version of the file; immutable.
 class AccessFile {
  public:
-  /// INVALID_ARGUMENT: "line 3: what is wrong".
+  /// INVALID_ARGUMENT: "3:5: what is wrong", with line and column.
   static absl::StatusOr<AccessFile> Parse(const std::string& yaml);
 
   /// nullopt: it is not there. One that is may have expired.

@@ -23,8 +23,13 @@ bool IsTenant(std::string_view text) {
          std::ranges::all_of(text, may_be);
 }
 
+std::string At(const YAML::Mark& mark, std::string_view what) {
+  // -1 of what is nowhere in the file.
+  return fmt::format("{}:{}: {}", std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1, what);
+}
+
 void Refuse(const YAML::Node& node, const std::string& what) {
-  throw Refusal{fmt::format("line {}: {}", node.Mark().line + 1, what)};
+  throw Refusal{At(node.Mark(), what)};
 }
 
 std::string TextOf(const YAML::Node& node, std::string_view what) {

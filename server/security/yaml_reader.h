@@ -9,11 +9,14 @@
 
 namespace sparsed::server {
 
-/// Thrown by what reads a part of the file, and caught by AccessFile::Parse: "line 3: ...".
+/// Thrown by what reads a part of the file, and caught by AccessFile::Parse: "3:5: ..." (line,
+/// column).
 struct Refusal {
   std::string sentence;
 };
 
+/// "3:5: what is wrong", as errors of the configuration file say where it is.
+std::string At(const YAML::Mark& mark, std::string_view what);
 [[noreturn]] void Refuse(const YAML::Node& node, const std::string& what);
 /// The scalar, which is called `what`.
 std::string TextOf(const YAML::Node& node, std::string_view what);

@@ -19,7 +19,7 @@ namespace sparsed::server {
 struct AuditEntry {
   std::string tenant, caller;  ///< empty: nothing says who it was
   std::string operation;       ///< as metrics have it
-  std::string name;            ///< of the matrix; empty: it was refused before it said so
+  std::string name;            ///< of the matrix; empty: it was refused before its first message
   std::string result{};        ///< what came of it: a copy, a product that stays; empty: nothing
   absl::Status status;
   std::string request_id{};  ///< what the caller knows it by

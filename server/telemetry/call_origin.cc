@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <utility>
 
 namespace sparsed::server {
 namespace {
@@ -38,7 +39,24 @@ uint64_t Random() {
   return number;
 }
 
+/// Of what this thread does now.
+TraceContext& CurrentTrace() {
+  static thread_local TraceContext trace;
+  return trace;
+}
+
 }  // namespace
+
+std::string TraceParentOf(const TraceContext& trace) {
+  return fmt::format("00-{}-{}-{}", trace.trace_id,
+                     trace.parent_id.empty() ? NewSpanId() : trace.parent_id,
+                     trace.sampled ? "01" : "00");
+}
+
+TraceScope::TraceScope(TraceContext trace)
+    : before_(std::exchange(CurrentTrace(), std::move(trace))) {}
+TraceScope::~TraceScope() { CurrentTrace() = std::move(before_); }
+const TraceContext& TraceScope::Current() { return CurrentTrace(); }
 
 std::optional<TraceContext> ParseTraceContext(std::string_view traceparent,
                                               std::string_view tracestate) {

@@ -24,6 +24,23 @@ struct TraceContext {
 std::optional<TraceContext> ParseTraceContext(std::string_view traceparent,
                                               std::string_view tracestate);
 
+/// `traceparent` of a call that is made on behalf of one in that trace.
+std::string TraceParentOf(const TraceContext& trace);
+
+/// While it exists, calls of this thread to other nodes are on behalf of a request in this trace.
+class TraceScope {
+ public:
+  explicit TraceScope(TraceContext trace);
+  ~TraceScope();
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+  /// The innermost one's of this thread; not traced() if there is none.
+  static const TraceContext& Current();
+
+ private:
+  TraceContext before_;
+};
+
 /// 16 random hexadecimal digits, never all zero. Not for secrets.
 std::string NewSpanId();
 /// 32 of them.

@@ -17,13 +17,23 @@ class Latencies {
   static constexpr size_t kBuckets = 74;
   static constexpr double kLeast = 10e-6, kFactor = 1.25;
 
-  void Add(double seconds) { counts_[BucketOf(seconds)] += 1; }
-  void Clear() { counts_.fill(0); }
+  void Add(double seconds) {
+    counts_[BucketOf(seconds)] += 1;
+    most_ = std::max(most_, seconds);
+  }
+  void Add(const Latencies& others) {
+    for (size_t i = 0; i < kBuckets; ++i) counts_[i] += others.counts_[i];
+    most_ = std::max(most_, others.most_);
+  }
   void Scale(Count factor) {
     for (Count& count : counts_) count *= factor;
   }
-  /// Seconds below which so large a share of them is, within a quarter; 0 if there are none.
-  double Quantile(double share) const {
+  /// Seconds below which so large a share of them is, within a quarter, and no more than any took;
+  /// 0 if there are none.
+  double Quantile(double share) const { return std::min(InBuckets(share), most_); }
+
+ private:
+  double InBuckets(double share) const {
     double all = 0;
     for (const Count count : counts_) all += static_cast<double>(count);
     double wanted = share * all;
@@ -38,7 +48,6 @@ class Latencies {
     return kLeast * std::pow(kFactor, static_cast<double>(kBuckets - 1));
   }
 
- private:
   /// Bucket i ends at kLeast * kFactor^i; the last one has no end.
   static size_t BucketOf(double seconds) {
     if (!(seconds > kLeast)) return 0;
@@ -48,6 +57,7 @@ class Latencies {
   }
 
   std::array<Count, kBuckets> counts_{};
+  double most_ = 0;  ///< seconds
 };
 
 }  // namespace sparsed::server

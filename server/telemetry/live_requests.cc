@@ -82,7 +82,7 @@ double MatrixUse::SpmmKernelSeconds(int64_t columns, std::string_view plan) cons
   return *middle;
 }
 
-void LiveRequests::OfMatrix::Pass(Clock::time_point now) {
+void LiveRequests::Use::Pass(Clock::time_point now) {
   const std::chrono::duration<double> idle = now - used;
   if (idle.count() > 0) {
     per_second *= std::exp2(-idle.count() / kRateHalfLife);
@@ -93,6 +93,21 @@ void LiveRequests::OfMatrix::Pass(Clock::time_point now) {
   if (times < 1) return;
   latencies.Scale(static_cast<float>(std::exp2(-times)));
   halved = now;
+}
+
+void LiveRequests::Use::Add(const StageRecord& record, Clock::time_point now) {
+  Pass(now);
+  // So that a steady rate comes out as what it is.
+  per_second += std::log(2) / kRateHalfLife;
+  latencies.Add(Seconds(record.total_ns));
+  if (last.size() == kLast) last.erase(last.begin());
+  last.push_back({.op = record.op,
+                  .transposed = record.transposed,
+                  .k = record.k,
+                  .joined = record.batch > 1,
+                  .plan = record.plan,
+                  .time = {}});
+  last.back().time.Add(record);
 }
 
 void LiveRequests::Count(Slots& slots, const StageRecord& record, Clock::time_point now) const {
@@ -123,25 +138,28 @@ void LiveRequests::CountMatrix(const StageRecord& record, Clock::time_point now)
   if (found != by_name.end()) {
     by_use.splice(by_use.begin(), by_use, found->second);
   } else {
-    by_use.emplace_front(
-        name, OfMatrix{.per_second = 0, .latencies = {}, .last = {}, .used = now, .halved = now});
+    by_use.emplace_front(name, OfMatrix());
     by_name.emplace(by_use.front().first, by_use.begin());
-    ++matrices_;
   }
-  OfMatrix& use = by_use.front().second;
-  use.Pass(now);
-  // So that a steady rate comes out as what it is.
-  use.per_second += std::log(2) / kRateHalfLife;
-  use.latencies.Add(Seconds(record.total_ns));
-  if (use.last.size() == kLast) use.last.erase(use.last.begin());
-  use.last.push_back({.op = record.op,
-                      .transposed = record.transposed,
-                      .k = record.k,
-                      .joined = record.batch > 1,
-                      .plan = record.plan,
-                      .time = {}});
-  use.last.back().time.Add(record);
-  if (matrices_ > kMatrices) ForgetMatrixLocked();
+  UseLocked(by_use.front().second, owner, record.tenant, now).Add(record, now);
+  while (uses_ > kUses) ForgetMatrixLocked();
+}
+
+LiveRequests::Use& LiveRequests::UseLocked(OfMatrix& matrix, std::string_view owner,
+                                           const std::string& by, Clock::time_point now) {
+  const auto found = std::ranges::find(matrix, by, &Use::by);
+  if (found != matrix.end()) return *found;
+  if (by != owner) {
+    const auto of_others = [&](const Use& use) { return use.by != owner; };
+    auto others = matrix | std::views::filter(of_others);
+    if (static_cast<size_t>(std::ranges::distance(others)) == kSharers) {
+      matrix.erase(std::ranges::min_element(others, {}, &Use::used).base());
+      --uses_;
+    }
+  }
+  ++uses_;
+  matrix.push_back({.by = by, .latencies = {}, .last = {}, .used = now, .halved = now});
+  return matrix.back();
 }
 
 void LiveRequests::ForgetLocked(std::string_view owner, std::string_view name) {
@@ -152,9 +170,9 @@ void LiveRequests::ForgetLocked(std::string_view owner, std::string_view name) {
   if (found == by_name.end()) return;
   // Its key is the name in the list.
   const auto entry = found->second;
+  uses_ -= entry->second.size();
   by_name.erase(found);
   by_use.erase(entry);
-  --matrices_;
   if (by_use.empty()) owners_.erase(of_owner);
 }
 
@@ -162,9 +180,9 @@ void LiveRequests::ForgetMatrixLocked() {
   const auto most = std::ranges::max_element(
       owners_, {}, [](const auto& owner) { return owner.second.by_use.size(); });
   auto& [by_use, by_name] = most->second;
+  uses_ -= by_use.back().second.size();
   by_name.erase(by_use.back().first);
   by_use.pop_back();
-  --matrices_;
   if (by_use.empty()) owners_.erase(most);
 }
 
@@ -219,32 +237,40 @@ std::vector<LivePoint> LiveRequests::Points(std::string_view tenant, Clock::time
   return points;
 }
 
-MatrixUse LiveRequests::UseOf(std::string_view tenant, std::string_view matrix,
+MatrixUse LiveRequests::UseOf(std::string_view owner, std::string_view matrix, std::string_view by,
                               Clock::time_point now) const {
-  std::optional<OfMatrix> use;
+  std::vector<Use> uses;
   {
     const MutexLock lock(mutex_);
-    const auto owner = owners_.find(tenant);
-    if (owner == owners_.end()) return {};
-    const auto found = owner->second.by_name.find(matrix);
-    if (found != owner->second.by_name.end()) use = found->second->second;
+    const auto of_owner = owners_.find(owner);
+    if (of_owner == owners_.end()) return {};
+    const auto found = of_owner->second.by_name.find(matrix);
+    if (found == of_owner->second.by_name.end()) return {};
+    for (const Use& use : found->second->second) {
+      if (by.empty() || use.by == by) uses.push_back(use);
+    }
   }
-  if (!use.has_value()) return {};
   MatrixUse of;
+  if (!by.empty() && !uses.empty()) {
+    of.products = uses.front().last;
+    of.transports = ByTransport(of.products);
+  }
   std::map<int64_t, int> widths;
-  for (const MatrixUse::Product& product : use->last) {
+  for (const MatrixUse::Product& product : of.products) {
     // Of as many the wider one, which takes the time.
     if (product.k > 0 && ++widths[product.k] >= widths[of.k]) of.k = product.k;
   }
-  of.products = std::move(use->last);
-  of.transports = ByTransport(of.products);
-  if (now - use->used > kForgotten) return of;
-  use->Pass(now);
-  of.per_second = use->per_second;
+  Latencies<float> latencies;
+  for (Use& use : uses) {
+    if (now - use.used > kForgotten) continue;
+    use.Pass(now);
+    of.per_second += use.per_second;
+    latencies.Add(use.latencies);
+  }
   // What was long ago is no latency of today's.
   if (of.per_second < kResting) return of;
-  of.p50 = use->latencies.Quantile(0.5);
-  of.p99 = use->latencies.Quantile(0.99);
+  of.p50 = latencies.Quantile(0.5);
+  of.p99 = latencies.Quantile(0.99);
   return of;
 }
 

@@ -34,7 +34,8 @@ struct LivePoint {
   double p50 = 0, p99 = 0;  ///< seconds, of those that compute; 0: none did
 };
 
-/// Of one matrix, in the last minutes; of one that is uploaded anew or renamed, since then.
+/// What one tenant did with a matrix in the last minutes; with one that is uploaded anew or
+/// renamed, since then.
 struct MatrixUse {
   struct Product {
     Op op = Op::kSpmm;
@@ -77,8 +78,12 @@ class LiveRequests {
   static constexpr size_t kTenants = 128;
   /// Products with a matrix whose times are known one by one.
   static constexpr size_t kLast = 8;
-  /// Whose use is known. Of more, the owner of most loses the one that was not used for longest.
-  static constexpr size_t kMatrices = 16384;
+  /// Uses that are known, each a tenant's of a matrix. Of more, the owner of most matrices loses
+  /// those of the one that was not used for longest.
+  static constexpr size_t kUses = 16384;
+  /// Tenants besides its owner whose use of a matrix is known. Of more, who did not use it for
+  /// longest is forgotten.
+  static constexpr size_t kSharers = 4;
 
   /// It ended `now`.
   void End(StageRecord record, Clock::time_point now = Clock::now());
@@ -86,8 +91,10 @@ class LiveRequests {
   /// Oldest first; the last one is what ends now. Of all tenants if `tenant` is empty.
   std::vector<LivePoint> Points(std::string_view tenant,
                                 Clock::time_point now = Clock::now()) const;
-  /// The rate halves in half a minute without requests; latencies weigh half after a minute.
-  MatrixUse UseOf(std::string_view tenant, std::string_view matrix,
+  /// What the tenant `by` did with the owner's matrix; if `by` is empty, rate and latencies of all
+  /// who use it, without products. The rate halves in half a minute without requests; latencies
+  /// weigh half after a minute.
+  MatrixUse UseOf(std::string_view owner, std::string_view matrix, std::string_view by,
                   Clock::time_point now = Clock::now()) const;
   /// Newest first. Of all tenants if `tenant` is empty, each with its share of the list.
   std::vector<EndedRequest> Recent(std::string_view tenant = "") const;
@@ -99,19 +106,22 @@ class LiveRequests {
     Latencies<uint32_t> latencies;
   };
   using Slots = std::array<Slot, kPoints>;
-  struct OfMatrix {
+  struct Use {
+    std::string by;
     double per_second = 0;
     Latencies<float> latencies;
     std::vector<MatrixUse::Product> last;  ///< as MatrixUse::products
     Clock::time_point used;                ///< the last time, and when per_second was true
     Clock::time_point halved;              ///< when latencies lost weight
     void Pass(Clock::time_point now);      ///< what time does to them
+    void Add(const StageRecord& record, Clock::time_point now);
   };
   struct OfTenant {
     Slots slots;
     std::deque<EndedRequest> recent;
     Clock::time_point last;
   };
+  using OfMatrix = std::vector<Use>;  ///< of each tenant one
   /// Matrices of one owner.
   struct OfOwner {
     std::list<std::pair<std::string, OfMatrix>> by_use;  ///< the last used first
@@ -123,6 +133,9 @@ class LiveRequests {
   void CountMatrix(const StageRecord& record, Clock::time_point now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OfTenant& TenantLocked(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The tenant's of that matrix, which is there from now on.
+  Use& UseLocked(OfMatrix& matrix, std::string_view owner, const std::string& by,
+                 Clock::time_point now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLocked(std::string_view owner, std::string_view name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The one not used for longest, of who has most.
@@ -133,7 +146,7 @@ class LiveRequests {
   Slots all_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::unique_ptr<OfTenant>, std::less<>> tenants_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, OfOwner, std::less<>> owners_ ABSL_GUARDED_BY(mutex_);
-  size_t matrices_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sparsed::server

@@ -8,6 +8,23 @@
 
 namespace sparsed::server {
 
+bool WasRefusedAtOnce(const StageRecord& record) {
+  switch (record.status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kUnauthenticated:
+      return std::chrono::nanoseconds(record.total_ns) < std::chrono::milliseconds(1);
+    default:
+      return false;
+  }
+}
+
 bool SlowRequests::Counts(Op op) {
   switch (op) {
     case Op::kWatch:

@@ -20,6 +20,10 @@ struct EndedRequest {
   StageRecord record;
 };
 
+/// Whether the server would not do what was asked, and said so within a millisecond: that is not
+/// slow. What ran out of time, was given up or went wrong is none such.
+bool WasRefusedAtOnce(const StageRecord& record);
+
 /// Each tenant's own, so that nobody's slow requests hide another's, and the slowest of each
 /// operation unless it was quick. What a slower one took the place of is not remembered.
 /// Thread-safe.

@@ -81,6 +81,7 @@ struct StageRecord {
   Op op = Op::kSpmm;
   std::string tenant;
   std::string caller;  ///< as Caller::name; for logs only
+  bool by_operator = false;
   /// What its caller knows it by: CallOrigin's, of a compute stream's with "/" and its own id.
   std::string id;
   TraceContext trace;

@@ -1,9 +1,12 @@
 #include "server/telemetry/telemetry.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <optional>
 
+#include "engine/catalog/shares.h"
 #include "proto/wire/status_details.h"
 #include "server/log/log.h"
 #include "server/log/refusal.h"
@@ -137,6 +140,7 @@ StageRecord Telemetry::Begin(Op op, const Caller& caller, std::string subject) {
   record.op = op;
   record.tenant = caller.tenant;
   record.caller = caller.name;
+  record.by_operator = caller.role == Role::kOperator;
   if (caller.origin != nullptr) {
     record.id = caller.origin->request_id;
     record.trace = caller.origin->trace;
@@ -166,15 +170,29 @@ void Telemetry::End(StageRecord record) {
   if (record.total_ns == 0) record.total_ns = NanosecondsSince(record.begun);
   --in_flight_;
   metrics_.End(record);
+  const absl::Status told = record.status;
+  record.status = WhatHappened(record);
   // One line a request; but whoever asked for debugging gets the same line of each.
   if (!LogSlow(record) || LogEnabled(LogLevel::kDebug)) LogEnd(record);
   Audit(record);
+  record.status = told;
   if (exporter_ != nullptr) exporter_->Add(record);
   // The node that does it shows it.
   if (wire::IsElsewhere(record.status)) return;
   slow_.Add(record);
   feed_.Tell(record);
   live_.End(std::move(record));
+}
+
+absl::Status Telemetry::WhatHappened(const StageRecord& record) const {
+  const absl::Status& told = record.status;
+  if (!record.by_operator || !absl::IsNotFound(told) || is_hidden_ == nullptr) return told;
+  const auto [owner, name] = engine::Named(record.tenant, record.subject);
+  if (!is_hidden_(record.tenant, owner, name)) return told;
+  return absl::PermissionDeniedError(
+      fmt::format("matrix '{}' of tenant '{}' is not shared with tenant '{}', who was told that "
+                  "there is none",
+                  name, owner, record.tenant));
 }
 
 void Telemetry::Audit(const StageRecord& record) {
@@ -189,8 +207,9 @@ void Telemetry::Audit(const StageRecord& record) {
 }
 
 void Telemetry::Refused(std::optional<Op> op, const Caller* caller, std::string from,
-                        const std::string& id, const absl::Status& why) {
-  RefusalLine refusal = {.request_id = id, .from = from, .why = why};
+                        const std::string& id, const absl::Status& why, std::string subject) {
+  Cut(subject, kMaxSubject);
+  RefusalLine refusal = {.request_id = id, .subject = subject, .from = from, .why = why};
   if (op.has_value()) refusal.op = Name(*op);
   if (caller != nullptr) {
     refusal.tenant = caller->tenant;
@@ -206,6 +225,7 @@ void Telemetry::Refused(std::optional<Op> op, const Caller* caller, std::string 
     entry.caller = caller->name;
   }
   entry.operation = std::string(Name(*op));
+  entry.name = std::move(subject);
   entry.status = why;
   entry.request_id = id;
   entry.from = std::move(from);

@@ -4,9 +4,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/log/log_limit.h"
@@ -42,8 +44,15 @@ class Telemetry {
   /// `op` was refused before it began: of a known caller that is a request that failed. No `op`: a
   /// call that is part of another. `caller` is null if nobody knows who it was. `id`: what its
   /// caller was told that it is known by.
+  /// `subject`: what it was about; empty: it had not said so.
   void Refused(std::optional<Op> op, const Caller* caller, std::string from, const std::string& id,
-               const absl::Status& why);
+               const absl::Status& why, std::string subject = "");
+  /// Whether that owner has a matrix of that name, and the tenant may not use it.
+  using IsHidden =
+      std::function<bool(std::string_view tenant, std::string_view owner, std::string_view name)>;
+  /// For log and audit log, which tell of operators' requests that are answered with NOT_FOUND
+  /// what is true. Before the first request.
+  void SetHidden(IsHidden is_hidden) { is_hidden_ = std::move(is_hidden); }
 
   /// The record of a request that begins now. Of a subject or a status message that is too long
   /// for a name or a sentence, records keep the beginning.
@@ -71,9 +80,12 @@ class Telemetry {
   /// Whether it is, and was logged.
   bool LogSlow(const StageRecord& record);
   void Audit(const StageRecord& record);
+  /// What log and audit log say that became of it.
+  absl::Status WhatHappened(const StageRecord& record) const;
 
   Metrics metrics_;
   std::unique_ptr<AuditLog> audit_;
+  IsHidden is_hidden_;
   std::array<std::array<CodeLimit, kTenants>, kCodes> limits_;
   std::array<CodeLimit, kOps> change_limits_;  ///< of what changed something
   CodeLimit slow_limit_;

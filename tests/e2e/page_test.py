@@ -168,6 +168,8 @@ def check_escapes(page, url):
     page.size(1280, 800)
     page.go(url + "/#/requests")
     page.wait("document.querySelector('main td a') !== null", "a request's matrix is a link")
+    check(not page.js(f"[...document.querySelectorAll('main td a')].some((a) => a.innerText === {ATTACK!r})"),
+          "what is not there is a link")
     check(page.js("[...document.querySelectorAll('main td a')].every((a) => a.hash.startsWith("
                   "'#/matrix?tenant=default&name='))"), "it leads to the matrix")
     # What the address says is no better than what callers say.
@@ -222,9 +224,9 @@ def check_phone(page, url):
         page.wait(f"document.querySelectorAll('{CONTENT}').length > 0")
         check(page.js("document.documentElement.scrollWidth") <= 390, f"{view} is too wide")
         if view in VIEWS:
-            check(page.js("((tab) => tab.left >= 0 && tab.right <= 390)("
-                          "document.querySelector('nav [aria-current]').getBoundingClientRect())"),
-                  f"the tab of {view} is not seen")
+            check(page.js("[...document.querySelectorAll('nav a')].map((tab) =>"
+                          "tab.getBoundingClientRect()).every((tab) => tab.left >= 0 && tab.right <= 390)"),
+                  f"tabs are cut off at {view}")
     page.size(1280, 800)
 
 
@@ -379,6 +381,12 @@ def check_token(page, url):
               "who may see the configuration")
     check(page.js(shows(page, "sparsectl token new")), "what to do to see it")
     check(not any("403" in complaint for complaint in page.complaints), "asked for what is refused")
+    page.go(url + "/#/matrix?tenant=bob&name=of-bob")
+    page.wait(f"{shows(page, 'Nonzeros')} && document.querySelectorAll('main .facts dd').length > 0",
+              "a matrix that is shared opens")
+    for other in ("of-bob-alone", "none"):
+        page.go(f"{url}/#/matrix?tenant=bob&name={other}")
+        page.wait(shows(page, "neither yours nor shared with you"), f"{other} is not there for alice")
     page.go(url + "/#/tenants")
     page.wait(shows(page, "alice"))
     check(not page.js(shows(page, "Entitled to")), "a tenant is offered what others have")
@@ -460,6 +468,9 @@ def main():
                 (folder / who).chmod(0o600)
                 run(sparsectl, f"--server={listen}", f"--token-file={folder}/{who}", "upload",
                     write_small(folder / f"of-{who}.mtx"))
+            as_bob = (sparsectl, f"--server={listen}", f"--token-file={folder}/bob")
+            run(*as_bob, "upload", write_small(folder / "of-bob-alone.mtx"))
+            run(*as_bob, "share", "of-bob", "--with=alice")
             page.size(1280, 800)
             check_runbooks(page, url)  # which nobody needs a token to read
             check_token(page, url)

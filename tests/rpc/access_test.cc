@@ -373,10 +373,11 @@ TEST_F(AccessTest, WhatIsWrongIsSaidAtTheStart) {
     return WhyNot([&](server::Config& config) { config.access_file = path_; });
   };
   EXPECT_THAT(with_file("tokens:\n", 0644), HasSubstr("others can read or change it"));
-  EXPECT_THAT(with_file("tokens: [}"), HasSubstr("line 1: this is not YAML"));
-  EXPECT_THAT(with_file("token: []"), HasSubstr("line 1: unknown key 'token'; there are tokens, "));
+  EXPECT_THAT(with_file("tokens: [}"), HasSubstr(path_ + ":1:10: this is not YAML: "));
+  EXPECT_THAT(with_file("token: []"),
+              HasSubstr(path_ + ":1:1: unknown key 'token'; there are tokens, "));
   EXPECT_THAT(with_file("tokens:\n  - {name: a, tenant: t}"),
-              HasSubstr("line 2: sha256 is missing"));
+              HasSubstr(path_ + ":2:5: sha256 is missing"));
   EXPECT_THAT(with_file("tokens:\n  - {name: a, sha256: secret, tenant: t}"),
               HasSubstr("sparsectl token hash"));
   EXPECT_THAT(with_file("tokens:\n" + TokenLine("a", "tenant: a/b")),
@@ -390,18 +391,18 @@ TEST_F(AccessTest, WhatIsWrongIsSaidAtTheStart) {
   EXPECT_THAT(with_file("certificates:\n  - {tenant: t}"), HasSubstr("uri or common_name"));
   EXPECT_THAT(with_file("tokens:\n  - {name: a, tenant: t}\n  - {name: b, sha256: x, tenant: t}\n"
                         "peers:\n  - {group: no-such-group, tenant: t}\ntenants:\n  a/b: {}"),
-              testing::AllOf(HasSubstr("line 2: sha256 is missing; line 3: sha256 is not 64"),
-                             HasSubstr("; line 5: this machine has no group 'no-such-group'; "),
-                             HasSubstr("; line 7: 'a/b' is no tenant's name")))
+              testing::AllOf(HasSubstr("2:5: sha256 is missing; 3:23: sha256 is not 64"),
+                             HasSubstr("; 5:13: this machine has no group 'no-such-group'; "),
+                             HasSubstr("; 7:3: 'a/b' is no tenant's name")))
       << "all entries at once";
-  EXPECT_THAT(with_file("tenants: [a]"), HasSubstr("line 1: tenants is no map"));
-  EXPECT_THAT(with_file("tenants:\n  a/b: {}"), HasSubstr("line 2: 'a/b' is no tenant's name"));
-  EXPECT_THAT(with_file("tenants:\n  a: {}\n  a: {}"), HasSubstr("line 3: tenant 'a' again"));
+  EXPECT_THAT(with_file("tenants: [a]"), HasSubstr(":1:10: tenants is no map"));
+  EXPECT_THAT(with_file("tenants:\n  a/b: {}"), HasSubstr(":2:3: 'a/b' is no tenant's name"));
+  EXPECT_THAT(with_file("tenants:\n  a: {}\n  a: {}"), HasSubstr(":3:3: tenant 'a' again"));
   EXPECT_THAT(with_file("tenants:\n  a: {wait: 1}"), HasSubstr("there are weight, quotas"));
   EXPECT_THAT(with_file("tenants:\n  a: {weight: none}"), HasSubstr("from 0.001 to 1000"));
   EXPECT_THAT(with_file("tenants:\n  a: {weight: 0}"), HasSubstr("weight is '0'"));
   EXPECT_THAT(with_file("tenants:\n  a:\n    quotas: {ram: 1}"),
-              HasSubstr("line 3: unknown quota 'ram'; there are disk_bytes, host_bytes"));
+              HasSubstr(":3:14: unknown quota 'ram'; there are disk_bytes, host_bytes"));
   EXPECT_THAT(with_file("tenants:\n  a: {quotas: {host_bytes: 8 potatoes}}"),
               HasSubstr("host_bytes is '8 potatoes', expected a number of bytes such as 8GiB"));
   EXPECT_THAT(with_file("tenants:\n  a: {quotas: {matrices: 8GiB}}"),

@@ -209,6 +209,30 @@ TEST(SlowRequests, SlowOnesStayAmongManyOperations) {
   EXPECT_EQ(slow.List(nullptr).front().record.total_ns, 319 * kMs);
 }
 
+TEST(TraceScope, IsThatOfTheInnermost) {
+  const TraceContext outer{kTrace, "00f067aa0ba902b7", "", true};
+  EXPECT_FALSE(TraceScope::Current().traced());
+  {
+    const TraceScope scope(outer);
+    EXPECT_EQ(TraceParentOf(TraceScope::Current()),
+              "00-" + outer.trace_id + "-00f067aa0ba902b7-01");
+    {
+      const TraceScope none((TraceContext()));
+      EXPECT_FALSE(TraceScope::Current().traced());
+    }
+    EXPECT_EQ(TraceScope::Current().trace_id, outer.trace_id);
+  }
+  EXPECT_FALSE(TraceScope::Current().traced());
+}
+
+TEST(TraceParentOf, HasASpanOfItsOwnWhereTheTraceHasNone) {
+  const TraceContext made{NewTraceId(), "", "", false};
+  const auto read = ParseTraceContext(TraceParentOf(made), "");
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->trace_id, made.trace_id);
+  EXPECT_FALSE(read->sampled);
+}
+
 TEST(Ops, HaveNamesThatAreReadBack) {
   for (int i = 0; i < kOps; ++i) {
     const auto op = static_cast<Op>(i);

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -233,8 +235,9 @@ class CopiesHere : public testing::Test {
   }
 
   /// As other nodes ask for it. A call that waits for others for so long waits for ever.
-  grpc::Status CopyHere(const v1::CopyHereRequest& request) {
+  grpc::Status CopyHere(const v1::CopyHereRequest& request, const std::string& traceparent = "") {
     grpc::ClientContext context;
+    if (!traceparent.empty()) context.AddMetadata("traceparent", traceparent);
     context.set_deadline(std::chrono::system_clock::now() + 20s);
     v1::CopyHereReply reply;
     return stub_->CopyHere(&context, request, &reply);
@@ -268,6 +271,33 @@ TEST_F(CopiesHere, AreOfNodesOfTheClusterAlone) {
   const grpc::Status status = CopyHere(RequestOf("m", source.address()));
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(asked, 1);
+}
+
+TEST_F(CopiesHere, AreInTheTraceOfWhoAskedForThem) {
+  const std::string trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+  std::mutex mutex;
+  std::map<std::string, std::string> parents;
+  Source source([&](const std::string& name, grpc::ServerContext& context, Writer& writer) {
+    const auto& metadata = context.client_metadata();
+    const auto parent = metadata.find("traceparent");
+    {
+      const std::lock_guard lock(mutex);
+      parents[name] = parent == metadata.end()
+                          ? "none"
+                          : std::string(parent->second.data(), parent->second.size());
+    }
+    return SendDiagonal(writer);
+  });
+  Join(source, {"traced", "other"});
+  const grpc::Status traced =
+      CopyHere(RequestOf("traced", source.address()), "00-" + trace + "-00f067aa0ba902b7-01");
+  ASSERT_TRUE(traced.ok()) << traced.error_message();
+  const grpc::Status other = CopyHere(RequestOf("other", source.address()));
+  ASSERT_TRUE(other.ok()) << other.error_message();
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(parents["traced"].substr(0, 36), "00-" + trace + "-");
+  EXPECT_TRUE(parents["traced"].ends_with("-01")) << parents["traced"];
+  EXPECT_EQ(parents["other"], "none") << "of another call by the same threads";
 }
 
 TEST_F(CopiesHere, SeveralAreMadeAtOnceAndThrottledOnesAreNotWaitedFor) {

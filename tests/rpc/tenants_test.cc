@@ -89,11 +89,14 @@ class TenantsTest : public testing::Test {
       ASSERT_TRUE(server().catalog().Prepare(&context, request, &reply).ok());
     }
     ASSERT_TRUE(Eventually([&] { return server().engine().preparation().pending() == 0; }));
+    Multiply(token, name, 4);
+  }
+  void Multiply(const std::string& token, const std::string& name, int64_t k) {
     grpc::ClientContext context;
     Show(context, token);
     auto stream = server().compute().Spmm(&context);
-    stream->Write(SpmmStartOf(1, name, pattern_.cols, 4));
-    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * 4, 2)));
+    stream->Write(SpmmStartOf(1, name, pattern_.cols, k));
+    WriteArray<v1::SpmmRequest>(*stream, 1, 0, BytesOf(FloatValues(pattern_.cols * k, 2)));
     std::map<uint64_t, Answer> answers;
     ReadUntilEnds(*stream, 1, &answers);
     stream->WritesDone();
@@ -371,6 +374,37 @@ TEST_F(TenantsTest, FewMayWatchRequestsAtOnce) {
   }));
 }
 
+TEST_F(TenantsTest, ExplainTellsWhoSharesAMatrixOfHisOwnRequests) {
+  Start("");
+  ASSERT_TRUE(Put("one", "a").ok());
+  ASSERT_TRUE(server().engine().catalog().Share("one", "a", {"two", engine::Right::kRead}).ok());
+  v1::ExplainReply reply;
+  const auto requests = [&](const std::string& token, const std::string& name) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ExplainRequest request;
+    request.set_name(name);
+    reply = {};
+    const grpc::Status status = server().catalog().Explain(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return static_cast<int>(reply.requests().requests());
+  };
+  const auto k = [&] { return reply.operations(1).k(); };
+  ASSERT_NO_FATAL_FAILURE(Multiply("two", "one~a", 5));
+  // A record ends after its answer.
+  ASSERT_TRUE(Eventually([&] { return requests("two", "one~a") == 1; }));
+  EXPECT_EQ(k(), 5);
+  EXPECT_EQ(requests("one", "a"), 0) << "another's requests are not the owner's to see";
+  EXPECT_EQ(k(), 128);
+  for (int i = 0; i < 2; ++i) ASSERT_NO_FATAL_FAILURE(Multiply("one", "a", 3));
+  ASSERT_TRUE(Eventually([&] { return requests("one", "a") == 2; }));
+  EXPECT_EQ(k(), 3);
+  EXPECT_EQ(requests("two", "one~a"), 1);
+  EXPECT_EQ(k(), 5);
+  EXPECT_EQ(requests("ops", "one~a"), 2) << "the owner's";
+  EXPECT_EQ(k(), 3);
+}
+
 TEST_F(TenantsTest, OperatorsLookAtAllTenantsMatrices) {
   Start("", [](server::Config& config) { config.preparation_workers = 1; });
   ASSERT_TRUE(Put("one", "a").ok());
@@ -488,17 +522,18 @@ TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
   EXPECT_TRUE(Eventually([&] { return Share("one", "a", "two").error_code() == Code::NOT_FOUND; }));
 }
 
-TEST_F(TenantsTest, WhatOnlyAsksIsCountedApartFromRequests) {
+TEST_F(TenantsTest, StatusCallsAreCountedApartFromRequests) {
   Start("tenants:\n  one: {quotas: {requests_per_second: 1}}\n");
   EXPECT_EQ(Get("one", "a").error_code(), Code::NOT_FOUND);
   EXPECT_EQ(Get("one", "a").error_code(), Code::NOT_FOUND);
-  EXPECT_TRUE(Put("one", "a").ok()) << "two questions were no requests";
+  EXPECT_TRUE(Put("one", "a").ok()) << "two status calls were no requests";
   grpc::Status refused;
   ASSERT_TRUE(Eventually([&] {
     refused = Get("one", "a");
     return refused.error_code() == Code::RESOURCE_EXHAUSTED;
   }));
-  EXPECT_THAT(refused.error_message(), HasSubstr("has asked 4 times within a second for each"));
+  EXPECT_THAT(refused.error_message(),
+              HasSubstr("has begun 4 status calls or streams within a second for each"));
   EXPECT_TRUE(RetryDelayOf(refused).has_value());
 }
 
@@ -927,7 +962,7 @@ TEST_F(TenantsTest, TheAuditLogHasWhoChangedWhatAndWhoWasRefused) {
                             testing::Not(HasSubstr("\"id\":"))));
   EXPECT_THAT(all[1], HasSubstr("\"status\":\"ALREADY_EXISTS\""));
   EXPECT_THAT(all[2], AllOf(HasSubstr("token looks"), HasSubstr("\"operation\":\"share\""),
-                            HasSubstr("PERMISSION_DENIED")));
+                            HasSubstr("\"name\":\"a\""), HasSubstr("PERMISSION_DENIED")));
   EXPECT_THAT(all[3], AllOf(HasSubstr("\"tenant\":\"\""), HasSubstr("UNAUTHENTICATED"),
                             testing::Not(HasSubstr("\"name\":\"\""))));
 
@@ -964,6 +999,22 @@ TEST_F(TenantsTest, TheAuditLogHasWhoChangedWhatAndWhoWasRefused) {
   ASSERT_TRUE(Eventually([&] { return lines(file).size() == 3; }));
   EXPECT_THAT(lines(file)[2],
               HasSubstr("\"operation\":\"copy\",\"name\":\"a\",\"result\":\"again\""));
+
+  // To an operator it says NOT_FOUND, as to anybody, where another has what he may not delete.
+  const auto remove = [&](const std::string& token, const std::string& name) {
+    grpc::ClientContext call;
+    Show(call, token);
+    v1::DeleteMatrixRequest request;
+    request.set_name(name);
+    v1::DeleteMatrixReply reply;
+    return server().catalog().Delete(&call, request, &reply).error_code();
+  };
+  for (const char* name : {"one~a", "one~none"}) EXPECT_EQ(remove("ops", name), Code::NOT_FOUND);
+  ASSERT_TRUE(Eventually([&] { return lines(file).size() == 5; }));
+  EXPECT_THAT(lines(file)[3],
+              AllOf(HasSubstr("\"name\":\"one~a\",\"status\":\"PERMISSION_DENIED\""),
+                    HasSubstr("matrix 'a' of tenant 'one' is not shared with tenant 'ops'")));
+  EXPECT_THAT(lines(file)[4], HasSubstr("\"name\":\"one~none\",\"status\":\"NOT_FOUND\""));
 
   // A file that cannot be written is no reason to refuse anything.
   std::filesystem::remove(file);

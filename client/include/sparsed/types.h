@@ -446,7 +446,7 @@ struct Explanation {
   std::optional<std::chrono::system_clock::time_point> calibrated{};  ///< none: a short measurement
   int64_t inner_cache_bytes = 0;      ///< of one of the caches before the last level; 0: not known
   double cache_bytes_per_second = 0;  ///< that it reads from its last level cache; 0: not known
-  RequestTimes requests{};            ///< none of another tenant's matrix
+  RequestTimes requests{};            ///< the caller's tenant's; an operator's: the owner's
   std::optional<ValueType> type{};    ///< of the matrix's values; none: an older server's answer
 };
 

@@ -200,12 +200,13 @@ const NODE_STATES = {serving: 'good', gone: 'bad', draining: 'warn', drained: 'w
 const codeKind = (name) => name === 'OK' ? 'good' :
     ['INTERNAL', 'UNKNOWN', 'DATA_LOSS', 'UNAVAILABLE'].includes(name) ? 'bad' : 'warn';
 
-/** A request's matrix, where it is about one: "alice~web" is alice's. */
+/** A request's matrix, where it is about one that may be there: "alice~web" is alice's. */
 const OF_MATRICES = ['spmm', 'sddmm', 'spgemm', 'chain', 'upload', 'update_values', 'download',
                      'prepare', 'share', 'explain'];
 function subjectOf(row) {
   if (!row.matrix) return NONE;
-  if (!OF_MATRICES.includes(row.op)) return row.matrix;
+  const missing = row.op === 'upload' ? row.code !== 'OK' : row.code === 'NOT_FOUND';
+  if (missing || !OF_MATRICES.includes(row.op)) return row.matrix;
   const mark = row.matrix.indexOf('~');
   const of = mark < 0 ? {tenant: row.tenant, name: row.matrix} :
       {tenant: row.matrix.slice(0, mark), name: row.matrix.slice(mark + 1)};
@@ -795,7 +796,8 @@ function matrix(parameters) {
                         h('label', {for: 'order', class: 'dim'}, 'Order'), orders);
   const back = h('p', {}, h('a', {href: '#/matrices'}, '← Matrices'));
   const none = h('p', {hidden: true}, 'There is no matrix of this name' +
-      (which.tenant ? ` that tenant ${which.tenant} owns` : '') + ', or it is not yours to see.');
+      (which.tenant ? ` that tenant ${which.tenant} owns` : '') +
+      ', or it is neither yours nor shared with you.');
   const there = h('div', {hidden: true}, known,
       time,
       h('section', {class: 'card'}, h('div', {class: 'bar-line'}, h('h2', {}, 'Pattern'),

@@ -112,16 +112,18 @@ TEST(Tenant, BeginsAsManyRequestsASecondAsItMay) {
   EXPECT_FALSE(a.TakeRequest(start + seconds(200)).ok());
 }
 
-TEST(Tenant, AsksFourTimesForEachRequestThatItMayBegin) {
+TEST(Tenant, BeginsFourStatusCallsForEachRequestThatItMayBegin) {
   Tenants tenants;
   Tenant& a = tenants.Of("a");
   const Tenant::Clock::time_point start = Tenant::Clock::now();
-  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(a.TakeQuestion(start).ok()) << "no limit";
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(a.TakeStatusCall(start).ok()) << "no limit";
   tenants.SetLimits({}, Limits(Quota::kRequestsPerSecond, 2));
-  for (int i = 0; i < 8; ++i) ASSERT_TRUE(a.TakeQuestion(start).ok()) << i;
-  const absl::Status refused = a.TakeQuestion(start);
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(a.TakeStatusCall(start).ok()) << i;
+  const absl::Status refused = a.TakeStatusCall(start);
   EXPECT_TRUE(absl::IsResourceExhausted(refused));
-  EXPECT_THAT(Sentence(refused), HasSubstr("4 times within a second for each of the 2 requests"));
+  EXPECT_THAT(
+      Sentence(refused),
+      HasSubstr("has begun 4 status calls or streams within a second for each of the 2 requests"));
   EXPECT_THAT(Sentence(refused), HasSubstr("quota requests_per_second"));
   ASSERT_TRUE(RetryDelay(refused).has_value());
   EXPECT_LE(*RetryDelay(refused), milliseconds(126));
@@ -129,9 +131,9 @@ TEST(Tenant, AsksFourTimesForEachRequestThatItMayBegin) {
   EXPECT_TRUE(a.TakeRequest(start).ok());
   EXPECT_TRUE(a.TakeRequest(start).ok());
   EXPECT_FALSE(a.TakeRequest(start).ok());
-  EXPECT_TRUE(a.TakeQuestion(start + *RetryDelay(refused)).ok());
+  EXPECT_TRUE(a.TakeStatusCall(start + *RetryDelay(refused)).ok());
   tenants.SetLimits({}, Limits(Quota::kRequestsPerSecond, 0));
-  EXPECT_FALSE(a.TakeQuestion(start + seconds(200)).ok());
+  EXPECT_FALSE(a.TakeStatusCall(start + seconds(200)).ok());
 }
 
 TEST(Tenant, OpensAsManyCarriersForEachRequestAsOneMayHave) {
@@ -145,26 +147,45 @@ TEST(Tenant, OpensAsManyCarriersForEachRequestAsOneMayHave) {
   EXPECT_THAT(Sentence(refused), HasSubstr("has opened 16 carriers within a second for each"));
   ASSERT_TRUE(RetryDelay(refused).has_value());
   EXPECT_TRUE(a.TakeCarrier(start + *RetryDelay(refused)).ok());
-  // Questions and requests are counted apart.
-  EXPECT_TRUE(a.TakeQuestion(start).ok());
+  // Status calls and requests are counted apart.
+  EXPECT_TRUE(a.TakeStatusCall(start).ok());
   EXPECT_TRUE(a.TakeRequest(start).ok());
 }
 
-TEST(Tenant, QuestionsNeedTheRoomOfRequestsAndDoNotShowAmongThem) {
+TEST(Tenant, StatusCallsNeedTheRoomOfRequestsAndDoNotShowAmongThem) {
   Tenants tenants;
   Tenant& a = tenants.Of("a");
   tenants.SetLimits({}, Limits(Quota::kRequests, 2));
   absl::StatusOr<TenantHold> request = a.Hold(Quota::kRequests);
-  absl::StatusOr<TenantHold> question = a.HoldQuestion();
-  ASSERT_TRUE(request.ok() && question.ok());
+  absl::StatusOr<TenantHold> status_call = a.HoldStatusCall();
+  ASSERT_TRUE(request.ok() && status_call.ok());
   EXPECT_EQ(a.used(Quota::kRequests), 1);
-  EXPECT_FALSE(a.HoldQuestion().ok());
+  EXPECT_FALSE(a.HoldStatusCall().ok());
   EXPECT_FALSE(a.Hold(Quota::kRequests).ok());
-  question->reset();
+  status_call->reset();
   EXPECT_EQ(a.used(Quota::kRequests), 1);
   request->reset();
   EXPECT_EQ(a.used(Quota::kRequests), 0);
-  EXPECT_TRUE(a.HoldQuestion().ok());
+  EXPECT_TRUE(a.HoldStatusCall().ok());
+}
+
+TEST(Tenant, StatusCallsArePastNoSoftLimit) {
+  Tenants tenants;
+  Tenant& a = tenants.Of("a");
+  TenantLimits limits;
+  limits.of(Quota::kRequests) = {.soft = 1, .hard = 10};
+  tenants.SetLimits({}, limits);
+  std::vector<absl::StatusOr<TenantHold>> status_calls;
+  for (int i = 0; i < 3; ++i) status_calls.push_back(a.HoldStatusCall());
+  for (const auto& call : status_calls) ASSERT_TRUE(call.ok());
+  const absl::StatusOr<TenantHold> first = a.Hold(Quota::kRequests);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(a.warned(Quota::kRequests), 0);
+  EXPECT_FALSE(a.above_soft(Quota::kRequests));
+  const absl::StatusOr<TenantHold> second = a.Hold(Quota::kRequests);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(a.warned(Quota::kRequests), 1);
+  EXPECT_TRUE(a.above_soft(Quota::kRequests));
 }
 
 TEST(Tenant, ManyThreadsTakeNoMoreThanTheLimit) {
