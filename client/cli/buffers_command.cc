@@ -10,6 +10,7 @@
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 #include "client/cli/dense_operand.h"
+#include "client/cli/missing_name.h"
 #include "client/cli/npy.h"
 
 namespace sparsed::cli {
@@ -66,13 +67,27 @@ std::vector<Listing::Column> BufferColumns() {
           {"IDLE", "idle_ns"}};
 }
 
-absl::StatusOr<Report> ListBuffers(const Client& client, const std::string& prefix) {
-  const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListDense(prefix);
+struct ListBuffersArguments {
+  std::string prefix;
+  bool all = false;  ///< tenants
+};
+
+/// `hints`: nullptr, for programs, which none are for.
+absl::StatusOr<Report> ListBuffers(const Client& client, const ListBuffersArguments& arguments,
+                                   Hints* hints) {
+  const std::string& prefix = arguments.prefix;
+  const absl::StatusOr<std::vector<DenseInfo>> buffers =
+      arguments.all ? client.ListAllDense(prefix) : client.ListDense(prefix);
   if (!buffers.ok()) return buffers.status();
-  Listing listing(
-      "buffers",
-      "no buffers of this tenant's; the status page has those of all tenants, for operators",
-      BufferColumns());
+  std::string none = prefix.empty()
+                         ? "no buffers"
+                         : fmt::format("no buffer has a name that begins with \"{}\"", prefix);
+  if (buffers->empty() && prefix.empty() && !arguments.all && hints != nullptr) {
+    if (const size_t others = hints->BuffersOfOthers(); others > 0) {
+      none += fmt::format("; other tenants have {}: `sparsectl buffers list --all`", others);
+    }
+  }
+  Listing listing("buffers", none, BufferColumns());
   std::vector<std::string> less_needed = {"VERSION", "DURABLE", "TENANT", "DISTRIBUTION",
                                           "TYPE",    "OWNER",   "IDLE",   "TIME TO LIVE",
                                           "COLUMNS", "ROWS"};
@@ -316,18 +331,26 @@ void AddBuffers(CLI::App& app, Invocation& invocation) {
        "sparsectl generate matrix 300x300 --out=g.mtx", "sparsectl upload g.mtx --replace",
        "sparsectl buffers put part B.npy --for=g", "sparsectl buffers delete part --for=g",
        "sparsectl buffers delete weights state"}));
-  auto prefix = std::make_shared<std::string>();
-  const auto list = [&invocation, prefix] {
+  auto listed = std::make_shared<ListBuffersArguments>();
+  const auto list = [&invocation, listed] {
     invocation.lists = true;
-    invocation.run = [prefix](const Client& client) { return ListBuffers(client, *prefix); };
+    invocation.run = [&invocation, listed](const Client& client) {
+      Hints hints(invocation.server, invocation.options);
+      return ListBuffers(client, *listed, ForPrograms(invocation.output) ? nullptr : &hints);
+    };
   };
-  buffers->add_option("--prefix", *prefix, "Only names that begin so");
+  const auto add_all = [listed](CLI::App* command) {
+    command->add_flag("--all", listed->all, "Of all tenants, each as TENANT~NAME; for operators");
+  };
+  buffers->add_option("--prefix", listed->prefix, "Only names that begin so");
+  add_all(buffers);
   // Callbacks of subcommands come first.
   buffers->callback([buffers, list] {
     if (buffers->get_subcommands().empty()) list();
   });
   CLI::App* listing = buffers->add_subcommand("list", "List them");
-  listing->add_option("PREFIX", *prefix, "Only names that begin so");
+  listing->add_option("PREFIX", listed->prefix, "Only names that begin so");
+  add_all(listing);
   listing->callback(list);
   invocation.columns[buffers] = invocation.columns[listing] = BufferColumns();
   AddPut(*buffers, invocation);

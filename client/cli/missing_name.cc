@@ -162,10 +162,18 @@ absl::Status Hints::Suggested(const absl::Status& status) {
 size_t Hints::MatricesOfOthers() {
   const auto& tenant = OperatorsTenant();
   if (!tenant.has_value()) return 0;
-  const std::vector<std::string>& names = NamesOfAllTenants();
   const std::string own = *tenant + kOwnerMark;
   return static_cast<size_t>(std::ranges::count_if(
-      names, [&own](const std::string& name) { return !name.starts_with(own); }));
+      NamesOfAllTenants(), [&own](const std::string& name) { return !name.starts_with(own); }));
+}
+
+size_t Hints::BuffersOfOthers() {
+  const auto& tenant = OperatorsTenant();
+  if (!tenant.has_value()) return 0;
+  const auto buffers = Connected()->ListAllDense("", kSoon);
+  if (!buffers.ok()) return 0;
+  return static_cast<size_t>(std::ranges::count_if(
+      *buffers, [&tenant](const DenseInfo& info) { return info.tenant != *tenant; }));
 }
 
 }  // namespace sparsed::cli

@@ -31,6 +31,8 @@ class Hints {
 
   /// For an operator: how many matrices the other tenants have; 0 for everybody else.
   size_t MatricesOfOthers();
+  /// Likewise buffers.
+  size_t BuffersOfOthers();
 
  private:
   /// nullptr: the server is not reached.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "client/cli/command_line.h"
 #include "client/cli/commands.h"
 
@@ -90,42 +91,81 @@ bool IsWanted(const SlowRequest& slow, const SlowArguments& arguments) {
          (arguments.refused || !WasRefusedAtOnce(slow));
 }
 
-/// What is said where there is none; `all`: the server showed those of all tenants.
-std::string NoneText(const SlowArguments& arguments, bool all) {
-  // The fastest of a matrix's are not kept where others were slower.
-  const std::string of_name =
-      arguments.name.empty()
-          ? ""
-          : fmt::format("; what requests of a matrix take: sparsectl explain {}", arguments.name);
-  if (!all) {
-    return fmt::format(
-        "no such requests of this tenant's among the slowest of the last hour{}; --all: of all "
-        "tenants, for operators",
-        of_name);
+/// What is said where there is none.
+std::string NoneText(const SlowArguments& arguments, const SlowOptions& asked, int64_t of_others) {
+  std::string text = "no such requests";
+  if (!asked.tenant.empty()) {
+    text += fmt::format(" of tenant {}'s", asked.tenant);
+  } else if (!asked.all) {
+    text += " of this tenant's";
   }
-  if (arguments.tenant.empty()) {
-    return fmt::format("no such requests among the slowest of the last hour{}", of_name);
+  text += " among the slowest of the last hour";
+  if (!arguments.name.empty()) {
+    // The fastest of a matrix's are not kept where others were slower.
+    text += fmt::format("; what requests of a matrix take: sparsectl explain {}", arguments.name);
   }
-  return fmt::format(
-      "no such requests of tenant {}'s among those that the server showed, some of each tenant; "
-      "with a token of its own, `sparsectl slow` shows more",
-      arguments.tenant);
+  if (of_others > 0) text += fmt::format("; other tenants have {}: --all", of_others);
+  return text;
+}
+
+/// NOT_FOUND if neither a matrix nor a buffer has the name.
+absl::Status CheckName(const Client& client, const std::string& name) {
+  absl::Status matrix = client.MatrixNamed(name).Info().status();
+  if (!absl::IsNotFound(matrix)) return absl::OkStatus();
+  if (!absl::IsNotFound(client.DenseNamed(name).Info().status())) return absl::OkStatus();
+  return Reworded(matrix, fmt::format("there is no matrix named '{}', and no buffer", name));
+}
+
+/// Quotas that refused requests, below the list; empty: none did.
+std::string RefusedText(const std::vector<QuotaInfo>& refused_at) {
+  if (refused_at.empty()) return "";
+  std::string text;
+  for (const QuotaInfo& quota : refused_at) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", quota.quota,
+                        quota.refused == 1 ? "once" : fmt::format("{} times", quota.refused));
+  }
+  return Wrapped(
+      fmt::format("refused at quotas since the server's start: {}. Clients wait at some "
+                  "of them and ask again, which no request here has the time of; limits: "
+                  "sparsectl tenants",
+                  text),
+      "    ");
+}
+
+/// Whose requests, and what of them.
+absl::StatusOr<SlowOptions> Asked(const Client& client, const SlowArguments& arguments) {
+  SlowOptions asked = {.all = arguments.all,
+                       .limit = 100,  // the most: some of them are not wanted
+                       .operation = arguments.operation,
+                       .tenant = arguments.tenant,
+                       .subject = arguments.name};
+  const size_t mark = arguments.name.find('~');
+  if (asked.all || (asked.tenant.empty() && mark == std::string::npos)) return asked;
+  const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
+  if (!server.ok()) return server.status();
+  // One's own are for everybody, those of others for operators. Who is none and says
+  // TENANT~NAME asks for his own requests with what is shared with him.
+  asked.all = asked.tenant.empty()
+                  ? server->role == "operator" && arguments.name.substr(0, mark) != server->tenant
+                  : asked.tenant != server->tenant;
+  return asked;
 }
 
 }  // namespace
 
 absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments) {
-  bool all = arguments.all;
-  if (!arguments.tenant.empty()) {
-    // The whole list of one's own is for everybody, that of another tenant is a part of all.
-    const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
-    if (!server.ok()) return server.status();
-    all = arguments.tenant != server->tenant;
-  }
-  constexpr int kMost = 100;  // that the server says; some of them are not wanted
-  auto slow = client.ListSlow({.all = all, .limit = kMost, .operation = arguments.operation});
-  if (!slow.ok()) return slow.status();
+  const absl::StatusOr<SlowOptions> asked = Asked(client, arguments);
+  if (!asked.ok()) return asked.status();
+  absl::StatusOr<SlowList> list = client.ListSlow(*asked);
+  if (!list.ok()) return list.status();
+  std::vector<SlowRequest>* slow = &list->requests;
+  // What an older server does not leave out, too.
   std::erase_if(*slow, [&](const SlowRequest& request) { return !IsWanted(request, arguments); });
+  const bool of_any_tenant =
+      asked->all && asked->tenant.empty() && arguments.name.find('~') == std::string::npos;
+  if (slow->empty() && !arguments.name.empty() && !of_any_tenant) {
+    if (absl::Status named = CheckName(client, arguments.name); !named.ok()) return named;
+  }
   // The slowest of them, in the order that is asked for.
   slow->resize(std::min(slow->size(), static_cast<size_t>(arguments.limit)));
   if (const std::string key = SortKey(arguments.sort, RequestColumns()); !key.empty()) {
@@ -133,7 +173,7 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
       return SortsBefore(ToJson(a), ToJson(b), key, arguments.sort.starts_with('-'));
     });
   }
-  Listing listing("requests", NoneText(arguments, all), RequestColumns());
+  Listing listing("requests", NoneText(arguments, *asked, list->of_others), RequestColumns());
   // The list below has plans and ids.
   listing.LeaveOut({"TRANSPORT", "PLAN", "REQUEST", "TENANT", "ENDED"});
   std::string phases;
@@ -155,6 +195,17 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
       report.below +=
           fmt::format("\nnone of them is slow: the longest took {}\n", ShortTime(longest));
     }
+    if (list->of_others > 0) {
+      report.below += fmt::format("\n{} more of other tenants: --all\n", list->of_others);
+    }
+  }
+  if (const std::string refused = RefusedText(list->refused_at); !refused.empty()) {
+    report.below += "\n" + refused;
+  }
+  report.json["of_others"] = list->of_others;
+  report.json["refused_at"] = Json::array();
+  for (const QuotaInfo& quota : list->refused_at) {
+    report.json["refused_at"].push_back({{"quota", quota.quota}, {"refused", quota.refused}});
   }
   return report;
 }
@@ -165,7 +216,7 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
       {"slow", "slow --limit=5 --json", "slow g --sort=-ended", "slow --op=explain"});
   auto arguments = std::make_shared<SlowArguments>();
   slow->add_option("NAME", arguments->name,
-                   "Of one matrix or buffer; with --all also TENANT~NAME (default: of all)")
+                   "Of one matrix or buffer; TENANT~NAME is another tenant's (default: of all)")
       ->type_name("MATRIX");
   slow->add_flag("--all", arguments->all, "Of all tenants; for operators");
   slow->add_option("--tenant", arguments->tenant, "Of one tenant; another's for operators")

@@ -91,18 +91,26 @@ Call<std::vector<TenantInfo>> ListTenants(const std::shared_ptr<Connection>& con
       });
 }
 
-Call<std::vector<SlowRequest>> ListSlow(const std::shared_ptr<Connection>& connection,
-                                        const SlowOptions& slow, const CallOptions& options) {
+Call<SlowList> ListSlow(const std::shared_ptr<Connection>& connection, const SlowOptions& slow,
+                        const CallOptions& options) {
   v1::ListSlowRequest request;
   request.set_all(slow.all);
   request.set_limit(slow.limit);
   request.set_operation(slow.operation);
-  return LaunchUnary<v1::ListSlowReply, std::vector<SlowRequest>>(
+  request.set_tenant(slow.tenant);
+  request.set_subject(slow.subject);
+  return LaunchUnary<v1::ListSlowReply, SlowList>(
       connection, "/sparsed.v1.Admin/ListSlow", options, true, request,
       [](const v1::ListSlowReply& reply) {
-        std::vector<SlowRequest> requests;
-        for (const v1::SlowRequest& one : reply.requests()) requests.push_back(FromProto(one));
-        return requests;
+        SlowList list;
+        for (const v1::SlowRequest& one : reply.requests()) {
+          list.requests.push_back(FromProto(one));
+        }
+        for (const v1::QuotaInfo& quota : reply.refused_at()) {
+          list.refused_at.push_back(FromProto(quota));
+        }
+        list.of_others = reply.of_others();
+        return list;
       });
 }
 

@@ -24,8 +24,8 @@ Call<DeviceInfo> Calibrate(const std::shared_ptr<Connection>& connection, const 
 Call<Stats> GetStats(const std::shared_ptr<Connection>& connection, const CallOptions& options);
 Call<std::vector<TenantInfo>> ListTenants(const std::shared_ptr<Connection>& connection, bool all,
                                           const CallOptions& options);
-Call<std::vector<SlowRequest>> ListSlow(const std::shared_ptr<Connection>& connection,
-                                        const SlowOptions& slow, const CallOptions& options);
+Call<SlowList> ListSlow(const std::shared_ptr<Connection>& connection, const SlowOptions& slow,
+                        const CallOptions& options);
 Call<void> WatchRequests(const std::shared_ptr<Connection>& connection, bool all,
                          RequestsCallback on_requests, const CallOptions& options);
 Call<void> SaveSnapshot(const std::shared_ptr<Connection>& connection, SnapshotCallback on_bytes,

@@ -141,7 +141,16 @@ absl::StatusOr<std::vector<DenseInfo>> Client::ListDense(const std::string& pref
 }
 Call<std::vector<DenseInfo>> Client::ListDenseAsync(const std::string& prefix,
                                                     const CallOptions& options) const {
-  return client::ListDense(connection_, prefix, options);
+  return client::ListDense(connection_, prefix, /*all=*/false, options);
+}
+
+absl::StatusOr<std::vector<DenseInfo>> Client::ListAllDense(const std::string& prefix,
+                                                            const CallOptions& options) const {
+  return ListAllDenseAsync(prefix, options).Wait();
+}
+Call<std::vector<DenseInfo>> Client::ListAllDenseAsync(const std::string& prefix,
+                                                       const CallOptions& options) const {
+  return client::ListDense(connection_, prefix, /*all=*/true, options);
 }
 
 absl::StatusOr<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {
@@ -190,12 +199,11 @@ Call<std::vector<TenantInfo>> Client::ListTenantsAsync(bool all, const CallOptio
   return client::ListTenants(connection_, all, options);
 }
 
-absl::StatusOr<std::vector<SlowRequest>> Client::ListSlow(const SlowOptions& slow,
-                                                          const CallOptions& options) const {
+absl::StatusOr<SlowList> Client::ListSlow(const SlowOptions& slow,
+                                          const CallOptions& options) const {
   return ListSlowAsync(slow, options).Wait();
 }
-Call<std::vector<SlowRequest>> Client::ListSlowAsync(const SlowOptions& slow,
-                                                     const CallOptions& options) const {
+Call<SlowList> Client::ListSlowAsync(const SlowOptions& slow, const CallOptions& options) const {
   return client::ListSlow(connection_, slow, options);
 }
 
@@ -277,7 +285,7 @@ Call<void> Client::RemoveModelAsync(const std::string& name, const CallOptions& 
 absl::StatusOr<DenseInfo> DenseMatrix::Info(const CallOptions& options) const {
   // Of parts there is no list: to look at them uses them.
   if (!matrix_.empty() && connection_->nodes().in_cluster()) return Renew(options);
-  auto matrices = client::ListDense(connection_, name_, options).Wait();
+  auto matrices = client::ListDense(connection_, name_, /*all=*/false, options).Wait();
   if (!matrices.ok()) return matrices.status();
   for (DenseInfo& info : *matrices) {
     if (info.name == name_) return std::move(info);

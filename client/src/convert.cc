@@ -169,17 +169,20 @@ std::vector<MatrixShare> FromProto(
   return shares;
 }
 
+QuotaInfo FromProto(const v1::QuotaInfo& proto) {
+  QuotaInfo quota;
+  quota.quota = proto.quota();
+  quota.used = proto.used();
+  if (proto.has_soft_limit()) quota.soft_limit = proto.soft_limit();
+  if (proto.has_hard_limit()) quota.hard_limit = proto.hard_limit();
+  quota.refused = proto.refused();
+  quota.warned = proto.warned();
+  return quota;
+}
+
 TenantInfo FromProto(const v1::TenantInfo& proto) {
   TenantInfo info{proto.name(), proto.weight(), {}};
-  for (const v1::QuotaInfo& quota : proto.quotas()) {
-    QuotaInfo& of = info.quotas.emplace_back();
-    of.quota = quota.quota();
-    of.used = quota.used();
-    if (quota.has_soft_limit()) of.soft_limit = quota.soft_limit();
-    if (quota.has_hard_limit()) of.hard_limit = quota.hard_limit();
-    of.refused = quota.refused();
-    of.warned = quota.warned();
-  }
+  for (const v1::QuotaInfo& quota : proto.quotas()) info.quotas.push_back(FromProto(quota));
   return info;
 }
 

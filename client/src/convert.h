@@ -56,6 +56,7 @@ DeviceInfo FromProto(const v1::DeviceInfo& device);
 ServerInfo FromProto(const v1::ServerInfo& info);
 Stats FromProto(const v1::Stats& stats);
 SlowRequest FromProto(const v1::SlowRequest& proto);
+QuotaInfo FromProto(const v1::QuotaInfo& proto);
 TenantInfo FromProto(const v1::TenantInfo& info);
 std::vector<MatrixShare> FromProto(
     const google::protobuf::RepeatedPtrField<v1::MatrixShare>& shares);

@@ -229,9 +229,11 @@ Call<DenseInfo> ReadDense(const std::shared_ptr<Connection>& connection, const s
 }
 
 Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connection,
-                                       const std::string& prefix, const CallOptions& options) {
+                                       const std::string& prefix, bool all,
+                                       const CallOptions& options) {
   v1::ListBuffersRequest request;
   request.set_prefix(prefix);
+  request.set_all(all);
   return LaunchList<v1::ListBuffersRequest, v1::ListBuffersReply, DenseInfo>(
       connection, "/sparsed.v1.Buffers/List", options, std::move(request),
       [](const v1::ListBuffersReply& reply) {

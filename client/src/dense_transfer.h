@@ -19,8 +19,10 @@ Call<DenseMatrix> PutDense(const std::shared_ptr<Connection>& connection, const 
                            const CallOptions& options, uint64_t version = 0);
 Call<DenseInfo> ReadDense(const std::shared_ptr<Connection>& connection, const std::string& name,
                           const MutableDenseView& into, const CallOptions& options);
+/// `all`: of all tenants.
 Call<std::vector<DenseInfo>> ListDense(const std::shared_ptr<Connection>& connection,
-                                       const std::string& prefix, const CallOptions& options);
+                                       const std::string& prefix, bool all,
+                                       const CallOptions& options);
 Call<DenseInfo> RenewDense(const std::shared_ptr<Connection>& connection, const std::string& name,
                            const CallOptions& options);
 Call<void> DeleteDense(const std::shared_ptr<Connection>& connection, const std::string& name,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/catalog/catalog.h"
+#include "engine/catalog/shares.h"
 #include "engine/catalog/stored.h"
 #include "kernels/formats/csr.h"
 #include "kernels/formats/row_bounds.h"
@@ -680,6 +681,18 @@ std::vector<HeldDenseLease> DenseCatalog::List(std::string_view tenant, std::str
     const auto& [key, held] = *it;
     if (key.first != tenant || !std::string_view(key.second).starts_with(prefix)) break;
     list.push_back(held);
+  }
+  return list;
+}
+
+std::vector<HeldDenseLease> DenseCatalog::ListAll(std::string_view prefix,
+                                                  std::string_view after) const {
+  const MutexLock lock(mutex_);
+  std::vector<HeldDenseLease> list;
+  auto it = after.empty() ? entries_.begin() : entries_.upper_bound(Named("", after));
+  for (; it != entries_.end(); ++it) {
+    const auto& [key, held] = *it;
+    if (ReferenceFor("", key).starts_with(prefix)) list.push_back(held);
   }
   return list;
 }

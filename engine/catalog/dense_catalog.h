@@ -250,6 +250,9 @@ class DenseCatalog {
   /// Those whose names begin with `prefix` and come after `after`, by name. No use of them.
   std::vector<HeldDenseLease> List(std::string_view tenant, std::string_view prefix,
                                    std::string_view after = "") const;
+  /// Those of all tenants, whose "TENANT~NAME" begin with `prefix` and come after `after`, by
+  /// tenant, then by name. No use of them.
+  std::vector<HeldDenseLease> ListAll(std::string_view prefix, std::string_view after = "") const;
   /// Blocks on the disk if a version of it was durable.
   absl::Status Delete(std::string_view tenant, std::string_view name);
   /// ABORTED while another request writes it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -116,19 +117,30 @@ class AdminService final : public Service {
                                                            "the list of all tenants' requests");
             if (!allowed.ok()) return allowed;
           }
-          std::optional<Op> op;
+          const std::string& tenant = request.tenant().empty() ? caller.tenant : request.tenant();
+          if (!request.all() && tenant != caller.tenant) {
+            return absl::InvalidArgumentError(
+                "tenant is another one: requests of other tenants are for operators, with `all`");
+          }
+          SlowFilter filter = {
+              .tenant = request.all() && request.tenant().empty() ? nullptr : &tenant,
+              .subject = request.subject()};
           if (!request.operation().empty()) {
-            op = ParseOp(request.operation());
-            if (!op) {
+            filter.op = ParseOp(request.operation());
+            if (!filter.op) {
               return absl::InvalidArgumentError(
                   fmt::format("operation '{}' is none; known: {}", request.operation(), OpNames()));
             }
           }
+          const SlowRequests& requests = service_.telemetry.slow();
           const int limit = request.limit() > 0 ? request.limit() : kListedSlow;
-          for (const EndedRequest& slow :
-               service_.telemetry.slow().List(request.all() ? nullptr : &caller.tenant, op)) {
+          for (const EndedRequest& slow : requests.List(filter)) {
             if (reply.requests_size() == limit) break;
             *reply.add_requests() = ToSlowRequest(slow);
+          }
+          AddRefusedAt(tenant, reply);
+          if (caller.role == Role::kOperator && !request.all()) {
+            reply.set_of_others(static_cast<int64_t>(requests.CountOfOthers(filter)));
           }
           return absl::OkStatus();
         });
@@ -244,6 +256,18 @@ class AdminService final : public Service {
   }
 
  private:
+  /// Of a tenant that there is: one that nobody has the name of gets no entry by being asked for.
+  void AddRefusedAt(const std::string& tenant, v1::ListSlowReply& reply) {
+    for (const auto& known : service_.engine.tenants().All()) {
+      if (known->name() != tenant) continue;
+      v1::TenantInfo info = InfoOf(*known);
+      std::ranges::stable_sort(*info.mutable_quotas(), std::greater(), &v1::QuotaInfo::refused);
+      for (v1::QuotaInfo& quota : *info.mutable_quotas()) {
+        if (quota.refused() > 0) *reply.add_refused_at() = std::move(quota);
+      }
+    }
+  }
+
   v1::TenantInfo InfoOf(const engine::Tenant& tenant) {
     v1::TenantInfo info;
     info.set_name(tenant.name());

@@ -1,9 +1,11 @@
+#include "engine/catalog/shares.h"
 #include "engine/engine.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/page.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/routes.h"
 #include "server/rpc/unary.h"
+#include "server/security/access.h"
 #include "sparsed/v1/buffers.grpc.pb.h"
 
 namespace sparsed::server {
@@ -32,11 +34,18 @@ class BuffersService final : public Service {
     return Answer<v1::ListBuffersRequest, v1::ListBuffersReply>(
         Op::kListBuffers, service_, context, bytes, response,
         [this](const auto& request, const Caller& caller, v1::ListBuffersReply& reply) {
+          if (request.all()) {
+            absl::Status allowed = service_.access.Require(caller, Role::kOperator,
+                                                           "the list of all tenants' buffers");
+            if (!allowed.ok()) return allowed;
+          }
           Page page(request.page_size());
           const engine::DenseCatalog& dense = service_.engine.dense();
           for (const auto& held :
-               dense.List(caller.tenant, request.prefix(), request.page_token())) {
+               request.all() ? dense.ListAll(request.prefix(), request.page_token())
+                             : dense.List(caller.tenant, request.prefix(), request.page_token())) {
             v1::BufferInfo info = ToBufferInfo(*held, dense.now());
+            if (request.all()) info.set_name(engine::ReferenceFor("", {held->tenant, held->name}));
             if (!page.Take(info)) {
               reply.set_next_page_token(reply.buffers().rbegin()->name());
               break;

@@ -1,5 +1,7 @@
 #include "server/telemetry/slow_requests.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -86,7 +88,22 @@ void SlowRequests::ForgetOneLocked() {
       std::ranges::min_element(tenants_, {}, [](const auto& entry) { return entry.second.last; }));
 }
 
-std::vector<EndedRequest> SlowRequests::List(const std::string* tenant, std::optional<Op> op,
+std::vector<EndedRequest> SlowRequests::Wanted(const OfTenant& of, const SlowFilter& filter,
+                                               Clock::time_point now) {
+  const auto is_of = [&](const StageRecord& record) {
+    return filter.subject.empty() || record.subject == filter.subject ||
+           fmt::format("{}~{}", record.tenant, record.subject) == filter.subject;
+  };
+  std::vector<EndedRequest> wanted;
+  for (const Kept& kept : filter.op&& Apart(*filter.op) ? of.apart : of.listed) {
+    const StageRecord& record = kept.request.record;
+    if (now - kept.at > kKept || (filter.op && record.op != *filter.op) || !is_of(record)) continue;
+    wanted.push_back(kept.request);
+  }
+  return wanted;
+}
+
+std::vector<EndedRequest> SlowRequests::List(const SlowFilter& filter,
                                              Clock::time_point now) const {
   const auto slower = [](const EndedRequest& a, const EndedRequest& b) {
     return a.record.total_ns > b.record.total_ns;
@@ -95,16 +112,21 @@ std::vector<EndedRequest> SlowRequests::List(const std::string* tenant, std::opt
   {
     const MutexLock lock(mutex_);
     for (const auto& [name, of] : tenants_) {
-      if (tenant != nullptr && name != *tenant) continue;
-      of_each.emplace_back();
-      for (const Kept& kept : op&& Apart(*op) ? of.apart : of.listed) {
-        if (now - kept.at > kKept || (op && kept.request.record.op != *op)) continue;
-        of_each.back().push_back(kept.request);
-      }
+      if (filter.tenant != nullptr && name != *filter.tenant) continue;
+      of_each.push_back(Wanted(of, filter, now));
     }
   }
   for (auto& requests : of_each) std::ranges::sort(requests, slower);
   return FairShare(std::move(of_each), kMostListed, slower);
+}
+
+size_t SlowRequests::CountOfOthers(const SlowFilter& filter, Clock::time_point now) const {
+  const MutexLock lock(mutex_);
+  size_t count = 0;
+  for (const auto& [name, of] : tenants_) {
+    if (name != *filter.tenant) count += Wanted(of, filter, now).size();
+  }
+  return count;
 }
 
 }  // namespace sparsed::server

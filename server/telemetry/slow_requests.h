@@ -24,6 +24,14 @@ struct EndedRequest {
 /// slow. What ran out of time, was given up or went wrong is none such.
 bool WasRefusedAtOnce(const StageRecord& record);
 
+/// Which requests are asked for.
+struct SlowFilter {
+  const std::string* tenant = nullptr;  ///< null: of all, each with its share of the list
+  std::optional<Op> op = {};            ///< none: of all that are not SlowRequests::Apart
+  /// The matrix or buffer, as its tenant says it or with the tenant, "TENANT~NAME"; empty: any.
+  std::string subject = {};
+};
+
 /// Each tenant's own, so that nobody's slow requests hide another's, and the slowest of each
 /// operation unless it was quick. What a slower one took the place of is not remembered.
 /// Thread-safe.
@@ -48,10 +56,11 @@ class SlowRequests {
   static bool Apart(Op op);
 
   void Add(const StageRecord& record, Clock::time_point now = Clock::now());
-  /// The slowest first, at most kMostListed; `tenant` null: of all, each with its share of the
-  /// list. Of `op` alone; without one, of all that are not Apart.
-  std::vector<EndedRequest> List(const std::string* tenant, std::optional<Op> op = std::nullopt,
+  /// The slowest first, at most kMostListed.
+  std::vector<EndedRequest> List(const SlowFilter& filter,
                                  Clock::time_point now = Clock::now()) const;
+  /// How many there are of other tenants than `filter.tenant`, which is not null.
+  size_t CountOfOthers(const SlowFilter& filter, Clock::time_point now = Clock::now()) const;
 
  private:
   struct Kept {
@@ -62,6 +71,9 @@ class SlowRequests {
     std::vector<Kept> listed, apart;
     Clock::time_point last;
   };
+  /// Those of one tenant that are asked for, in no order.
+  static std::vector<EndedRequest> Wanted(const OfTenant& of, const SlowFilter& filter,
+                                          Clock::time_point now);
   /// Makes room for `record` where there is none; false: it is faster than all that could go.
   static bool MakeRoom(const StageRecord& record, Clock::time_point now, std::vector<Kept>& kept);
   void ForgetOneLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -107,13 +107,13 @@ TEST(SlowRequests, TheSlowestOfEachTenantStay) {
   slow.Add(Request("calm", 5), now);
   for (uint64_t i = 1; i <= 1000; ++i) slow.Add(Request("busy", i), now);
   const std::string busy = "busy", calm = "calm", nobody = "nobody";
-  const auto of_busy = slow.List(&busy, std::nullopt, now);
+  const auto of_busy = slow.List({.tenant = &busy}, now);
   ASSERT_EQ(of_busy.size(), SlowRequests::kMostOfTenant);
   EXPECT_EQ(of_busy.front().record.total_ns, 1000);
   EXPECT_EQ(of_busy.back().record.total_ns, 1000 - SlowRequests::kMostOfTenant + 1);
-  ASSERT_EQ(slow.List(&calm, std::nullopt, now).size(), 1);
-  EXPECT_EQ(slow.List(nullptr, std::nullopt, now).size(), SlowRequests::kMostOfTenant + 1);
-  EXPECT_TRUE(slow.List(&nobody, std::nullopt, now).empty());
+  ASSERT_EQ(slow.List({.tenant = &calm}, now).size(), 1);
+  EXPECT_EQ(slow.List({}, now).size(), SlowRequests::kMostOfTenant + 1);
+  EXPECT_TRUE(slow.List({.tenant = &nobody}, now).empty());
 }
 
 TEST(SlowRequests, AreOfTheLastHour) {
@@ -121,11 +121,11 @@ TEST(SlowRequests, AreOfTheLastHour) {
   const auto now = SlowRequests::Clock::now();
   for (uint64_t i = 0; i < SlowRequests::kMostOfTenant; ++i) slow.Add(Request("t", 100 + i), now);
   const auto later = now + SlowRequests::kKept + std::chrono::seconds(1);
-  EXPECT_TRUE(slow.List(nullptr, std::nullopt, later).empty());
+  EXPECT_TRUE(slow.List({}, later).empty());
   // What is gone takes nobody's place.
   slow.Add(Request("t", 1), later);
-  ASSERT_EQ(slow.List(nullptr, std::nullopt, later).size(), 1);
-  EXPECT_EQ(slow.List(nullptr, std::nullopt, later).front().record.total_ns, 1);
+  ASSERT_EQ(slow.List({}, later).size(), 1);
+  EXPECT_EQ(slow.List({}, later).front().record.total_ns, 1);
 }
 
 TEST(SlowRequests, TenantsAreBounded) {
@@ -137,19 +137,19 @@ TEST(SlowRequests, TenantsAreBounded) {
     }
   }
   const auto end = now + std::chrono::minutes(5);
-  EXPECT_EQ(slow.List(nullptr, std::nullopt, end).size(), SlowRequests::kMostListed);
+  EXPECT_EQ(slow.List({}, end).size(), SlowRequests::kMostListed);
   const std::string first = "t0", last = fmt::format("t{}", 3 * SlowRequests::kMostTenants - 1);
-  EXPECT_TRUE(slow.List(&first, std::nullopt, end).empty());
-  EXPECT_EQ(slow.List(&last, std::nullopt, end).size(), 3);
+  EXPECT_TRUE(slow.List({.tenant = &first}, end).empty());
+  EXPECT_EQ(slow.List({.tenant = &last}, end).size(), 3);
 }
 
 TEST(SlowRequests, WhatWaitsForEventsIsNoneOfThem) {
   SlowRequests slow;
   for (const Op op : {Op::kWatch, Op::kSaveSnapshot, Op::kWatchRequests, Op::kCalibrate}) {
     slow.Add(Request("t", 1'000'000'000, op));
-    EXPECT_TRUE(slow.List(nullptr, op).empty()) << Name(op);
+    EXPECT_TRUE(slow.List({.op = op}).empty()) << Name(op);
   }
-  EXPECT_TRUE(slow.List(nullptr).empty());
+  EXPECT_TRUE(slow.List({}).empty());
 }
 
 /// Who asks why something is slow does not push it out.
@@ -160,13 +160,13 @@ TEST(SlowRequests, StatusCallsAreApart) {
     slow.Add(Request("t", 1'000'000'000, Op::kExplain));
     slow.Add(Request("t", 1'000'000, Op::kList));
   }
-  ASSERT_EQ(slow.List(nullptr).size(), 1);
-  EXPECT_EQ(slow.List(nullptr).front().record.op, Op::kSpmm);
-  EXPECT_EQ(slow.List(nullptr, Op::kSpmm).size(), 1);
-  EXPECT_EQ(slow.List(nullptr, Op::kExplain).size(),
+  ASSERT_EQ(slow.List({}).size(), 1);
+  EXPECT_EQ(slow.List({}).front().record.op, Op::kSpmm);
+  EXPECT_EQ(slow.List({.op = Op::kSpmm}).size(), 1);
+  EXPECT_EQ(slow.List({.op = Op::kExplain}).size(),
             SlowRequests::kMostOfTenant - SlowRequests::kOfOperation);
-  EXPECT_EQ(slow.List(nullptr, Op::kList).size(), SlowRequests::kOfOperation);
-  EXPECT_TRUE(slow.List(nullptr, Op::kUpload).empty());
+  EXPECT_EQ(slow.List({.op = Op::kList}).size(), SlowRequests::kOfOperation);
+  EXPECT_TRUE(slow.List({.op = Op::kUpload}).empty());
 }
 
 TEST(SlowRequests, TheSlowestOfEachOperationStaysUnlessItWasQuick) {
@@ -178,21 +178,21 @@ TEST(SlowRequests, TheSlowestOfEachOperationStaysUnlessItWasQuick) {
   for (uint64_t i = 1; i <= 10; ++i) slow.Add(Request("t", (100 + i) * kMs, Op::kDelete));
   for (const auto& [op, slowest] :
        {std::pair(Op::kUpload, uint64_t{10}), std::pair(Op::kDelete, uint64_t{110})}) {
-    const auto of_op = slow.List(nullptr, op);
+    const auto of_op = slow.List({.op = op});
     ASSERT_EQ(of_op.size(), SlowRequests::kOfOperation) << Name(op);
     EXPECT_EQ(of_op.front().record.total_ns, slowest * kMs);
   }
-  EXPECT_TRUE(slow.List(nullptr, Op::kRename).empty());
-  const auto all = slow.List(nullptr);
+  EXPECT_TRUE(slow.List({.op = Op::kRename}).empty());
+  const auto all = slow.List({});
   ASSERT_EQ(all.size(), SlowRequests::kMostOfTenant);
   EXPECT_EQ(all.front().record.total_ns, 1099 * kMs);
   // Of more operations than there are places, some of all that fit.
   for (int op = 0; op < kOps; ++op) {
     for (uint64_t i = 0; i < 50; ++i) slow.Add(Request("t", 1000 * kMs - i, static_cast<Op>(op)));
   }
-  EXPECT_EQ(slow.List(nullptr).size(), SlowRequests::kMostOfTenant);
-  EXPECT_FALSE(slow.List(nullptr, Op::kSpmm).empty());
-  EXPECT_FALSE(slow.List(nullptr, Op::kUpload).empty());
+  EXPECT_EQ(slow.List({}).size(), SlowRequests::kMostOfTenant);
+  EXPECT_FALSE(slow.List({.op = Op::kSpmm}).empty());
+  EXPECT_FALSE(slow.List({.op = Op::kUpload}).empty());
 }
 
 /// A tour through many operations, quick ones most of them, does not push out slow products.
@@ -205,8 +205,8 @@ TEST(SlowRequests, SlowOnesStayAmongManyOperations) {
     for (const Op op : tour) slow.Add(Request("t", round * kMs / 2, op));
   }
   for (uint64_t i = 0; i < 20; ++i) slow.Add(Request("t", (300 + i) * kMs, Op::kSpmm));
-  EXPECT_EQ(slow.List(nullptr, Op::kSpmm).size(), 20);
-  EXPECT_EQ(slow.List(nullptr).front().record.total_ns, 319 * kMs);
+  EXPECT_EQ(slow.List({.op = Op::kSpmm}).size(), 20);
+  EXPECT_EQ(slow.List({}).front().record.total_ns, 319 * kMs);
 }
 
 TEST(TraceScope, IsThatOfTheInnermost) {

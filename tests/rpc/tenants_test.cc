@@ -282,6 +282,129 @@ TEST_F(TenantsTest, SlowRequestsAreTheTenantsOwn) {
   EXPECT_THAT(told, AllOf(HasSubstr("mine"), HasSubstr("secret")));
 }
 
+TEST_F(TenantsTest, SlowRequestsOfOneTenantOrNameAreAskedFor) {
+  Start("");
+  ASSERT_TRUE(Put("one", "m").ok());
+  ASSERT_TRUE(Put("one", "other").ok());
+  ASSERT_TRUE(Put("two", "m").ok());
+  struct Asked {
+    std::vector<std::string> names;  ///< TENANT~NAME, sorted
+    int64_t of_others = 0;
+  };
+  const auto slow = [this](const std::string& token, bool all, const std::string& tenant,
+                           const std::string& subject, Asked* asked) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ListSlowRequest request;
+    request.set_all(all);
+    request.set_tenant(tenant);
+    request.set_subject(subject);
+    v1::ListSlowReply reply;
+    const grpc::Status status = server().admin().ListSlow(&context, request, &reply);
+    *asked = {.names = {}, .of_others = reply.of_others()};
+    for (const v1::SlowRequest& one : reply.requests()) {
+      asked->names.push_back(one.tenant() + "~" + one.subject());
+    }
+    std::ranges::sort(asked->names);
+    return status;
+  };
+  Asked asked;
+  ASSERT_TRUE(slow("ops", true, "one", "", &asked).ok());
+  EXPECT_THAT(asked.names, testing::ElementsAre("one~m", "one~other"));
+  ASSERT_TRUE(slow("ops", true, "", "m", &asked).ok());
+  EXPECT_THAT(asked.names, testing::ElementsAre("one~m", "two~m"));
+  EXPECT_EQ(asked.of_others, 0);
+  ASSERT_TRUE(slow("ops", true, "", "two~m", &asked).ok());
+  EXPECT_THAT(asked.names, testing::ElementsAre("two~m"));
+  ASSERT_TRUE(slow("ops", false, "", "m", &asked).ok());
+  EXPECT_THAT(asked.names, testing::IsEmpty());
+  EXPECT_EQ(asked.of_others, 2);
+  ASSERT_TRUE(slow("one", false, "one", "other", &asked).ok());
+  EXPECT_THAT(asked.names, testing::ElementsAre("one~other"));
+  EXPECT_EQ(asked.of_others, 0) << "told to operators alone";
+  ASSERT_TRUE(slow("one", false, "", "two~m", &asked).ok());
+  EXPECT_THAT(asked.names, testing::IsEmpty());
+  EXPECT_EQ(slow("one", false, "two", "", &asked).error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_EQ(slow("one", true, "two", "", &asked).error_code(), Code::PERMISSION_DENIED);
+}
+
+TEST_F(TenantsTest, SlowRequestsComeWithTheQuotasThatRefused) {
+  Start("tenants:\n  one: {quotas: {matrices: 1}}\n");
+  ASSERT_TRUE(Put("one", "first").ok());
+  EXPECT_EQ(Put("one", "second").error_code(), Code::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Put("one", "third").error_code(), Code::RESOURCE_EXHAUSTED);
+  const auto refused_at = [this](const std::string& token, bool all, const std::string& tenant) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::ListSlowRequest request;
+    request.set_all(all);
+    request.set_tenant(tenant);
+    v1::ListSlowReply reply;
+    EXPECT_TRUE(server().admin().ListSlow(&context, request, &reply).ok());
+    std::map<std::string, int64_t> refused;
+    for (const v1::QuotaInfo& quota : reply.refused_at()) refused[quota.quota()] = quota.refused();
+    return refused;
+  };
+  const std::map<std::string, int64_t> expected = {{"matrices", 2}};
+  EXPECT_EQ(refused_at("one", false, ""), expected);
+  EXPECT_EQ(refused_at("ops", true, "one"), expected);
+  EXPECT_THAT(refused_at("two", false, ""), testing::IsEmpty());
+  EXPECT_THAT(refused_at("ops", true, "nobody"), testing::IsEmpty());
+}
+
+TEST_F(TenantsTest, OperatorsListTheBuffersOfAll) {
+  Start("");
+  const auto put = [this](const std::string& token, const std::string& name) {
+    grpc::ClientContext context;
+    Show(context, token);
+    v1::BufferInfo info;
+    auto writer = server().buffers().Put(&context, &info);
+    v1::PutBufferRequest request;
+    v1::PutBufferHeader& header = *request.mutable_header();
+    header.set_name(name);
+    header.set_zeros(true);
+    header.mutable_shape()->set_rows(1);
+    header.mutable_shape()->set_cols(1);
+    header.mutable_shape()->set_type(v1::ELEMENT_TYPE_F32);
+    writer->Write(request);
+    writer->WritesDone();
+    ASSERT_TRUE(writer->Finish().ok());
+  };
+  for (const char* name : {"a", "b"}) put("one", name);
+  put("two", "a");
+  /// Names, page by page.
+  const auto list = [this](const std::string& token, bool all, const std::string& prefix,
+                           int page_size, std::vector<std::string>* names) {
+    names->clear();
+    v1::ListBuffersRequest request;
+    request.set_all(all);
+    request.set_prefix(prefix);
+    request.set_page_size(page_size);
+    do {
+      grpc::ClientContext context;
+      Show(context, token);
+      v1::ListBuffersReply reply;
+      const grpc::Status status = server().buffers().List(&context, request, &reply);
+      if (!status.ok()) return status.error_code();
+      for (const v1::BufferInfo& info : reply.buffers()) names->push_back(info.name());
+      request.set_page_token(reply.next_page_token());
+    } while (!request.page_token().empty());
+    return Code::OK;
+  };
+  std::vector<std::string> names;
+  for (const int page_size : {0, 1, 2}) {
+    EXPECT_EQ(list("ops", true, "", page_size, &names), Code::OK);
+    EXPECT_THAT(names, testing::ElementsAre("one~a", "one~b", "two~a")) << page_size;
+  }
+  EXPECT_EQ(list("ops", true, "one~", 1, &names), Code::OK);
+  EXPECT_THAT(names, testing::ElementsAre("one~a", "one~b"));
+  EXPECT_EQ(list("ops", false, "", 0, &names), Code::OK);
+  EXPECT_THAT(names, IsEmpty());
+  EXPECT_EQ(list("two", false, "", 0, &names), Code::OK);
+  EXPECT_THAT(names, testing::ElementsAre("a"));
+  EXPECT_EQ(list("two", true, "", 0, &names), Code::PERMISSION_DENIED);
+}
+
 TEST_F(TenantsTest, WhoWatchesRequestsSeesTheTenantsOwn) {
   Start("");
   struct Watch {

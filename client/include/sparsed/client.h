@@ -559,6 +559,12 @@ class Client {
                                                    const CallOptions& options = {}) const;
   Call<std::vector<DenseInfo>> ListDenseAsync(const std::string& prefix = "",
                                               const CallOptions& options = {}) const;
+  /// Those of all tenants, each called TENANT~NAME, which begins with `prefix`, by tenant and then
+  /// by name. PERMISSION_DENIED for those who are no operators.
+  absl::StatusOr<std::vector<DenseInfo>> ListAllDense(const std::string& prefix = "",
+                                                      const CallOptions& options = {}) const;
+  Call<std::vector<DenseInfo>> ListAllDenseAsync(const std::string& prefix = "",
+                                                 const CallOptions& options = {}) const;
 
   /// What the server found and uses.
   absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options = {}) const;
@@ -589,10 +595,9 @@ class Client {
                                                  const CallOptions& options = {}) const;
 
   /// The slowest requests of the last hour of the caller's tenant, the slowest first.
-  absl::StatusOr<std::vector<SlowRequest>> ListSlow(const SlowOptions& slow = {},
-                                                    const CallOptions& options = {}) const;
-  Call<std::vector<SlowRequest>> ListSlowAsync(const SlowOptions& slow = {},
-                                               const CallOptions& options = {}) const;
+  absl::StatusOr<SlowList> ListSlow(const SlowOptions& slow = {},
+                                    const CallOptions& options = {}) const;
+  Call<SlowList> ListSlowAsync(const SlowOptions& slow = {}, const CallOptions& options = {}) const;
 
   /// Requests of the caller's tenant as they end, of `all` tenants for operators, until the call is
   /// cancelled. The first callback comes at once, with none.

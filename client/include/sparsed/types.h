@@ -652,6 +652,8 @@ struct SlowOptions {
   int limit = 20;    ///< 1 to 100
   /// Of this alone; empty: of all but explain and those that only ask what the server knows.
   std::string operation{};
+  std::string tenant{};   ///< with `all`: of this one alone; empty: of each
+  std::string subject{};  ///< about the matrix or buffer of this name alone; empty: of any
 };
 
 /// A request that took long.
@@ -672,6 +674,15 @@ struct SlowRequest {
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
   std::string trace_id;  ///< if it was in a trace
+};
+
+/// What there is of slow requests.
+struct SlowList {
+  std::vector<SlowRequest> requests;  ///< the slowest first
+  /// Quotas at which the tenant's requests were refused since the start, those refused most first:
+  /// a client that waits at one and asks again spends time that no request has.
+  std::vector<QuotaInfo> refused_at;
+  int64_t of_others = 0;  ///< for an operator who did not ask for all: requests of other tenants
 };
 
 struct Stats {

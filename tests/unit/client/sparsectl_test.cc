@@ -552,7 +552,7 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
   // Everybody may name a tenant that is his own.
   ExpectSays(alice + "slow --tenant=alice", 0, "no such requests of this tenant's");
   ExpectSays(alice + "slow --tenant=bob", 10, "(request ");
-  ExpectSays(ops + "slow --tenant=bob", 0, "no such requests of tenant bob's among those");
+  ExpectSays(ops + "slow --tenant=bob", 0, "no such requests of tenant bob's among the slowest");
   ASSERT_TRUE(
       Eventually([&] { return Run(alice + "upload m.mtx --replace --wait").exit_code == 0; }));
   ExpectSays(ops + "show alice~m", 0, "alice~m");
@@ -577,6 +577,15 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
   ExpectSays(ops + "measurements", 0,
              "nothing was measured yet; other tenants have matrices: `sparsectl measurements "
              "--all`\n");
+  // Of another tenant's matrix and of all that is another's.
+  ExpectSays(ops + "slow alice~m", 0, "upload");
+  ExpectSays(ops + "slow alice~none", 4, "there is no matrix named 'alice~none', and no buffer");
+  ExpectSays(ops + "slow", 0, "other tenants");
+  ExpectSays(alice + "buffers put w --zeros=3x4", 0, "w: 3 x 4");
+  ExpectSays(ops + "buffers", 0,
+             "no buffers; other tenants have 1: `sparsectl buffers list --all`\n");
+  ExpectSays(ops + "buffers list --all", 0, "alice~w");
+  ExpectSays(alice + "buffers --all", 10, "(request ");
   // What there is is asked for once, however many are missing.
   const auto requests = [this](const std::string& command) {
     std::istringstream lines(Run(command).text);
@@ -633,8 +642,9 @@ TEST_F(Sparsectl, SlowHasOneOrderAndTakesAName) {
   EXPECT_THAT(one.text, AllOf(HasSubstr("second"), Not(HasSubstr("first"))));
   ExpectSays("slow --all default~second", 0, "second");
   ExpectSays("slow --tenant=default --json", 0, "\"subject\":\"third\"");
-  ExpectSays("slow --tenant=nobody", 0,
-             "no such requests of tenant nobody's among those that the server showed");
+  ExpectSays("slow --tenant=nobody", 0, "no such requests of tenant nobody's among the slowest");
+  ExpectSays("slow sceond", 4,
+             "there is no matrix named 'sceond', and no buffer; did you mean 'second'?");
 }
 
 TEST_F(Sparsectl, SlowLeavesOutWhatWasRefusedAtOnce) {
