@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -87,7 +88,7 @@ class UnaryCall final : public Exchange {
   UnaryCall(Connection& connection, std::string method, const CallOptions& options, bool safe,
             const google::protobuf::MessageLite& request, Convert convert,
             std::shared_ptr<CallState<T>> state)
-      : Exchange(connection, std::move(method), options, safe ? Repeat::kSafe : Repeat::kNever),
+      : Exchange(connection, std::move(method), options, safe ? Repeat::kSafe : Repeat::kIfRefused),
         request_(wire::Encode(request)),
         convert_(std::move(convert)),
         state_(std::move(state)) {}
@@ -132,6 +133,16 @@ Call<T> LaunchUnary(const std::shared_ptr<Connection>& connection, const std::st
   return Launch<T>(connection, call, std::move(state), std::move(in_shards));
 }
 
+/// The order of names in lists, which page tokens follow: of TENANT~NAME by tenant, then by name,
+/// so that "a~x" comes before "a-b~a".
+inline bool ComesBefore(std::string_view a, std::string_view b) {
+  const auto tenant = [](std::string_view name) {
+    const size_t mark = name.find('~');
+    return mark == std::string_view::npos ? std::string_view() : name.substr(0, mark);
+  };
+  return std::pair(tenant(a), a) < std::pair(tenant(b), b);
+}
+
 /// A list that comes in pages.
 template <typename Request, typename Reply, typename Item>
 class ListCall final : public Exchange {
@@ -158,7 +169,8 @@ class ListCall final : public Exchange {
   absl::Status Complete() override {
     if (!reply_) return absl::InternalError("the server sent no reply");
     // Tokens ascend with the names, so that the list comes to an end.
-    if (!reply_->next_page_token().empty() && reply_->next_page_token() <= request_.page_token()) {
+    if (!reply_->next_page_token().empty() &&
+        !ComesBefore(request_.page_token(), reply_->next_page_token())) {
       return absl::InternalError("the server's list goes in circles");
     }
     std::vector<Item> elements = elements_(*reply_);

@@ -130,9 +130,10 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
         attempts_ < connection().options().max_attempts || (elsewhere_ && now - *lost_ < kFailover);
     const auto asked = RetryDelay(status);
     if (asked) backoff = std::max<system_clock::duration>(backoff, *asked);
-    waiting_ = (absl::IsUnavailable(status) || asked) && backoff <= kMaxBackoff &&
-               (repeat_ != Repeat::kNever || !sent) && !stopped_ && more &&
-               now + backoff < deadline_;
+    const bool harmless = !sent || repeat_ == Repeat::kSafe || repeat_ == Repeat::kUntilSent ||
+                          (repeat_ == Repeat::kIfRefused && absl::IsResourceExhausted(status));
+    waiting_ = (absl::IsUnavailable(status) || asked) && backoff <= kMaxBackoff && harmless &&
+               !stopped_ && more && now + backoff < deadline_;
     if (redirect && !stopped_ && now < deadline_) {
       // Nothing was done there: it is not an attempt that failed.
       ++redirects_;

@@ -40,6 +40,7 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   enum class Repeat {
     kSafe,
     kUntilSent,  // the server does nothing before the sending side is closed
+    kIfRefused,  // what a quota refused was not begun; of what else failed nobody knows
     kNever
   };
 

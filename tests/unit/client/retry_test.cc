@@ -13,7 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "client/src/exchange.h"
 #include "sparsed/client.h"
+#include "sparsed/v1/buffers.pb.h"
 #include "sparsed/v1/compute.pb.h"
 #include "tests/unit/client/client_testing.h"
 #include "tests/unit/client/scripted_server.h"
@@ -437,6 +439,52 @@ TEST(Retry, AFullServerIsAskedAgainWhereItSaysThatWaitingHelps) {
     EXPECT_EQ(server.calls("/sparsed.v1.Catalog/Get"), calls);
     EXPECT_EQ(RetryDelay(status), delay ? std::optional(milliseconds(*delay)) : std::nullopt);
   }
+}
+
+TEST(Retry, WhatAQuotaRefusedWasNotBegun) {
+  const std::string method = "/sparsed.v1.Catalog/Delete";
+  const v1::Status full = Full(1);
+  const v1::Status for_good = Full(std::nullopt);
+  struct Case {
+    grpc::Status end;
+    int calls;
+  };
+  for (const auto& [end, calls] :
+       {Case{grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full", full.SerializeAsString()),
+             kAttempts},
+        Case{grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full",
+                          for_good.SerializeAsString()),
+             1},
+        // Nobody knows whether it was done, whatever it says of waiting.
+        Case{grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost", full.SerializeAsString()), 1}}) {
+    SCOPED_TRACE(end.error_message());
+    ScriptedServer server({{method, {.end = end}}});
+    const auto client = Client::Connect(
+        server.address(), {.max_attempts = kAttempts, .initial_backoff = milliseconds(1)});
+    ASSERT_TRUE(client.ok()) << client.status();
+    EXPECT_FALSE(client->MatrixNamed("m").Delete().ok());
+    EXPECT_EQ(server.calls(method), calls);
+  }
+}
+
+TEST(Pages, OfAListFollowEachOtherByTenantAndName) {
+  const std::vector<std::string> ascending = {"", "graph", "web", "a~x", "a~y", "a-b~a", "b~a"};
+  for (size_t i = 0; i < ascending.size(); ++i) {
+    for (size_t j = 0; j < ascending.size(); ++j) {
+      EXPECT_EQ(client::ComesBefore(ascending[i], ascending[j]), i < j)
+          << ascending[i] << " and " << ascending[j];
+    }
+  }
+}
+
+TEST(Pages, AListInCirclesComesToAnEnd) {
+  v1::ListBuffersReply reply;
+  reply.add_buffers()->set_name("a~x");
+  reply.set_next_page_token("a~x");
+  ScriptedServer server({{"/sparsed.v1.Buffers/List", {.replies = {wire::Encode(reply)}}}});
+  const auto client = Client::Connect(server.address(), {.max_attempts = 1});
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ(client->ListAllDense().status().message(), "the server's list goes in circles");
 }
 
 TEST(Retry, TheEndOfOneRequestOnAStreamSaysSoToo) {
