@@ -378,6 +378,7 @@ std::vector<Listing::Column> MatrixColumns() {
           {"DURABLE", "durable", true},
           {"CREATED", "created_unix_ns", true},
           {"NODES", "nodes", true},
+          {"REPLICAS", "replicas", true},
           {"PATTERN", "pattern_hash", true}};
 }
 
@@ -411,7 +412,8 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
          !told          ? ""
          : info.durable ? "yes"
                         : "no",
-         Time(info.created), NodesText(info, info.nodes, ","), info.pattern_hash});
+         Time(info.created), NodesText(info, info.nodes, ","),
+         info.replicas > 0 ? std::to_string(info.replicas) : "", info.pattern_hash});
   }
   Report report = Report::Of(std::move(listing));
   if (const std::string untold = UntoldText(*matrices); !untold.empty()) {

@@ -732,7 +732,18 @@ int Cluster::CopiesMissingLocked(const MatrixRecord& record) const {
       record.copies, [this](const MatrixCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return IsAliveLocked(copy.node);
       });
-  return std::max(options_.replicas - static_cast<int>(there), 0);
+  return std::max(ReplicasOfLocked(record) - static_cast<int>(there), 0);
+}
+
+int Cluster::ReplicasOf(const MatrixRecord& record) const {
+  if (!record.in_shards()) return ReplicasOfLocked(record);
+  // An upload says the same of all of them.
+  return ReplicasOf({record.key.first, ToString(ShardName{.upload = record.upload})});
+}
+
+int Cluster::ReplicasOf(const engine::NameKey& key) const {
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  return record.has_value() && !record->deleted ? ReplicasOf(*record) : options_.replicas;
 }
 
 int Cluster::CopiesMissing(const engine::NameKey& key) const {

@@ -69,7 +69,7 @@ class Cluster {
     int64_t directory_errors = 0;
     int64_t copies_made = 0, copies_failed = 0, copy_bytes = 0;
     double copy_seconds = 0;
-    /// That matrices of this node have fewer of, on nodes that are there, than `replicas`.
+    /// That matrices of this node have fewer of, on nodes that are there, than ReplicasOf them.
     int64_t copies_missing = 0;
     int64_t takeovers = 0;
     int64_t in_shards = 0;  ///< matrices of the cluster
@@ -162,7 +162,10 @@ class Cluster {
   /// Calls `change` if this node may make it, has the directory know, and returns when all copies
   /// are made, durably. `change`'s errors; ABORTED if another node owns the matrix by now;
   /// UNAVAILABLE: it may be changed here, and may be elsewhere later.
-  absl::StatusOr<engine::MatrixLease> Change(const engine::NameKey& key, const LocalChange& change);
+  /// `replicas`, if it is given, is how many nodes are to have what `change` makes, up to
+  /// kMostReplicas; 0: as Options say. Else that stays as it is.
+  absl::StatusOr<engine::MatrixLease> Change(const engine::NameKey& key, const LocalChange& change,
+                                             std::optional<int> replicas = std::nullopt);
   /// Likewise, of one that `change` gives another name, the same tenant's: the directory knows both
   /// names' changes at once.
   absl::StatusOr<engine::MatrixLease> Rename(const engine::NameKey& from, const engine::NameKey& to,
@@ -214,8 +217,13 @@ class Cluster {
   /// Takes a node that does not come back out of all records; what it alone has is deleted, if
   /// `lose`. FAILED_PRECONDITION if it is there, or has something alone; NOT_FOUND; UNAVAILABLE.
   absl::StatusOr<Forgotten> Forget(const std::string& node, bool lose);
-  /// How many fewer nodes than Options::replicas have it and are there; 0 of what is not known.
+  /// How many fewer nodes than ReplicasOf it have it and are there; 0 of what is not known.
   int CopiesMissing(const engine::NameKey& key) const;
+  /// How many nodes are to have it, if there are so many: its own number, or Options::replicas. Of
+  /// a matrix in shards that of its shards.
+  int ReplicasOf(const MatrixRecord& record) const;
+  /// Likewise, Options::replicas of what is not known.
+  int ReplicasOf(const engine::NameKey& key) const;
   /// Of a tenant's matrices, or of all tenants' (none), by key.
   std::vector<MatrixRecord> Records(const std::optional<std::string>& tenant) const;
   std::optional<MatrixRecord> RecordOf(const engine::NameKey& key) const;
@@ -286,15 +294,19 @@ class Cluster {
   std::vector<std::string> PlacementLocked(const engine::NameKey& key,
                                            std::string_view pattern_hash) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int ReplicasOfLocked(const MatrixRecord& record) const {
+    return record.replicas > 0 ? record.replicas : options_.replicas;
+  }
   /// How many copies a matrix should have, by the nodes that may have some.
-  size_t WantedCopies() const;
+  size_t WantedCopies(const MatrixRecord& record) const;
   /// Writes the record in the place of what it was read from, and knows it then.
   absl::Status Write(MatrixRecord& record);
   absl::Status Erase(const MatrixRecord& record);
 
   // With the matrix busy.
   absl::StatusOr<engine::MatrixLease> ChangeBusy(Busy& busy, const engine::NameKey& key,
-                                                 const LocalChange& change);
+                                                 const LocalChange& change,
+                                                 std::optional<int> replicas);
   /// What is new here: until the directory and the nodes that are to have copies know.
   absl::Status TellBusy(const engine::NameKey& key);
   /// Whether this node may change it, which it can then, to a version that nobody has used.
@@ -313,9 +325,8 @@ class Cluster {
   void MarkDeleted(MatrixRecord& record) const;
   /// What was made here of a name that another node has.
   void DropLoser(const engine::NameKey& key);
-  /// Nodes that are to have copies of this one's matrix with that pattern.
-  std::vector<std::string> TargetsFor(const engine::NameKey& key,
-                                      std::string_view pattern_hash) const;
+  /// Nodes that are to have copies of this one's matrix.
+  std::vector<std::string> TargetsFor(const MatrixRecord& record) const;
   /// Copies to other nodes until there are enough.
   absl::Status Replicate(const engine::NameKey& key, bool background);
   void HandOver(MatrixRecord record);
@@ -415,6 +426,8 @@ class Cluster {
   std::map<engine::NameKey, Arrival> arrived_ ABSL_GUARDED_BY(mutex_);
   /// Of Own: what is here of them is current whatever it is.
   std::set<engine::NameKey> owned_ ABSL_GUARDED_BY(mutex_);
+  /// How many nodes are to have what was changed here, until the directory knows.
+  std::map<engine::NameKey, int> asked_replicas_ ABSL_GUARDED_BY(mutex_);
   /// Of this node's: they are not here any more because their time to live was over.
   std::set<engine::NameKey> expired_ ABSL_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point answered_ ABSL_GUARDED_BY(mutex_);  ///< by the directory

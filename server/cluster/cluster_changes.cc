@@ -67,13 +67,13 @@ bool IsFormer(const MatrixRecord& record, const std::string& node) {
 
 }  // namespace
 
-size_t Cluster::WantedCopies() const {
+size_t Cluster::WantedCopies(const MatrixRecord& record) const {
   const MutexLock lock(mutex_);
   size_t able = 0;
-  for (const auto& [name, record] : known_.nodes) {
+  for (const auto& [name, node] : known_.nodes) {
     if (!known_.draining.contains(name)) ++able;
   }
-  return std::max<size_t>(1, std::min(static_cast<size_t>(options_.replicas), able));
+  return std::max<size_t>(1, std::min(static_cast<size_t>(ReplicasOfLocked(record)), able));
 }
 
 absl::Status Cluster::Write(MatrixRecord& record) {
@@ -204,10 +204,11 @@ bool Cluster::GiveUp(MatrixRecord& record) const {
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
-                                                    const LocalChange& change) {
+                                                    const LocalChange& change,
+                                                    std::optional<int> replicas) {
   Busy busy(*this, key);
   if (!busy.held()) return ShutsDown();
-  return ChangeBusy(busy, key, change);
+  return ChangeBusy(busy, key, change, replicas);
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::Copy(const engine::NameKey& from,
@@ -218,17 +219,19 @@ absl::StatusOr<engine::MatrixLease> Cluster::Copy(const engine::NameKey& from,
   std::optional<Busy> second;
   if (from != to) second.emplace(*this, std::max(from, to));
   if (!first.held() || (second.has_value() && !second->held())) return ShutsDown();
-  if (const auto record = RecordOf(from);
-      record.has_value() && !record->deleted && !IsCurrentHere(*record)) {
+  const auto record = RecordOf(from);
+  const bool known = record.has_value() && !record->deleted;
+  if (known && !IsCurrentHere(*record)) {
     return absl::UnavailableError(
         fmt::format("\"{}\" is being changed, and what the node {} has of it may yet be taken back",
                     from.second, options_.self.name));
   }
-  return ChangeBusy(from < to ? *second : first, to, change);
+  return ChangeBusy(from < to ? *second : first, to, change, known ? record->replicas : 0);
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::ChangeBusy(Busy& busy, const engine::NameKey& key,
-                                                        const LocalChange& change) {
+                                                        const LocalChange& change,
+                                                        std::optional<int> replicas) {
   if (absl::Status may = MayChange(key); !may.ok()) return may;
   const std::optional<MatrixRecord> record = RecordOf(key);
   const bool is_new = !record.has_value() || record->deleted;
@@ -243,6 +246,10 @@ absl::StatusOr<engine::MatrixLease> Cluster::ChangeBusy(Busy& busy, const engine
   if (!made.ok()) {
     if (is_new) Unreserve(key);
     return made.status();
+  }
+  if (replicas.has_value()) {
+    const MutexLock lock(mutex_);
+    asked_replicas_[key] = *replicas;
   }
   if (absl::Status told = TellBusy(key); !told.ok()) return told;
   return made;
@@ -368,6 +375,7 @@ absl::Status Cluster::PublishRenamed(const engine::NameKey& from, const engine::
       return ChangedElsewhere();
     }
     Describe(made, record);
+    if (old.has_value()) record.replicas = old->replicas;
     ++record.epoch;
     std::vector<Directory::Change> changes = {
         {.key = DirectoryKey(to), .value = ToJson(record), .if_revision = record.revision}};
@@ -429,6 +437,10 @@ void Cluster::DropLoser(const engine::NameKey& key) {
       record->PreviousAt(options_.self.name) != nullptr) {
     return;
   }
+  {
+    const MutexLock lock(mutex_);
+    asked_replicas_.erase(key);
+  }
   const absl::Status status = engine_.catalog().Delete(key.first, key.second);
   Log(LogLevel::kInfo, "dropped what another node was faster to make",
       {{"matrix", Shown(key)}, {"status", std::string(status.message())}});
@@ -469,6 +481,7 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
       const MutexLock lock(mutex_);
       owned_.insert(key);
       expired_.erase(key);
+      asked_replicas_.erase(key);
     }
     if (!absl::IsAborted(status)) return status;
     if (status = Reload(key); !status.ok()) return status;
@@ -479,16 +492,15 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
 
 void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   const std::string& self = options_.self.name;
-  if (record.deleted) record.previous.clear();
+  if (record.deleted) {
+    record.previous.clear();
+    record.replicas = 0;  // those of another one
+  }
   // Those of a version between that never was acknowledged do not count.
   if (record.previous.empty() && !record.deleted) record.previous = record.copies;
   std::erase_if(record.previous, [&](const MatrixCopy& copy) { return copy.node == self; });
   for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
   record.copies = {{self, IdentityOf(here)}};
-  // Before they have anything of it: whatever becomes of this node, they drop what they have.
-  for (const std::string& node : TargetsFor(record.key, here.pattern()->hash()))
-    record.MoveToFormer(node);
-  std::erase(record.former, self);
   record.deleted = false;
   record.renamed_from.clear();
   record.rows = here.pattern()->rows();
@@ -496,14 +508,21 @@ void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   record.nnz = here.pattern()->nnz();
   record.type = std::string(Name(here.type()));
   record.pattern_hash = here.pattern()->hash();
+  {
+    const MutexLock lock(mutex_);
+    const auto asked = asked_replicas_.find(record.key);
+    if (asked != asked_replicas_.end()) record.replicas = asked->second;
+  }
+  // Before they have anything of it: whatever becomes of this node, they drop what they have.
+  for (const std::string& node : TargetsFor(record)) record.MoveToFormer(node);
+  std::erase(record.former, self);
   record.shares = engine_.catalog().SharesOf(here);
 }
 
-std::vector<std::string> Cluster::TargetsFor(const engine::NameKey& key,
-                                             std::string_view pattern_hash) const {
-  const size_t others = WantedCopies() - 1;
+std::vector<std::string> Cluster::TargetsFor(const MatrixRecord& record) const {
+  const size_t others = WantedCopies(record) - 1;
   const MutexLock lock(mutex_);
-  std::vector<std::string> nodes = PlacementLocked(key, pattern_hash);
+  std::vector<std::string> nodes = PlacementLocked(record.key, record.pattern_hash);
   std::erase(nodes, options_.self.name);
   nodes.resize(std::min(nodes.size(), others));
   return nodes;
@@ -558,7 +577,7 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     bool enough = false;
     std::string target, address;
     {
-      const size_t wanted = WantedCopies();
+      const size_t wanted = WantedCopies(*record);
       const MutexLock lock(mutex_);
       enough = LastingCopiesLocked(*record) >= wanted;
       for (const std::string& node : PlacementLocked(record->key, record->pattern_hash)) {
@@ -581,7 +600,7 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     if (target.empty()) {
       return absl::UnavailableError(fmt::format(
           "\"{}\" is kept by {} of {} nodes, and will be copied to others later: {}", key.second,
-          record->copies.size(), WantedCopies(), std::string(last.message())));
+          record->copies.size(), WantedCopies(*record), std::string(last.message())));
     }
     if (!IsFormer(*record, target)) {
       record->former.push_back(target);
@@ -862,7 +881,9 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
     return;
   }
   // Its owner is about to copy it again, perhaps here.
-  if (arriving || (!record->in_shards() && record->copies.size() < WantedCopies())) return;
+  if (arriving || (!record->in_shards() && record->copies.size() < WantedCopies(*record))) {
+    return;
+  }
   // What never was the cluster's is the operator's to rename or delete; what was acknowledged last
   // stays until there is something newer.
   if (!IsDropped(record->key)) return;
@@ -951,7 +972,7 @@ size_t Cluster::LastingCopiesLocked(const MatrixRecord& record) const {
 }
 
 bool Cluster::IsSpare(const MatrixRecord& record) const {
-  const size_t wanted = WantedCopies();
+  const size_t wanted = WantedCopies(record);
   const MutexLock lock(mutex_);
   return known_.draining.contains(options_.self.name) && LastingCopiesLocked(record) >= wanted;
 }
@@ -984,7 +1005,7 @@ void Cluster::SettleMine(MatrixRecord record) {
   if (!present.has_value() || !IsMine(*present)) return;
   bool draining = false, others_need = false;
   {
-    const size_t wanted = WantedCopies();
+    const size_t wanted = WantedCopies(*present);
     const MutexLock lock(mutex_);
     draining = known_.draining.contains(options_.self.name);
     bool anywhere = false;

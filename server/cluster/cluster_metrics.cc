@@ -65,7 +65,8 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
     add(name, help, type, {Sample(value)});
   };
   one("sparsed_cluster_copies_missing",
-      "Copies that matrices of this node have fewer of, on nodes that are there, than --replicas",
+      "Copies that matrices of this node have fewer of, on nodes that are there, than they are to "
+      "have",
       MetricType::Gauge, static_cast<double>(counts.copies_missing));
   one("sparsed_cluster_redirects_total", "Requests that were sent to another node",
       MetricType::Counter, static_cast<double>(counts.redirects));

@@ -214,6 +214,30 @@ def buffers_stay(cluster, products):
     assert not cluster.run(away, "buffers")["buffers"], "what was made for the result is there yet"
 
 
+def replicas_by_matrix(cluster):
+    """More copies of one matrix than the others have, whatever becomes of it, and fewer."""
+    assert len(cluster.nodes) > REPLICAS
+    said = cluster.run("a", "upload", "m0.mtx", "--name=three", f"--replicas={len(cluster.nodes)}")
+    assert said["replicas"] == len(cluster.nodes) == len(said["nodes"]), said
+    cluster.run("a", "update", "three", "--values=values-a.npy")
+    expected = cluster.product("a", "three")
+    cluster.run("b", "rename", "three", "four")
+    cluster.run("c", "copy", "four", "five")
+    for name in ("four", "five"):
+        shown = cluster.run("c", "show", name)
+        assert shown["replicas"] == len(cluster.nodes) == len(shown["nodes"]), shown
+    for node in cluster.nodes:
+        assert cluster.product(node, "four") == expected, f"{node} has another"
+    said = cluster.run("b", "upload", "m0.mtx", "--name=four", "--replace", "--replicas=1")
+    assert said["replicas"] == 1 == len(said["nodes"]), said
+    assert cluster.matrices("a")["m3"]["replicas"] == REPLICAS
+    wrong = cluster.run("a", "upload", "m0.mtx", "--name=six", "--replicas=17", check=False)
+    assert wrong.returncode != 0 and "--replicas" in wrong.stderr + wrong.stdout, wrong
+    for name in ("four", "five"):
+        cluster.run("a", "delete", name)
+    say("copies by matrix")
+
+
 def mistakes(cluster):
     again = cluster.run("b", "upload", "m0.mtx", check=False)
     assert again.returncode != 0 and "m0" in again.stderr + again.stdout, again
@@ -627,6 +651,7 @@ def main():
             products = upload_and_find(cluster, names)
             metrics_are_documented(cluster)
             buffers_stay(cluster, products)
+            replicas_by_matrix(cluster)
             mistakes(cluster)
             change_by_any(cluster, products)
             victim, changed, deleted = kill_one(cluster, products)

@@ -284,6 +284,51 @@ TEST_F(ClusterNodes, ArraysOfAPatternThatIsThereDoNotTravel) {
   }
 }
 
+TEST_F(ClusterNodes, AnUploadSaysHowManyNodesAreToHaveIt) {
+  Start(3, 1);
+  const Pattern pattern = Uniform(60, 50, 5, 3);
+  v1::UploadHeader header = HeaderOf("g", pattern);
+  header.set_replicas(17);
+  const grpc::Status refused =
+      Upload(nodes_[0]->catalog(), header, pattern, FloatValues(pattern.nnz(), 1));
+  EXPECT_EQ(refused.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), testing::HasSubstr("replicas is 17, expected 1 to 16"));
+  const auto have = [&] {
+    return std::ranges::count_if(nodes_, [](const auto& node) {
+      return node->engine().catalog().Look("default", "g") != nullptr;
+    });
+  };
+  header.set_replicas(2);
+  v1::MatrixInfo info;
+  const size_t owner = UploadAnywhere(header, pattern, FloatValues(pattern.nnz(), 1), &info);
+  EXPECT_EQ(info.replicas(), 2);
+  EXPECT_EQ(info.nodes_size(), 2);
+  EXPECT_EQ(info.copies_missing(), 0);
+  EXPECT_EQ(have(), 2);
+  // A change is acknowledged when both have it, durably, though the nodes are told of one.
+  MustUpdate(*nodes_[owner], "g", FloatValues(pattern.nnz(), 2));
+  for (const auto& node : nodes_) {
+    const engine::MatrixLease there = node->engine().catalog().Look("default", "g");
+    if (there == nullptr) continue;
+    EXPECT_TRUE(there->durable());
+    const auto stored = there->Values();
+    ASSERT_TRUE(stored.ok());
+    const auto numbers = stored->As<float>();
+    EXPECT_EQ(std::vector<float>(numbers.begin(), numbers.end()), FloatValues(pattern.nnz(), 2));
+  }
+  header.set_replace(true);
+  header.set_replicas(0);
+  ASSERT_EQ(UploadAnywhere(header, pattern, FloatValues(pattern.nnz(), 3), &info), owner);
+  EXPECT_EQ(info.replicas(), 2);
+  EXPECT_EQ(have(), 2);
+  // What there is too much of is dropped.
+  header.set_replicas(1);
+  ASSERT_EQ(UploadAnywhere(header, pattern, FloatValues(pattern.nnz(), 4), &info), owner);
+  EXPECT_EQ(info.replicas(), 1);
+  EXPECT_EQ(info.nodes_size(), 1);
+  EXPECT_TRUE(Eventually([&] { return have() == 1; }));
+}
+
 TEST_F(ClusterNodes, AChangeByWhoDoesNotOwnItIsRedirected) {
   Start(2, 2);
   const Pattern pattern = Uniform(60, 50, 5, 3);

@@ -327,6 +327,65 @@ TEST_F(ClusterRecords, WhatExpiredAtItsOwnerIsDeleted) {
   EXPECT_EQ(memory_.Record("g")->former, std::vector<std::string>{"c"});
 }
 
+TEST_F(ClusterRecords, AMatrixIsToHaveAsManyCopiesAsItsUploadSaid) {
+  Join(/*replicas=*/1);
+  const engine::NameKey g(kTenant, "g"), h(kTenant, "h"), i(kTenant, "i");
+  const auto made = [&](const engine::NameKey& key, std::optional<int> replicas, uint64_t seed) {
+    return cluster_
+        ->Change(
+            key,
+            [&]() -> absl::StatusOr<engine::MatrixLease> {
+              MustUploadAs(key.second, seed);
+              return Here(key.second);
+            },
+            replicas)
+        .status();
+  };
+  ASSERT_TRUE(made(g, 3, 1).ok());
+  EXPECT_EQ(memory_.Record("g")->replicas, 3);
+  EXPECT_EQ(cluster_->ReplicasOf(g), 3);
+  // There are fewer nodes.
+  EXPECT_EQ(cluster_->CopiesMissing(g), 2);
+  EXPECT_EQ(cluster_->counts().copies_missing, 2);
+  EXPECT_EQ(cluster_->InfoOf(*cluster_->RecordOf(g), kTenant).replicas(), 3);
+  // What replaces it, says nothing.
+  ASSERT_TRUE(made(g, std::nullopt, 2).ok());
+  EXPECT_EQ(memory_.Record("g")->replicas, 3);
+  ASSERT_TRUE(
+      cluster_
+          ->Rename(g, h, [&] { return server_.engine().catalog().Rename(kTenant, "g", "h", 1); })
+          .ok());
+  EXPECT_EQ(memory_.Record("h")->replicas, 3);
+  ASSERT_TRUE(
+      cluster_
+          ->Copy(h, i, [&] { return server_.engine().catalog().Copy(kTenant, "h", "i", false, 1); })
+          .ok());
+  EXPECT_EQ(memory_.Record("i")->replicas, 3);
+  // Another one of that name is another.
+  ASSERT_TRUE(cluster_->Delete(i).ok());
+  ASSERT_TRUE(made(i, std::nullopt, 3).ok());
+  EXPECT_EQ(memory_.Record("i")->replicas, 0);
+  EXPECT_EQ(cluster_->ReplicasOf(i), 1);
+  cluster_.reset();
+  Join(/*replicas=*/1);
+  EXPECT_EQ(cluster_->ReplicasOf(h), 3);
+  ASSERT_TRUE(made(h, 1, 4).ok());
+  EXPECT_EQ(memory_.Record("h")->replicas, 1);
+  EXPECT_EQ(cluster_->CopiesMissing(h), 0);
+}
+
+TEST_F(ClusterRecords, WhoTakesAMatrixOverKeepsItsNumberOfCopies) {
+  MustUpload(server_, "g", pattern_);
+  const CopyIdentity identity = IdentityOf(*Here("g"));
+  MatrixRecord record = RecordOf("g", {{"c", identity}, {"a", identity}});
+  record.replicas = 4;
+  memory_.Put(record);
+  Join();
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "a"; }));
+  EXPECT_EQ(memory_.Record("g")->replicas, 4);
+  EXPECT_EQ(cluster_->CopiesMissing({kTenant, "g"}), 3);
+}
+
 TEST_F(ClusterRecords, AnUpdateThatIsNotCopiedYetLeavesTheAcknowledgedVersionToOthers) {
   // The owner wrote that it alone has what is new, and is gone.
   MustUpload(server_, "g", pattern_);
