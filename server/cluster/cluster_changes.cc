@@ -61,6 +61,12 @@ bool IsAlone(const MatrixRecord& record, const std::string& node) {
          std::ranges::all_of(record.previous, is_node);
 }
 
+/// In CSR, about what a node needs to have it.
+int64_t BytesOf(const MatrixRecord& record) {
+  const int64_t value_bytes = record.type == "f64" ? 8 : record.type == "f32" ? 4 : 2;
+  return 8 * (record.rows + 1) + (4 + value_bytes) * record.nnz;
+}
+
 bool IsFormer(const MatrixRecord& record, const std::string& node) {
   return std::ranges::find(record.former, node) != record.former.end();
 }
@@ -205,10 +211,10 @@ bool Cluster::GiveUp(MatrixRecord& record) const {
 
 absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
                                                     const LocalChange& change,
-                                                    std::optional<int> replicas) {
+                                                    const Wishes& wishes) {
   Busy busy(*this, key);
   if (!busy.held()) return ShutsDown();
-  return ChangeBusy(busy, key, change, replicas);
+  return ChangeBusy(busy, key, change, wishes);
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::Copy(const engine::NameKey& from,
@@ -226,12 +232,14 @@ absl::StatusOr<engine::MatrixLease> Cluster::Copy(const engine::NameKey& from,
         fmt::format("\"{}\" is being changed, and what the node {} has of it may yet be taken back",
                     from.second, options_.self.name));
   }
-  return ChangeBusy(from < to ? *second : first, to, change, known ? record->replicas : 0);
+  const Wishes wishes{.replicas = known ? record->replicas : 0,
+                      .placed_by = known ? record->placed_by : ""};
+  return ChangeBusy(from < to ? *second : first, to, change, wishes);
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::ChangeBusy(Busy& busy, const engine::NameKey& key,
                                                         const LocalChange& change,
-                                                        std::optional<int> replicas) {
+                                                        const Wishes& wishes) {
   if (absl::Status may = MayChange(key); !may.ok()) return may;
   const std::optional<MatrixRecord> record = RecordOf(key);
   const bool is_new = !record.has_value() || record->deleted;
@@ -247,9 +255,9 @@ absl::StatusOr<engine::MatrixLease> Cluster::ChangeBusy(Busy& busy, const engine
     if (is_new) Unreserve(key);
     return made.status();
   }
-  if (replicas.has_value()) {
+  if (is_new || wishes.replicas.has_value()) {
     const MutexLock lock(mutex_);
-    asked_replicas_[key] = *replicas;
+    wishes_[key] = wishes;
   }
   if (absl::Status told = TellBusy(key); !told.ok()) return told;
   return made;
@@ -375,7 +383,10 @@ absl::Status Cluster::PublishRenamed(const engine::NameKey& from, const engine::
       return ChangedElsewhere();
     }
     Describe(made, record);
-    if (old.has_value()) record.replicas = old->replicas;
+    if (old.has_value()) {
+      record.replicas = old->replicas;
+      record.placed_by = old->placed_by;
+    }
     ++record.epoch;
     std::vector<Directory::Change> changes = {
         {.key = DirectoryKey(to), .value = ToJson(record), .if_revision = record.revision}};
@@ -439,7 +450,7 @@ void Cluster::DropLoser(const engine::NameKey& key) {
   }
   {
     const MutexLock lock(mutex_);
-    asked_replicas_.erase(key);
+    wishes_.erase(key);
   }
   const absl::Status status = engine_.catalog().Delete(key.first, key.second);
   Log(LogLevel::kInfo, "dropped what another node was faster to make",
@@ -481,7 +492,7 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
       const MutexLock lock(mutex_);
       owned_.insert(key);
       expired_.erase(key);
-      asked_replicas_.erase(key);
+      wishes_.erase(key);
     }
     if (!absl::IsAborted(status)) return status;
     if (status = Reload(key); !status.ok()) return status;
@@ -492,9 +503,12 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
 
 void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   const std::string& self = options_.self.name;
-  if (record.deleted) {
+  const bool is_new = record.deleted;
+  if (is_new) {
     record.previous.clear();
-    record.replicas = 0;  // those of another one
+    // Another one's.
+    record.replicas = 0;
+    record.placed_by.clear();
   }
   // Those of a version between that never was acknowledged do not count.
   if (record.previous.empty() && !record.deleted) record.previous = record.copies;
@@ -510,8 +524,10 @@ void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   record.pattern_hash = here.pattern()->hash();
   {
     const MutexLock lock(mutex_);
-    const auto asked = asked_replicas_.find(record.key);
-    if (asked != asked_replicas_.end()) record.replicas = asked->second;
+    if (const auto found = wishes_.find(record.key); found != wishes_.end()) {
+      record.replicas = found->second.replicas.value_or(record.replicas);
+      if (is_new) record.placed_by = found->second.placed_by;
+    }
   }
   // Before they have anything of it: whatever becomes of this node, they drop what they have.
   for (const std::string& node : TargetsFor(record)) record.MoveToFormer(node);
@@ -522,7 +538,7 @@ void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
 std::vector<std::string> Cluster::TargetsFor(const MatrixRecord& record) const {
   const size_t others = WantedCopies(record) - 1;
   const MutexLock lock(mutex_);
-  std::vector<std::string> nodes = PlacementLocked(record.key, record.pattern_hash);
+  std::vector<std::string> nodes = PlacementLocked(record);
   std::erase(nodes, options_.self.name);
   nodes.resize(std::min(nodes.size(), others));
   return nodes;
@@ -564,7 +580,8 @@ void Cluster::MarkDeleted(MatrixRecord& record) const {
   record.shards.clear();
 }
 
-absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
+absl::Status Cluster::Replicate(const engine::NameKey& key, bool background,
+                                const std::string& to) {
   std::set<std::string> failed;
   absl::Status last;
   while (!stopping_) {
@@ -579,8 +596,10 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     {
       const size_t wanted = WantedCopies(*record);
       const MutexLock lock(mutex_);
-      enough = LastingCopiesLocked(*record) >= wanted;
-      for (const std::string& node : PlacementLocked(record->key, record->pattern_hash)) {
+      enough = to.empty() ? LastingCopiesLocked(*record) >= wanted
+                          : record->CopyAt(to) != nullptr || !StaysLocked(to);
+      for (const std::string& node :
+           to.empty() ? PlacementLocked(*record) : std::vector<std::string>{to}) {
         if (enough) break;
         if (record->CopyAt(node) != nullptr || failed.contains(node)) continue;
         target = node;
@@ -821,7 +840,13 @@ void Cluster::Settle(const std::stop_token& stop) {
       const MutexLock lock(mutex_);
       if (!unsettled_ && steady_clock::now() - looked < kLookInterval) continue;
       unsettled_ = false;
-      for (const auto& [key, record] : known_.matrices) records.push_back(record);
+      somebody_gone_ = false;
+      for (const auto& [key, record] : known_.matrices) {
+        records.push_back(record);
+        for (const MatrixCopy& copy : record.copies) {
+          somebody_gone_ = somebody_gone_ || !IsAliveLocked(copy.node);
+        }
+      }
       std::erase_if(arrived_, [](const auto& arrival) {
         return steady_clock::now() - arrival.second.time > kRecordPatience;
       });
@@ -1020,18 +1045,104 @@ void Cluster::SettleMine(MatrixRecord record) {
       changed_.NotifyAll();
     }
   }
-  if (draining && !others_need) HandOver(*std::move(present));
+  if (others_need) return;
+  if (draining) {
+    HandOver(*std::move(present)).IgnoreError();
+  } else if (MoveOf(*present).has_value()) {
+    const MutexLock lock(mutex_);
+    if (std::ranges::find(moves_, record.key) != moves_.end()) return;
+    moves_.push_back(record.key);
+    changed_.NotifyAll();
+  }
 }
 
-void Cluster::HandOver(MatrixRecord record) {
-  const auto next = std::ranges::find_if(record.copies, [this](const MatrixCopy& copy) {
+absl::Status Cluster::HandOver(MatrixRecord record) {
+  std::string next;
+  {
     const MutexLock lock(mutex_);
-    return StaysLocked(copy.node);
-  });
-  if (next == record.copies.end()) return;
-  std::rotate(record.copies.begin(), next, std::next(next));
+    for (const std::string& node : PlacementLocked(record)) {
+      if (node == options_.self.name || record.CopyAt(node) == nullptr) continue;
+      next = node;
+      break;
+    }
+  }
+  const auto copy = std::ranges::find(record.copies, next, &MatrixCopy::node);
+  if (copy == record.copies.end()) return ChangedElsewhere();
+  std::rotate(record.copies.begin(), copy, std::next(copy));
   record.MoveToFormer(options_.self.name);
-  Write(record).IgnoreError();
+  return Write(record);
+}
+
+// What placement names another node for, since that is there.
+
+std::optional<Cluster::Move> Cluster::MoveOf(const MatrixRecord& record) const {
+  if (options_.settle.count() <= 0 || !IsMine(record) || !record.previous.empty() ||
+      !Problem().empty()) {
+    return std::nullopt;
+  }
+  const size_t wanted = WantedCopies(record);
+  const MutexLock lock(mutex_);
+  if (somebody_gone_ || steady_clock::now() - quiet_since_ < options_.settle) return std::nullopt;
+  // None of them is draining or gone, and none is missing: that is seen to before.
+  const size_t lasting = LastingCopiesLocked(record);
+  if (lasting < wanted || lasting != record.copies.size()) return std::nullopt;
+  std::vector<std::string> nodes;
+  if (record.placed_by.empty()) {
+    for (const MatrixCopy& copy : record.copies) nodes.push_back(copy.node);
+  } else {
+    nodes = PlacementLocked(record);
+  }
+  nodes.resize(std::min(nodes.size(), wanted));
+  for (const std::string& node : nodes) {
+    if (record.CopyAt(node) != nullptr) continue;
+    const auto known = known_.nodes.find(node);
+    if (known == known_.nodes.end() || known->second.free_memory_bytes < BytesOf(record)) {
+      return std::nullopt;
+    }
+    return Move{.to = node, .from = {}};
+  }
+  for (const MatrixCopy& copy : record.copies) {
+    if (std::ranges::find(nodes, copy.node) == nodes.end())
+      return Move{.to = {}, .from = copy.node};
+  }
+  return std::nullopt;
+}
+
+absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
+  bool made = false;
+  for (int step = 0; step <= kMostReplicas; ++step) {
+    std::optional<MatrixRecord> record = RecordOf(key);
+    // Nodes may have come or gone meanwhile: what there is too much of is dropped another time.
+    const std::optional<Move> move = record.has_value() ? MoveOf(*record) : std::nullopt;
+    if (!move.has_value()) return absl::OkStatus();
+    if (!move->to.empty()) {
+      absl::Status copied = Replicate(key, /*background=*/true, move->to);
+      if (!copied.ok()) {
+        // Not at once again.
+        const MutexLock lock(mutex_);
+        quiet_since_ = steady_clock::now();
+        return copied;
+      }
+      made = true;
+      continue;
+    }
+    absl::Status dropped;
+    if (move->from == options_.self.name) {
+      dropped = HandOver(*record);
+    } else {
+      record->MoveToFormer(move->from);
+      dropped = Write(*record);
+    }
+    if (!dropped.ok() || !made) return dropped;
+    {
+      const MutexLock lock(mutex_);
+      ++counts_.moves;
+    }
+    Log(LogLevel::kInfo, "moved a matrix to a node that it belongs on by now",
+        {{"matrix", Shown(key)}, {"from", move->from}});
+    return absl::OkStatus();
+  }
+  return absl::OkStatus();
 }
 
 void Cluster::SettleDeleted(MatrixRecord record) {
@@ -1115,23 +1226,25 @@ void Cluster::TakeSharesOfNew(const engine::NameKey& key) {
 void Cluster::CopyInBackground(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     engine::NameKey key;
+    bool moves = false;
     {
       const MutexLock lock(mutex_);
-      if (incomplete_.empty()) {
+      if (incomplete_.empty() && moves_.empty()) {
         changed_.WaitFor(mutex_, std::chrono::seconds(1));
         continue;
       }
-      key = incomplete_.front();
+      moves = incomplete_.empty();
+      key = moves ? moves_.front() : incomplete_.front();
     }
     absl::Status status;
     {
       const Busy busy(*this, key);
       if (!busy.held()) return;
-      status = Replicate(key, /*background=*/true);
+      status = moves ? MoveBusy(key) : Replicate(key, /*background=*/true);
     }
     {
       const MutexLock lock(mutex_);
-      std::erase(incomplete_, key);
+      std::erase(moves ? moves_ : incomplete_, key);
     }
     // Who failed is asked again later. One that was deleted, or is another's by now, is nobody's
     // failure.

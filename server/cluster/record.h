@@ -82,6 +82,9 @@ struct MatrixRecord {
   CopyIdentity made;         ///< the newest of the shards
   /// How many nodes are to have it, as its upload said, up to kMostReplicas; 0: as --replicas says.
   int replicas = 0;
+  /// What placement goes by: its pattern's hash, or TENANT~NAME, as when it was uploaded. Empty: it
+  /// stays where it is.
+  std::string placed_by = {};
   int64_t revision = 0;  ///< the directory's, of this record; 0: it is not there. Not in the JSON.
 
   bool in_shards() const { return !shards.empty(); }

@@ -161,8 +161,8 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
 absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
                                             const engine::NameKey& key,
                                             const Cluster::LocalChange& change,
-                                            std::optional<int> replicas) {
-  return service.cluster == nullptr ? change() : service.cluster->Change(key, change, replicas);
+                                            const Cluster::Wishes& wishes) {
+  return service.cluster == nullptr ? change() : service.cluster->Change(key, change, wishes);
 }
 
 void AddNodes(const ServiceContext& service, v1::MatrixInfo& info) {

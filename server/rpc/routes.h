@@ -40,7 +40,7 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
 absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
                                             const engine::NameKey& key,
                                             const Cluster::LocalChange& change,
-                                            std::optional<int> replicas = std::nullopt);
+                                            const Cluster::Wishes& wishes = {});
 
 /// Which nodes have it, and how many do not.
 void AddNodes(const ServiceContext& service, v1::MatrixInfo& info);

@@ -106,6 +106,8 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
       absl::Status here =
           service_.cluster->RouteUpload(record_.tenant, message.name(), message.pattern_hash());
       if (!here.ok()) return here;
+      wishes_.placed_by =
+          service_.cluster->PlacedBy(record_.tenant, message.name(), message.pattern_hash());
       // It is gone before this one comes in its place.
       if (service_.cluster->IsDropped({record_.tenant, message.name()})) header->replace = true;
     }
@@ -156,7 +158,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
           if (made.ok()) service_.live_streams.MatrixChanged(key.first, key.second);
           return made;
         },
-        replicas_);
+        wishes_);
     record_[Phase::kSetup] = NanosecondsSince(begun);
     if (!matrix.ok()) return Conclude(matrix.status());
     v1::UploadReply reply;
@@ -181,7 +183,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
                       "acknowledged when they are durable (--data-dir)",
                       replicas));
     }
-    if (replicas > 0) replicas_ = replicas;
+    if (replicas > 0) wishes_.replicas = replicas;
     return absl::OkStatus();
   }
 
@@ -227,7 +229,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   grpc::ByteBuffer in_, pattern_answer_, reply_;
   std::unique_ptr<engine::Upload> upload_;
   bool replaces_ = false;  ///< as its header says
-  std::optional<int> replicas_;
+  Cluster::Wishes wishes_;
   Reception reception_;
   Delivery delivery_;
   std::atomic<bool> received_ = false;

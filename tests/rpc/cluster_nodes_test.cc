@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "server/cluster/placement.h"
 #include "sparsed/v1/cluster.grpc.pb.h"
 #include "tests/rpc/cluster_client.h"
 #include "tests/rpc/test_nodes.h"
@@ -282,6 +283,55 @@ TEST_F(ClusterNodes, ArraysOfAPatternThatIsThereDoNotTravel) {
     const auto numbers = stored->As<float>();
     EXPECT_EQ(std::vector<float>(numbers.begin(), numbers.end()), FloatValues(pattern.nnz(), 2));
   }
+}
+
+TEST_F(ClusterNodes, MatricesMoveToANodeThatJoins) {
+  settle_seconds_ = 0.2;
+  Start(2, 1);
+  const Pattern pattern = Uniform(60, 50, 5, 3);
+  constexpr int kMatrices = 12;
+  const auto name = [](int i) { return fmt::format("matrix-{}", i); };
+  const auto place = [&](int i, const std::vector<server::PlacementNode>& nodes) {
+    return server::Place(fmt::format("default~{}", name(i)), nodes).front();
+  };
+  std::vector<std::vector<float>> values;
+  for (int i = 0; i < kMatrices; ++i) {
+    values.push_back(FloatValues(pattern.nnz(), static_cast<uint64_t>(i)));
+    v1::MatrixInfo info;
+    UploadAnywhere(HeaderOf(name(i), pattern), pattern, values.back(), &info);
+    ASSERT_EQ(info.nodes_size(), 1);
+    EXPECT_EQ(info.nodes(0), place(i, {{"node-0"}, {"node-1"}}));
+  }
+  Start(1, 1);
+  const auto nodes_of = [&](int i) {
+    std::vector<std::string> have;
+    for (size_t node = 0; node < nodes_.size(); ++node) {
+      if (nodes_[node]->engine().catalog().Look("default", name(i)) != nullptr) {
+        have.push_back(fmt::format("node-{}", node));
+      }
+    }
+    return have;
+  };
+  int moved = 0;
+  for (int i = 0; i < kMatrices; ++i) {
+    // Those that belong on it by now, and no others.
+    const std::string home = place(i, {{"node-0"}, {"node-1"}, {"node-2"}});
+    moved += home == "node-2" ? 1 : 0;
+    ASSERT_TRUE(Eventually([&] { return nodes_of(i) == std::vector<std::string>{home}; }))
+        << name(i) << " belongs on " << home;
+    const auto node = static_cast<size_t>(home.back() - '0');
+    const auto stored = nodes_[node]->engine().catalog().Look("default", name(i))->Values();
+    ASSERT_TRUE(stored.ok());
+    const auto numbers = stored->As<float>();
+    EXPECT_EQ(std::vector<float>(numbers.begin(), numbers.end()), values[static_cast<size_t>(i)]);
+  }
+  EXPECT_GT(moved, 0);
+  EXPECT_LT(moved, kMatrices);
+  EXPECT_TRUE(Eventually([&] {
+    double counted = 0;
+    for (const auto& node : nodes_) counted += node->Sample("sparsed_cluster_moves_total");
+    return counted == moved;
+  }));
 }
 
 TEST_F(ClusterNodes, AnUploadSaysHowManyNodesAreToHaveIt) {
