@@ -436,6 +436,10 @@ absl::Status Cluster::Delete(const engine::NameKey& key) {
   }
   if (absl::Status withdrawn = WithdrawBusy(key); !withdrawn.ok()) return withdrawn;
   absl::Status status = engine_.catalog().Delete(key.first, key.second);
+  {
+    const MutexLock lock(mutex_);
+    wishes_.erase(key);
+  }
   LookSoon();  // the record still names this node
   // The record was all that there was.
   if (known && absl::IsNotFound(status)) return absl::OkStatus();
