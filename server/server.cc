@@ -384,6 +384,7 @@ class Server::Impl {
     if (!peers->token.empty()) access_->TrustNodes(peers->token);
     options.peers = *std::move(peers);
     options.staleness = std::chrono::duration<double>(config_.cluster_staleness_seconds);
+    options.settle = std::chrono::duration<double>(config_.cluster_settle_seconds);
     const auto etcd = EtcdCredentials(config_);
     if (!etcd.ok()) return etcd.status();
     auto cluster = Cluster::Join(std::move(options), OpenEtcd(config_.etcd, *etcd), *engine_,

@@ -31,6 +31,7 @@ UploadOptions UploadOptionsOf(const sparsed_upload_options* given, Arguments& in
   }
   // Zero is what C's initialisers leave.
   if (options.shards != 0) upload.shards = options.shards;
+  upload.replicas = options.replicas;
   return upload;
 }
 

@@ -185,16 +185,17 @@ std::string MissingCopies(const MatrixInfo& info) {
   if (info.copies_missing == 0) return "";
   if (!info.shards.empty()) {
     return fmt::format(
-        "fewer nodes than --replicas have some of its shards, {} {} missing: they are copied again "
-        "when there are more (sparsectl cluster list)",
-        info.copies_missing, info.copies_missing == 1 ? "is" : "are");
+        "fewer nodes than the {} that it is to have (--replicas) have some of its shards, {} {} "
+        "missing: they are copied again when there are more (sparsectl cluster list)",
+        info.replicas, info.copies_missing, info.copies_missing == 1 ? "is" : "are");
   }
   std::vector<std::string> there = info.nodes;
   std::erase_if(there, [&](const std::string& node) { return IsGone(info, node); });
   return fmt::format(
-      "fewer nodes than --replicas have it, {} {} missing: {}copied again when there are more "
-      "(sparsectl cluster list)",
-      info.copies_missing, info.copies_missing == 1 ? "is" : "are",
+      "fewer nodes than the {} that it is to have (--replicas) have it, {} {} missing: {}copied "
+      "again "
+      "when there are more (sparsectl cluster list)",
+      info.replicas, info.copies_missing, info.copies_missing == 1 ? "is" : "are",
       there.empty() ? "it is " : fmt::format("it is lost if {} is, and ", fmt::join(there, ", ")));
 }
 

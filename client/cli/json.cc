@@ -130,6 +130,7 @@ Json ToJson(const MatrixInfo& info) {
                {"shares", Json::array()},
                {"nodes", info.nodes},
                {"nodes_gone", info.nodes_gone},
+               {"replicas", info.replicas},
                {"copies_missing", info.copies_missing},
                {"csr_bytes", info.csr_bytes},
                {"created_unix_ns", UnixNs(info.created)},

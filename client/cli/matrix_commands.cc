@@ -139,12 +139,20 @@ std::string AskedAt(const std::string& address, const std::string& text) {
                              {{"sparsectl ", command + " "}, {"sparsectl\n", command + "\n"}});
 }
 
+/// Of a cluster's: how many nodes are to have it.
+std::string CopiesText(const MatrixInfo& info) {
+  if (info.replicas == 0) return "";
+  return fmt::format("replicas     {}{}\n", info.replicas,
+                     info.shards.empty() ? "" : " of each shard");
+}
+
 /// A matrix in shards is made of them: layouts, plans and state are theirs.
 std::string ShardsText(const MatrixInfo& info) {
   std::string text =
       fmt::format("{}\nsize         {}\nversion      {}, {}\ncreated      {}\nowner        {}\n",
                   info.name, Summary(info), info.version, info.durable ? "durable" : "not durable",
                   Time(info.created), info.owner);
+  text += CopiesText(info);
   for (const MatrixShare& share : info.shares) {
     text += fmt::format("shared with  {}{}\n", share.with == "*" ? "all" : share.with,
                         share.write ? ", who may write" : "");
@@ -175,6 +183,7 @@ std::string DetailsText(const MatrixInfo& info, const PatternNames& names) {
       info.version, info.durable ? "durable" : "not durable", Time(info.created), info.pattern_hash,
       Bytes(info.csr_bytes), info.preparation_seconds);
   text += fmt::format("owner        {}\n", info.owner);
+  text += CopiesText(info);
   if (info.time_to_live.count() > 0) {
     text += fmt::format("time to live {}, unused for {}\n", Duration(info.time_to_live),
                         Duration(info.idle));
@@ -378,6 +387,7 @@ std::vector<Listing::Column> MatrixColumns() {
           {"DURABLE", "durable", true},
           {"CREATED", "created_unix_ns", true},
           {"NODES", "nodes", true},
+          {"REPLICAS", "replicas", true},
           {"PATTERN", "pattern_hash", true}};
 }
 
@@ -411,7 +421,8 @@ absl::StatusOr<Report> List(const Client& client, const ListArguments& arguments
          !told          ? ""
          : info.durable ? "yes"
                         : "no",
-         Time(info.created), NodesText(info, info.nodes, ","), info.pattern_hash});
+         Time(info.created), NodesText(info, info.nodes, ","),
+         info.replicas > 0 ? std::to_string(info.replicas) : "", info.pattern_hash});
   }
   Report report = Report::Of(std::move(listing));
   if (const std::string untold = UntoldText(*matrices); !untold.empty()) {

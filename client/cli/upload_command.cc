@@ -34,6 +34,7 @@ struct UploadArguments {
   std::string time_to_live;  ///< "7d"; empty: it stays
   std::string permutation;   ///< a file with an order of rows and columns; empty: as they are
   int shards = 1;
+  int replicas = 0;  ///< 0: as the one that it replaces, or as the nodes say
   /// "metis", or a file with the shard of each row; empty: parts of as many nonzeros.
   std::string partition;
   std::vector<std::string> expect;  ///< "spmm:128", "spmm^T:64:tf32", "sddmm:32", "spgemm"
@@ -156,6 +157,7 @@ absl::Status After(const std::vector<std::string>& uploaded, const absl::Status&
 absl::StatusOr<Report> Upload(const Client& client, const UploadArguments& arguments) {
   UploadOptions options;
   options.replace = arguments.replace;
+  options.replicas = arguments.replicas;
   if (!arguments.time_to_live.empty()) {
     const auto time_to_live = ParseDuration(arguments.time_to_live);
     if (!time_to_live.ok()) return time_to_live.status();
@@ -334,6 +336,13 @@ void AddUpload(CLI::App& app, Invocation& invocation) {
                    "each, as METIS's gpmetis writes it (default: parts with as many nonzeros "
                    "each)")
       ->needs(shards);
+  upload
+      ->add_option(
+          "--replicas", up->replicas,
+          "Nodes of a cluster that are to have it, each of its shards if it has some (1 to "
+          "16; default: as many as the one that it replaces, or as the nodes' --replicas "
+          "says)")
+      ->check(CLI::Range(1, 16));
   upload->add_flag("--replace", up->replace, "Replace a matrix of this name");
   upload
       ->add_option("--time-to-live", up->time_to_live,

@@ -230,7 +230,8 @@ MatrixInfo FromProto(const v1::MatrixInfo& proto) {
                   .nodes = {proto.nodes().begin(), proto.nodes().end()},
                   .copies_missing = proto.copies_missing(),
                   .shards = {},
-                  .nodes_gone = {proto.nodes_gone().begin(), proto.nodes_gone().end()}};
+                  .nodes_gone = {proto.nodes_gone().begin(), proto.nodes_gone().end()},
+                  .replicas = proto.replicas()};
   for (const v1::Shard& shard : proto.shards()) {
     info.shards.push_back({.matrix = shard.matrix(),
                            .columns = shard.columns(),

@@ -244,6 +244,7 @@ Call<Matrix> Upload(const std::shared_ptr<Connection>& connection, const std::st
   header.set_row_offsets_type(matrix.row_offsets.index() == 0 ? v1::ELEMENT_TYPE_I32
                                                               : v1::ELEMENT_TYPE_I64);
   header.set_replace(upload.replace);
+  header.set_replicas(upload.replicas);
   header.set_time_to_live_ns(upload.time_to_live.count());
   header.set_sort(upload.sort);
   header.set_sum_duplicates(upload.sum_duplicates);

@@ -143,7 +143,8 @@ class ShardedUpload {
     UploadOptions how{.sort = upload_.sort || reordered,
                       .sum_duplicates = upload_.sum_duplicates,
                       .values_are_ones = upload_.values_are_ones,
-                      .expected = upload_.expected};
+                      .expected = upload_.expected,
+                      .replicas = upload_.replicas};
     const Values values =
         upload_.values_are_ones ? ZeroValues(TypeOf(matrix_.values)) : Gather(matrix_.values, cut);
     CsrView view{.rows = count,
@@ -218,7 +219,7 @@ class ShardedUpload {
                        .row_offsets = std::span<const int64_t>(offsets),
                        .column_indices = numbers,
                        .values = std::span<const double>(values)};
-    return Send(name, view, {.expected = kNoProducts});
+    return Send(name, view, {.expected = kNoProducts, .replicas = upload_.replicas});
   }
 
   /// Says of each column which shard's node has that row of operands that stay there, and which of

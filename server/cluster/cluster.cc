@@ -55,6 +55,7 @@ Cluster::Cluster(Options options, std::unique_ptr<Directory> directory, engine::
       peers_(std::make_shared<Peers>(options_.peers)),
       transport_(GrpcTransport(peers_)),
       viewed_(steady_clock::now()),
+      quiet_since_(viewed_),
       answered_(steady_clock::now()) {}
 
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Join(
@@ -326,8 +327,14 @@ void Cluster::TakeLocked(const Directory::Event& event) {
   if (key.starts_with(kNodesPrefix)) {
     const std::string name(key.substr(kNodesPrefix.size()));
     // They write how much memory is free all the time.
-    if (event.deleted || !known_.nodes.contains(name)) unsettled_ = true;
+    const auto known = known_.nodes.find(name);
     auto record = ParseNodeRecord(event.entry.value);
+    if (event.deleted || known == known_.nodes.end()) unsettled_ = true;
+    // Also one that was started anew.
+    if (event.deleted || known == known_.nodes.end() ||
+        (record.ok() && known->second.run != record->run)) {
+      quiet_since_ = steady_clock::now();
+    }
     if (event.deleted || !record.ok()) {
       if (known_.nodes.erase(name) > 0) {
         Log(LogLevel::kWarn, "a node is gone", {{"node", name}});
@@ -340,6 +347,7 @@ void Cluster::TakeLocked(const Directory::Event& event) {
   }
   unsettled_ = true;
   if (key.starts_with(kDrainPrefix)) {
+    quiet_since_ = steady_clock::now();
     const std::string name(key.substr(kDrainPrefix.size()));
     if (event.deleted) {
       known_.draining.erase(name);
@@ -408,6 +416,24 @@ std::vector<std::string> Cluster::PlacementLocked(const engine::NameKey& key,
   }
   if (!pattern_hash.empty()) return PlacementLocked(pattern_hash);
   return PlacementLocked(fmt::format("{}{}{}", key.first, engine::kOwnerMark, key.second));
+}
+
+std::vector<std::string> Cluster::PlacementLocked(const MatrixRecord& record) const {
+  return record.placed_by.empty() ? PlacementLocked(record.key, record.pattern_hash)
+                                  : PlacementLocked(record.placed_by);
+}
+
+std::string Cluster::PlacedBy(const std::string& tenant, const std::string& name,
+                              const std::string& pattern_hash) const {
+  if (ParseShardName(name).has_value()) return {};
+  if (pattern_hash.empty()) return fmt::format("{}{}{}", tenant, engine::kOwnerMark, name);
+  const MutexLock lock(mutex_);
+  // Equal patterns that met stay together.
+  for (auto it = known_.matrices.lower_bound({tenant, ""});
+       it != known_.matrices.end() && it->first.first == tenant; ++it) {
+    if (IsMine(it->second) && it->second.pattern_hash == pattern_hash) return it->second.placed_by;
+  }
+  return pattern_hash;
 }
 
 bool Cluster::IsCurrentHere(const MatrixRecord& record) const {
@@ -715,6 +741,7 @@ std::vector<std::string> Cluster::Addresses() const {
 Cluster::Counts Cluster::counts() const {
   const MutexLock lock(mutex_);
   Counts counts = counts_;
+  counts.moves_waiting = static_cast<int64_t>(moves_.size());
   counts.row_bytes_received = rows_.received;
   counts.row_bytes_sent = rows_.sent;
   counts.row_bytes_copied = rows_.copied;
@@ -732,7 +759,18 @@ int Cluster::CopiesMissingLocked(const MatrixRecord& record) const {
       record.copies, [this](const MatrixCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return IsAliveLocked(copy.node);
       });
-  return std::max(options_.replicas - static_cast<int>(there), 0);
+  return std::max(ReplicasOfLocked(record) - static_cast<int>(there), 0);
+}
+
+int Cluster::ReplicasOf(const MatrixRecord& record) const {
+  if (!record.in_shards()) return ReplicasOfLocked(record);
+  // An upload says the same of all of them.
+  return ReplicasOf({record.key.first, ToString(ShardName{.upload = record.upload})});
+}
+
+int Cluster::ReplicasOf(const engine::NameKey& key) const {
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  return record.has_value() && !record->deleted ? ReplicasOf(*record) : options_.replicas;
 }
 
 int Cluster::CopiesMissing(const engine::NameKey& key) const {

@@ -55,6 +55,9 @@ class Cluster {
     int threads = 1;                    ///< for a copy that arrives
     /// That what is known of the directory may be old when reads are served by it; 0: no bound.
     std::chrono::duration<double> staleness{0};
+    /// For so long nodes have to stay the same before matrices move to those that placement names
+    /// by now; 0: they stay.
+    std::chrono::duration<double> settle{0};
     /// For so long shards of no matrix are kept; one can be made of them in the first half of it.
     std::chrono::milliseconds stray_patience = std::chrono::hours(24);
     Peers::Options peers;
@@ -69,10 +72,12 @@ class Cluster {
     int64_t directory_errors = 0;
     int64_t copies_made = 0, copies_failed = 0, copy_bytes = 0;
     double copy_seconds = 0;
-    /// That matrices of this node have fewer of, on nodes that are there, than `replicas`.
+    /// That matrices of this node have fewer of, on nodes that are there, than ReplicasOf them.
     int64_t copies_missing = 0;
     int64_t takeovers = 0;
-    int64_t in_shards = 0;  ///< matrices of the cluster
+    int64_t moves = 0;          ///< of copies, to nodes that placement names by now
+    int64_t moves_waiting = 0;  ///< of matrices, now, the one under way included
+    int64_t in_shards = 0;      ///< matrices of the cluster
     /// Of operands' rows that came from other nodes, and went to them.
     int64_t row_bytes_received = 0, row_bytes_sent = 0;
     int64_t row_bytes_copied = 0;  ///< of this node's own, into operands
@@ -90,6 +95,13 @@ class Cluster {
     std::string upload;
     int count = 0;
     bool partitioned = false;
+  };
+  /// Of a matrix that a change makes.
+  struct Wishes {
+    /// How many nodes are to have it, up to kMostReplicas; 0: as Options say; none: as many as that
+    /// which it replaces, else 0.
+    std::optional<int> replicas = std::nullopt;
+    std::string placed_by = {};  ///< of a new one: PlacedBy
   };
   enum class Need : uint8_t {
     kRead,   ///< any node that has what is current
@@ -123,6 +135,10 @@ class Cluster {
   /// UNAVAILABLE if it is known and no node that has it is there.
   absl::Status RouteUpload(const std::string& tenant, const std::string& name,
                            const std::string& pattern_hash);
+  /// What RouteUpload went by, for the record of a new matrix; empty for a shard, whose place is
+  /// its upload's.
+  std::string PlacedBy(const std::string& tenant, const std::string& name,
+                       const std::string& pattern_hash) const;
   /// FAILED_PRECONDITION if another node owns the name. What is made of it here has a version that
   /// nobody has used, as far as is known.
   absl::Status CheckFree(const std::string& tenant, const std::string& name);
@@ -162,7 +178,12 @@ class Cluster {
   /// Calls `change` if this node may make it, has the directory know, and returns when all copies
   /// are made, durably. `change`'s errors; ABORTED if another node owns the matrix by now;
   /// UNAVAILABLE: it may be changed here, and may be elsewhere later.
-  absl::StatusOr<engine::MatrixLease> Change(const engine::NameKey& key, const LocalChange& change);
+  absl::StatusOr<engine::MatrixLease> Change(const engine::NameKey& key, const LocalChange& change,
+                                             const Wishes& wishes);
+  absl::StatusOr<engine::MatrixLease> Change(const engine::NameKey& key,
+                                             const LocalChange& change) {
+    return Change(key, change, Wishes());
+  }
   /// Likewise, of one that `change` gives another name, the same tenant's: the directory knows both
   /// names' changes at once.
   absl::StatusOr<engine::MatrixLease> Rename(const engine::NameKey& from, const engine::NameKey& to,
@@ -214,8 +235,13 @@ class Cluster {
   /// Takes a node that does not come back out of all records; what it alone has is deleted, if
   /// `lose`. FAILED_PRECONDITION if it is there, or has something alone; NOT_FOUND; UNAVAILABLE.
   absl::StatusOr<Forgotten> Forget(const std::string& node, bool lose);
-  /// How many fewer nodes than Options::replicas have it and are there; 0 of what is not known.
+  /// How many fewer nodes than ReplicasOf it have it and are there; 0 of what is not known.
   int CopiesMissing(const engine::NameKey& key) const;
+  /// How many nodes are to have it, if there are so many: its own number, or Options::replicas. Of
+  /// a matrix in shards that of its shards.
+  int ReplicasOf(const MatrixRecord& record) const;
+  /// Likewise, Options::replicas of what is not known.
+  int ReplicasOf(const engine::NameKey& key) const;
   /// Of a tenant's matrices, or of all tenants' (none), by key.
   std::vector<MatrixRecord> Records(const std::optional<std::string>& tenant) const;
   std::optional<MatrixRecord> RecordOf(const engine::NameKey& key) const;
@@ -286,15 +312,20 @@ class Cluster {
   std::vector<std::string> PlacementLocked(const engine::NameKey& key,
                                            std::string_view pattern_hash) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int ReplicasOfLocked(const MatrixRecord& record) const {
+    return record.replicas > 0 ? record.replicas : options_.replicas;
+  }
+  std::vector<std::string> PlacementLocked(const MatrixRecord& record) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// How many copies a matrix should have, by the nodes that may have some.
-  size_t WantedCopies() const;
+  size_t WantedCopies(const MatrixRecord& record) const;
   /// Writes the record in the place of what it was read from, and knows it then.
   absl::Status Write(MatrixRecord& record);
   absl::Status Erase(const MatrixRecord& record);
 
   // With the matrix busy.
   absl::StatusOr<engine::MatrixLease> ChangeBusy(Busy& busy, const engine::NameKey& key,
-                                                 const LocalChange& change);
+                                                 const LocalChange& change, const Wishes& wishes);
   /// What is new here: until the directory and the nodes that are to have copies know.
   absl::Status TellBusy(const engine::NameKey& key);
   /// Whether this node may change it, which it can then, to a version that nobody has used.
@@ -313,12 +344,21 @@ class Cluster {
   void MarkDeleted(MatrixRecord& record) const;
   /// What was made here of a name that another node has.
   void DropLoser(const engine::NameKey& key);
-  /// Nodes that are to have copies of this one's matrix with that pattern.
-  std::vector<std::string> TargetsFor(const engine::NameKey& key,
-                                      std::string_view pattern_hash) const;
-  /// Copies to other nodes until there are enough.
-  absl::Status Replicate(const engine::NameKey& key, bool background);
-  void HandOver(MatrixRecord record);
+  /// Nodes that are to have copies of this one's matrix.
+  std::vector<std::string> TargetsFor(const MatrixRecord& record) const;
+  /// Copies to other nodes until there are enough; to `to`, if it is given, though there are.
+  absl::Status Replicate(const engine::NameKey& key, bool background, const std::string& to = {});
+  /// Another node that has it and stays is its owner, and this one has no copy of it any more.
+  absl::Status HandOver(MatrixRecord record);
+  /// A copy that is to be made, or that there is too much of when all are made; one of them is
+  /// empty.
+  struct Move {
+    std::string to, from;
+  };
+  /// Of a matrix of this node. None: it is where it belongs, or it is not the time to move it.
+  std::optional<Move> MoveOf(const MatrixRecord& record) const;
+  /// Makes the copies that it is to have, and drops one that there is too much of.
+  absl::Status MoveBusy(const engine::NameKey& key);
   /// Its owner is gone.
   void TakeOver(MatrixRecord record);
   void SettleMatrix(const MatrixRecord& record);
@@ -407,6 +447,11 @@ class Cluster {
   /// Of these, those that change here while others have what was acknowledged: they serve it.
   std::set<engine::NameKey> changing_ ABSL_GUARDED_BY(mutex_);
   std::deque<engine::NameKey> incomplete_ ABSL_GUARDED_BY(mutex_);  ///< to be copied, one by one
+  std::deque<engine::NameKey> moves_ ABSL_GUARDED_BY(mutex_);       ///< to be moved, after these
+  /// Since when no node came or went, and no move failed.
+  std::chrono::steady_clock::time_point quiet_since_ ABSL_GUARDED_BY(mutex_);
+  /// A record names a node that is not there, as it was looked at last.
+  bool somebody_gone_ ABSL_GUARDED_BY(mutex_) = true;
   struct Arrival {
     std::chrono::steady_clock::time_point time;
     CopyIdentity source, here;  ///< of its owner's, and of the copy; all 0: it is on its way
@@ -415,6 +460,8 @@ class Cluster {
   std::map<engine::NameKey, Arrival> arrived_ ABSL_GUARDED_BY(mutex_);
   /// Of Own: what is here of them is current whatever it is.
   std::set<engine::NameKey> owned_ ABSL_GUARDED_BY(mutex_);
+  /// Of what was changed here, until the directory knows.
+  std::map<engine::NameKey, Wishes> wishes_ ABSL_GUARDED_BY(mutex_);
   /// Of this node's: they are not here any more because their time to live was over.
   std::set<engine::NameKey> expired_ ABSL_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point answered_ ABSL_GUARDED_BY(mutex_);  ///< by the directory

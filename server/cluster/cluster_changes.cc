@@ -61,19 +61,25 @@ bool IsAlone(const MatrixRecord& record, const std::string& node) {
          std::ranges::all_of(record.previous, is_node);
 }
 
+/// In CSR, about what a node needs to have it.
+int64_t BytesOf(const MatrixRecord& record) {
+  const int64_t value_bytes = record.type == "f64" ? 8 : record.type == "f32" ? 4 : 2;
+  return 8 * (record.rows + 1) + (4 + value_bytes) * record.nnz;
+}
+
 bool IsFormer(const MatrixRecord& record, const std::string& node) {
   return std::ranges::find(record.former, node) != record.former.end();
 }
 
 }  // namespace
 
-size_t Cluster::WantedCopies() const {
+size_t Cluster::WantedCopies(const MatrixRecord& record) const {
   const MutexLock lock(mutex_);
   size_t able = 0;
-  for (const auto& [name, record] : known_.nodes) {
+  for (const auto& [name, node] : known_.nodes) {
     if (!known_.draining.contains(name)) ++able;
   }
-  return std::max<size_t>(1, std::min(static_cast<size_t>(options_.replicas), able));
+  return std::max<size_t>(1, std::min(static_cast<size_t>(ReplicasOfLocked(record)), able));
 }
 
 absl::Status Cluster::Write(MatrixRecord& record) {
@@ -204,10 +210,11 @@ bool Cluster::GiveUp(MatrixRecord& record) const {
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
-                                                    const LocalChange& change) {
+                                                    const LocalChange& change,
+                                                    const Wishes& wishes) {
   Busy busy(*this, key);
   if (!busy.held()) return ShutsDown();
-  return ChangeBusy(busy, key, change);
+  return ChangeBusy(busy, key, change, wishes);
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::Copy(const engine::NameKey& from,
@@ -218,17 +225,21 @@ absl::StatusOr<engine::MatrixLease> Cluster::Copy(const engine::NameKey& from,
   std::optional<Busy> second;
   if (from != to) second.emplace(*this, std::max(from, to));
   if (!first.held() || (second.has_value() && !second->held())) return ShutsDown();
-  if (const auto record = RecordOf(from);
-      record.has_value() && !record->deleted && !IsCurrentHere(*record)) {
+  const auto record = RecordOf(from);
+  const bool known = record.has_value() && !record->deleted;
+  if (known && !IsCurrentHere(*record)) {
     return absl::UnavailableError(
         fmt::format("\"{}\" is being changed, and what the node {} has of it may yet be taken back",
                     from.second, options_.self.name));
   }
-  return ChangeBusy(from < to ? *second : first, to, change);
+  const Wishes wishes{.replicas = known ? record->replicas : 0,
+                      .placed_by = known ? record->placed_by : ""};
+  return ChangeBusy(from < to ? *second : first, to, change, wishes);
 }
 
 absl::StatusOr<engine::MatrixLease> Cluster::ChangeBusy(Busy& busy, const engine::NameKey& key,
-                                                        const LocalChange& change) {
+                                                        const LocalChange& change,
+                                                        const Wishes& wishes) {
   if (absl::Status may = MayChange(key); !may.ok()) return may;
   const std::optional<MatrixRecord> record = RecordOf(key);
   const bool is_new = !record.has_value() || record->deleted;
@@ -243,6 +254,10 @@ absl::StatusOr<engine::MatrixLease> Cluster::ChangeBusy(Busy& busy, const engine
   if (!made.ok()) {
     if (is_new) Unreserve(key);
     return made.status();
+  }
+  if (is_new || wishes.replicas.has_value()) {
+    const MutexLock lock(mutex_);
+    wishes_[key] = wishes;
   }
   if (absl::Status told = TellBusy(key); !told.ok()) return told;
   return made;
@@ -368,6 +383,10 @@ absl::Status Cluster::PublishRenamed(const engine::NameKey& from, const engine::
       return ChangedElsewhere();
     }
     Describe(made, record);
+    if (old.has_value()) {
+      record.replicas = old->replicas;
+      record.placed_by = old->placed_by;
+    }
     ++record.epoch;
     std::vector<Directory::Change> changes = {
         {.key = DirectoryKey(to), .value = ToJson(record), .if_revision = record.revision}};
@@ -417,6 +436,10 @@ absl::Status Cluster::Delete(const engine::NameKey& key) {
   }
   if (absl::Status withdrawn = WithdrawBusy(key); !withdrawn.ok()) return withdrawn;
   absl::Status status = engine_.catalog().Delete(key.first, key.second);
+  {
+    const MutexLock lock(mutex_);
+    wishes_.erase(key);
+  }
   LookSoon();  // the record still names this node
   // The record was all that there was.
   if (known && absl::IsNotFound(status)) return absl::OkStatus();
@@ -428,6 +451,10 @@ void Cluster::DropLoser(const engine::NameKey& key) {
   if (!record.has_value() || record->deleted || record->CopyAt(options_.self.name) != nullptr ||
       record->PreviousAt(options_.self.name) != nullptr) {
     return;
+  }
+  {
+    const MutexLock lock(mutex_);
+    wishes_.erase(key);
   }
   const absl::Status status = engine_.catalog().Delete(key.first, key.second);
   Log(LogLevel::kInfo, "dropped what another node was faster to make",
@@ -469,6 +496,7 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
       const MutexLock lock(mutex_);
       owned_.insert(key);
       expired_.erase(key);
+      wishes_.erase(key);
     }
     if (!absl::IsAborted(status)) return status;
     if (status = Reload(key); !status.ok()) return status;
@@ -479,16 +507,18 @@ absl::Status Cluster::PublishBusy(const engine::NameKey& key) {
 
 void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   const std::string& self = options_.self.name;
-  if (record.deleted) record.previous.clear();
+  const bool is_new = record.deleted;
+  if (is_new) {
+    record.previous.clear();
+    // Another one's.
+    record.replicas = 0;
+    record.placed_by.clear();
+  }
   // Those of a version between that never was acknowledged do not count.
   if (record.previous.empty() && !record.deleted) record.previous = record.copies;
   std::erase_if(record.previous, [&](const MatrixCopy& copy) { return copy.node == self; });
   for (const MatrixCopy& copy : std::vector(record.copies)) record.MoveToFormer(copy.node);
   record.copies = {{self, IdentityOf(here)}};
-  // Before they have anything of it: whatever becomes of this node, they drop what they have.
-  for (const std::string& node : TargetsFor(record.key, here.pattern()->hash()))
-    record.MoveToFormer(node);
-  std::erase(record.former, self);
   record.deleted = false;
   record.renamed_from.clear();
   record.rows = here.pattern()->rows();
@@ -496,14 +526,23 @@ void Cluster::Describe(const engine::Matrix& here, MatrixRecord& record) const {
   record.nnz = here.pattern()->nnz();
   record.type = std::string(Name(here.type()));
   record.pattern_hash = here.pattern()->hash();
+  {
+    const MutexLock lock(mutex_);
+    if (const auto found = wishes_.find(record.key); found != wishes_.end()) {
+      record.replicas = found->second.replicas.value_or(record.replicas);
+      if (is_new) record.placed_by = found->second.placed_by;
+    }
+  }
+  // Before they have anything of it: whatever becomes of this node, they drop what they have.
+  for (const std::string& node : TargetsFor(record)) record.MoveToFormer(node);
+  std::erase(record.former, self);
   record.shares = engine_.catalog().SharesOf(here);
 }
 
-std::vector<std::string> Cluster::TargetsFor(const engine::NameKey& key,
-                                             std::string_view pattern_hash) const {
-  const size_t others = WantedCopies() - 1;
+std::vector<std::string> Cluster::TargetsFor(const MatrixRecord& record) const {
+  const size_t others = WantedCopies(record) - 1;
   const MutexLock lock(mutex_);
-  std::vector<std::string> nodes = PlacementLocked(key, pattern_hash);
+  std::vector<std::string> nodes = PlacementLocked(record);
   std::erase(nodes, options_.self.name);
   nodes.resize(std::min(nodes.size(), others));
   return nodes;
@@ -545,7 +584,8 @@ void Cluster::MarkDeleted(MatrixRecord& record) const {
   record.shards.clear();
 }
 
-absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
+absl::Status Cluster::Replicate(const engine::NameKey& key, bool background,
+                                const std::string& to) {
   std::set<std::string> failed;
   absl::Status last;
   while (!stopping_) {
@@ -558,10 +598,12 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     bool enough = false;
     std::string target, address;
     {
-      const size_t wanted = WantedCopies();
+      const size_t wanted = WantedCopies(*record);
       const MutexLock lock(mutex_);
-      enough = LastingCopiesLocked(*record) >= wanted;
-      for (const std::string& node : PlacementLocked(record->key, record->pattern_hash)) {
+      enough = to.empty() ? LastingCopiesLocked(*record) >= wanted
+                          : record->CopyAt(to) != nullptr || !StaysLocked(to);
+      for (const std::string& node :
+           to.empty() ? PlacementLocked(*record) : std::vector<std::string>{to}) {
         if (enough) break;
         if (record->CopyAt(node) != nullptr || failed.contains(node)) continue;
         target = node;
@@ -581,7 +623,7 @@ absl::Status Cluster::Replicate(const engine::NameKey& key, bool background) {
     if (target.empty()) {
       return absl::UnavailableError(fmt::format(
           "\"{}\" is kept by {} of {} nodes, and will be copied to others later: {}", key.second,
-          record->copies.size(), WantedCopies(), std::string(last.message())));
+          record->copies.size(), WantedCopies(*record), std::string(last.message())));
     }
     if (!IsFormer(*record, target)) {
       record->former.push_back(target);
@@ -802,7 +844,13 @@ void Cluster::Settle(const std::stop_token& stop) {
       const MutexLock lock(mutex_);
       if (!unsettled_ && steady_clock::now() - looked < kLookInterval) continue;
       unsettled_ = false;
-      for (const auto& [key, record] : known_.matrices) records.push_back(record);
+      somebody_gone_ = false;
+      for (const auto& [key, record] : known_.matrices) {
+        records.push_back(record);
+        for (const MatrixCopy& copy : record.copies) {
+          somebody_gone_ = somebody_gone_ || !IsAliveLocked(copy.node);
+        }
+      }
       std::erase_if(arrived_, [](const auto& arrival) {
         return steady_clock::now() - arrival.second.time > kRecordPatience;
       });
@@ -862,7 +910,9 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
     return;
   }
   // Its owner is about to copy it again, perhaps here.
-  if (arriving || (!record->in_shards() && record->copies.size() < WantedCopies())) return;
+  if (arriving || (!record->in_shards() && record->copies.size() < WantedCopies(*record))) {
+    return;
+  }
   // What never was the cluster's is the operator's to rename or delete; what was acknowledged last
   // stays until there is something newer.
   if (!IsDropped(record->key)) return;
@@ -951,7 +1001,7 @@ size_t Cluster::LastingCopiesLocked(const MatrixRecord& record) const {
 }
 
 bool Cluster::IsSpare(const MatrixRecord& record) const {
-  const size_t wanted = WantedCopies();
+  const size_t wanted = WantedCopies(record);
   const MutexLock lock(mutex_);
   return known_.draining.contains(options_.self.name) && LastingCopiesLocked(record) >= wanted;
 }
@@ -984,7 +1034,7 @@ void Cluster::SettleMine(MatrixRecord record) {
   if (!present.has_value() || !IsMine(*present)) return;
   bool draining = false, others_need = false;
   {
-    const size_t wanted = WantedCopies();
+    const size_t wanted = WantedCopies(*present);
     const MutexLock lock(mutex_);
     draining = known_.draining.contains(options_.self.name);
     bool anywhere = false;
@@ -999,18 +1049,104 @@ void Cluster::SettleMine(MatrixRecord record) {
       changed_.NotifyAll();
     }
   }
-  if (draining && !others_need) HandOver(*std::move(present));
+  if (others_need) return;
+  if (draining) {
+    HandOver(*std::move(present)).IgnoreError();
+  } else if (MoveOf(*present).has_value()) {
+    const MutexLock lock(mutex_);
+    if (std::ranges::find(moves_, record.key) != moves_.end()) return;
+    moves_.push_back(record.key);
+    changed_.NotifyAll();
+  }
 }
 
-void Cluster::HandOver(MatrixRecord record) {
-  const auto next = std::ranges::find_if(record.copies, [this](const MatrixCopy& copy) {
+absl::Status Cluster::HandOver(MatrixRecord record) {
+  std::string next;
+  {
     const MutexLock lock(mutex_);
-    return StaysLocked(copy.node);
-  });
-  if (next == record.copies.end()) return;
-  std::rotate(record.copies.begin(), next, std::next(next));
+    for (const std::string& node : PlacementLocked(record)) {
+      if (node == options_.self.name || record.CopyAt(node) == nullptr) continue;
+      next = node;
+      break;
+    }
+  }
+  const auto copy = std::ranges::find(record.copies, next, &MatrixCopy::node);
+  if (copy == record.copies.end()) return ChangedElsewhere();
+  std::rotate(record.copies.begin(), copy, std::next(copy));
   record.MoveToFormer(options_.self.name);
-  Write(record).IgnoreError();
+  return Write(record);
+}
+
+// What placement names another node for, since that is there.
+
+std::optional<Cluster::Move> Cluster::MoveOf(const MatrixRecord& record) const {
+  if (options_.settle.count() <= 0 || !IsMine(record) || !record.previous.empty() ||
+      !Problem().empty()) {
+    return std::nullopt;
+  }
+  const size_t wanted = WantedCopies(record);
+  const MutexLock lock(mutex_);
+  if (somebody_gone_ || steady_clock::now() - quiet_since_ < options_.settle) return std::nullopt;
+  // None of them is draining or gone, and none is missing: that is seen to before.
+  const size_t lasting = LastingCopiesLocked(record);
+  if (lasting < wanted || lasting != record.copies.size()) return std::nullopt;
+  std::vector<std::string> nodes;
+  if (record.placed_by.empty()) {
+    for (const MatrixCopy& copy : record.copies) nodes.push_back(copy.node);
+  } else {
+    nodes = PlacementLocked(record);
+  }
+  nodes.resize(std::min(nodes.size(), wanted));
+  for (const std::string& node : nodes) {
+    if (record.CopyAt(node) != nullptr) continue;
+    const auto known = known_.nodes.find(node);
+    if (known == known_.nodes.end() || known->second.free_memory_bytes < BytesOf(record)) {
+      return std::nullopt;
+    }
+    return Move{.to = node, .from = {}};
+  }
+  for (const MatrixCopy& copy : record.copies) {
+    if (std::ranges::find(nodes, copy.node) == nodes.end())
+      return Move{.to = {}, .from = copy.node};
+  }
+  return std::nullopt;
+}
+
+absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
+  bool made = false;
+  for (int step = 0; step <= kMostReplicas; ++step) {
+    std::optional<MatrixRecord> record = RecordOf(key);
+    // Nodes may have come or gone meanwhile: what there is too much of is dropped another time.
+    const std::optional<Move> move = record.has_value() ? MoveOf(*record) : std::nullopt;
+    if (!move.has_value()) return absl::OkStatus();
+    if (!move->to.empty()) {
+      absl::Status copied = Replicate(key, /*background=*/true, move->to);
+      if (!copied.ok()) {
+        // Not at once again.
+        const MutexLock lock(mutex_);
+        quiet_since_ = steady_clock::now();
+        return copied;
+      }
+      made = true;
+      continue;
+    }
+    absl::Status dropped;
+    if (move->from == options_.self.name) {
+      dropped = HandOver(*record);
+    } else {
+      record->MoveToFormer(move->from);
+      dropped = Write(*record);
+    }
+    if (!dropped.ok() || !made) return dropped;
+    {
+      const MutexLock lock(mutex_);
+      ++counts_.moves;
+    }
+    Log(LogLevel::kInfo, "moved a matrix to a node that it belongs on by now",
+        {{"matrix", Shown(key)}, {"from", move->from}});
+    return absl::OkStatus();
+  }
+  return absl::OkStatus();
 }
 
 void Cluster::SettleDeleted(MatrixRecord record) {
@@ -1094,23 +1230,25 @@ void Cluster::TakeSharesOfNew(const engine::NameKey& key) {
 void Cluster::CopyInBackground(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     engine::NameKey key;
+    bool moves = false;
     {
       const MutexLock lock(mutex_);
-      if (incomplete_.empty()) {
+      if (incomplete_.empty() && moves_.empty()) {
         changed_.WaitFor(mutex_, std::chrono::seconds(1));
         continue;
       }
-      key = incomplete_.front();
+      moves = incomplete_.empty();
+      key = moves ? moves_.front() : incomplete_.front();
     }
     absl::Status status;
     {
       const Busy busy(*this, key);
       if (!busy.held()) return;
-      status = Replicate(key, /*background=*/true);
+      status = moves ? MoveBusy(key) : Replicate(key, /*background=*/true);
     }
     {
       const MutexLock lock(mutex_);
-      std::erase(incomplete_, key);
+      std::erase(moves ? moves_ : incomplete_, key);
     }
     // Who failed is asked again later. One that was deleted, or is another's by now, is nobody's
     // failure.

@@ -65,7 +65,8 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
     add(name, help, type, {Sample(value)});
   };
   one("sparsed_cluster_copies_missing",
-      "Copies that matrices of this node have fewer of, on nodes that are there, than --replicas",
+      "Copies that matrices of this node have fewer of, on nodes that are there, than they are to "
+      "have",
       MetricType::Gauge, static_cast<double>(counts.copies_missing));
   one("sparsed_cluster_redirects_total", "Requests that were sent to another node",
       MetricType::Counter, static_cast<double>(counts.redirects));
@@ -80,6 +81,12 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
   one("sparsed_cluster_takeovers_total",
       "Matrices whose owner was gone and that this node took over", MetricType::Counter,
       static_cast<double>(counts.takeovers));
+  one("sparsed_cluster_moves_total",
+      "Copies of this node's matrices that were moved to nodes which joined", MetricType::Counter,
+      static_cast<double>(counts.moves));
+  one("sparsed_cluster_moves_waiting",
+      "Matrices of this node that are to move to nodes which joined, the one under way included",
+      MetricType::Gauge, static_cast<double>(counts.moves_waiting));
   one("sparsed_cluster_matrices_in_shards",
       "Matrices of the cluster that are in shards, as this node knows them", MetricType::Gauge,
       static_cast<double>(counts.in_shards));

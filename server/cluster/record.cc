@@ -147,6 +147,8 @@ std::string ToJson(const MatrixRecord& record) {
     object["created_unix_ns"] = record.made.created_unix_ns;
     object["version"] = record.made.version;
   }
+  if (!record.placed_by.empty()) object["placed_by"] = record.placed_by;
+  if (record.replicas != 0) object["replicas"] = record.replicas;
   return object.dump();
 }
 
@@ -164,6 +166,8 @@ absl::StatusOr<MatrixRecord> ParseMatrixRecord(std::string_view text) {
         object.at("former").get_to(record.former);
         object.at("deleted").get_to(record.deleted);
         record.renamed_from = object.value("renamed_from", "");
+        record.placed_by = object.value("placed_by", "");
+        record.replicas = std::clamp(object.value("replicas", 0), 0, kMostReplicas);
         record.copies = CopiesOf(object.at("copies"));
         // Records that were written before there was such a list have none.
         record.previous = CopiesOf(object.value("previous", json::array()));

@@ -21,6 +21,9 @@ inline constexpr std::string_view kMatricesPrefix = "/sparsed/matrices/";
 inline constexpr std::string_view kDrainPrefix = "/sparsed/drain/";
 inline constexpr std::string_view kForgottenPrefix = "/sparsed/forgotten/";
 
+/// Nodes that may be asked for to have a matrix.
+inline constexpr int kMostReplicas = 16;
+
 /// Under the node's lease.
 struct NodeRecord {
   std::string name;
@@ -77,6 +80,11 @@ struct MatrixRecord {
   std::string upload;        ///< that the shards' names begin with
   bool partitioned = false;  ///< their rows are no consecutive ones: each says which they are
   CopyIdentity made;         ///< the newest of the shards
+  /// How many nodes are to have it, as its upload said, up to kMostReplicas; 0: as --replicas says.
+  int replicas = 0;
+  /// What placement goes by: its pattern's hash, or TENANT~NAME, as when it was uploaded. Empty: it
+  /// stays where it is.
+  std::string placed_by = {};
   int64_t revision = 0;  ///< the directory's, of this record; 0: it is not there. Not in the JSON.
 
   bool in_shards() const { return !shards.empty(); }

@@ -79,6 +79,7 @@ v1::MatrixInfo Cluster::InfoOf(const MatrixRecord& record, std::string_view look
   info.set_created_unix_ns(identity.created_unix_ns);
   AddNodes(record.copies, info);
   info.set_copies_missing(CopiesMissing(record.key));
+  info.set_replicas(ReplicasOf(record));
   if (!record.in_shards()) return info;
   info.set_durable(true);
   int64_t first_row = 0, csr_bytes = 0;

@@ -53,6 +53,13 @@ void DefineClusterFlags(CLI::App& app, Config& config) {
       ->check(Seconds(0, 86400))
       ->capture_default_str()
       ->group("Cluster");
+  app.add_option(
+         "--cluster-settle", config.cluster_settle_seconds,
+         "Seconds for which no node has to come, go or be drained before matrices move, one "
+         "at a time, to nodes that joined; 0: they stay where they are")
+      ->check(Seconds(0, 86400))
+      ->capture_default_str()
+      ->group("Cluster");
   app.add_option("--advertise", config.advertise,
                  "Where clients and other nodes reach this one; needed with --etcd")
       ->check(HostAndPort())
@@ -100,6 +107,7 @@ void CompleteCluster(Config& config, Problems& problems) {
     alone("etcd-certificate", !config.etcd_certificate.empty());
     alone("etcd-key", !config.etcd_key.empty());
     alone("cluster-staleness", config.cluster_staleness_seconds != 0);
+    alone("cluster-settle", config.cluster_settle_seconds != Config().cluster_settle_seconds);
     alone("advertise", !config.advertise.empty());
     alone("node", !config.node.empty());
     alone("replicas", config.replicas != 1);

@@ -94,6 +94,7 @@ std::string ToYaml(const Config& config) {
     text("etcd_certificate", config.etcd_certificate);
     text("etcd_key", config.etcd_key);
     out << YAML::Key << "cluster_staleness" << YAML::Value << config.cluster_staleness_seconds;
+    out << YAML::Key << "cluster_settle" << YAML::Value << config.cluster_settle_seconds;
     text("advertise", config.advertise);
     text("node", config.node);
     out << YAML::Key << "replicas" << YAML::Value << config.replicas;

@@ -78,6 +78,8 @@ struct Config {
   std::string etcd_certificate, etcd_key;  ///< PEM, shown to etcd; empty: none
   /// That what is known of etcd may be old when reads are served by it; 0: no bound.
   double cluster_staleness_seconds = 0;
+  /// That nodes have to stay the same before matrices move to those that joined; 0: they stay.
+  double cluster_settle_seconds = 60;
   std::string advertise;  ///< "host:port" where clients and other nodes reach this one
   std::string node;       ///< its name in the cluster
   int replicas = 1;       ///< nodes that have each matrix

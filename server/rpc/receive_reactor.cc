@@ -99,10 +99,11 @@ struct UpdateValues {
     absl::Status here = Routed(service, tenant, message.name(), Cluster::Need::kChange);
     if (!here.ok()) return here;
     // What is acknowledged outlives this node, and so it outlives a restart of it.
-    if (service.cluster != nullptr && service.config.replicas > 1 && !service.config.in_memory()) {
+    engine::NameKey key = engine::Named(tenant, message.name());
+    if (service.cluster != nullptr && !service.config.in_memory() &&
+        service.cluster->ReplicasOf(key) > 1) {
       header->durable = true;
     }
-    engine::NameKey key = engine::Named(tenant, message.name());
     auto update = service.engine.catalog().BeginUpdate(*std::move(header));
     if (absl::IsNotFound(update.status()) && service.cluster != nullptr) {
       const auto record = service.cluster->RecordOf(key);

@@ -160,8 +160,9 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
 
 absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
                                             const engine::NameKey& key,
-                                            const Cluster::LocalChange& change) {
-  return service.cluster == nullptr ? change() : service.cluster->Change(key, change);
+                                            const Cluster::LocalChange& change,
+                                            const Cluster::Wishes& wishes) {
+  return service.cluster == nullptr ? change() : service.cluster->Change(key, change, wishes);
 }
 
 void AddNodes(const ServiceContext& service, v1::MatrixInfo& info) {
@@ -171,6 +172,7 @@ void AddNodes(const ServiceContext& service, v1::MatrixInfo& info) {
   if (!record.has_value()) return;
   service.cluster->AddNodes(record->copies, info);
   info.set_copies_missing(service.cluster->CopiesMissing(key));
+  info.set_replicas(service.cluster->ReplicasOf(*record));
 }
 
 WorkerPool& WorkersFor(Op op, const ServiceContext& service, bool throttled) {

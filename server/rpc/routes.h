@@ -39,7 +39,8 @@ absl::Status RoutedProduct(const ServiceContext& service, const std::string& ten
 /// Makes a change here and has the cluster know of it: Cluster::Change; on `changes`.
 absl::StatusOr<engine::MatrixLease> Changed(const ServiceContext& service,
                                             const engine::NameKey& key,
-                                            const Cluster::LocalChange& change);
+                                            const Cluster::LocalChange& change,
+                                            const Cluster::Wishes& wishes = {});
 
 /// Which nodes have it, and how many do not.
 void AddNodes(const ServiceContext& service, v1::MatrixInfo& info);

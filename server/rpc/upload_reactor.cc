@@ -102,9 +102,12 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     auto header = ToUploadHeader(record_.tenant, message);
     if (!header.ok()) return header.status();
     if (service_.cluster != nullptr) {
+      if (absl::Status can = TakeReplicas(message.replicas()); !can.ok()) return can;
       absl::Status here =
           service_.cluster->RouteUpload(record_.tenant, message.name(), message.pattern_hash());
       if (!here.ok()) return here;
+      wishes_.placed_by =
+          service_.cluster->PlacedBy(record_.tenant, message.name(), message.pattern_hash());
       // It is gone before this one comes in its place.
       if (service_.cluster->IsDropped({record_.tenant, message.name()})) header->replace = true;
     }
@@ -148,13 +151,15 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     const engine::NameKey key(record_.tenant, record_.subject);
     const TraceScope trace(record_.trace);
     const StageRecord::Clock::time_point begun = StageRecord::Clock::now();
-    const absl::StatusOr<engine::MatrixLease> matrix =
-        Changed(service_, key, [&]() -> absl::StatusOr<engine::MatrixLease> {
+    const absl::StatusOr<engine::MatrixLease> matrix = Changed(
+        service_, key,
+        [&]() -> absl::StatusOr<engine::MatrixLease> {
           if (!replaces_ && IsKnown(key)) return engine::NameIsTaken(key.second);
           auto made = upload_->Finish(service_.threads_per_worker, &cancelled_);
           if (made.ok()) service_.live_streams.MatrixChanged(key.first, key.second);
           return made;
-        });
+        },
+        wishes_);
     record_[Phase::kSetup] = NanosecondsSince(begun);
     if (!matrix.ok()) return Conclude(matrix.status());
     v1::UploadReply reply;
@@ -162,6 +167,25 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
     AddNodes(service_, *reply.mutable_matrix());
     reply_ = wire::Encode(reply);
     Conclude(absl::OkStatus());
+  }
+
+  /// INVALID_ARGUMENT for a number that is none; FAILED_PRECONDITION if copies would not be
+  /// durable.
+  absl::Status TakeReplicas(int32_t replicas) {
+    if (replicas < 0 || replicas > kMostReplicas) {
+      return absl::InvalidArgumentError(fmt::format(
+          "replicas is {}, expected 1 to {}, or 0 for as many as the matrix has that it "
+          "replaces, or as the nodes' --replicas says",
+          replicas, kMostReplicas));
+    }
+    if (replicas > 1 && service_.config.in_memory()) {
+      return absl::FailedPreconditionError(
+          fmt::format("replicas is {}, and this node keeps matrices in memory alone: copies are "
+                      "acknowledged when they are durable (--data-dir)",
+                      replicas));
+    }
+    if (replicas > 0) wishes_.replicas = replicas;
+    return absl::OkStatus();
   }
 
   /// The cluster has one of that name, or this node.
@@ -206,6 +230,7 @@ class UploadReactor final : public BytesBidiReactor, public LiveStream {
   grpc::ByteBuffer in_, pattern_answer_, reply_;
   std::unique_ptr<engine::Upload> upload_;
   bool replaces_ = false;  ///< as its header says
+  Cluster::Wishes wishes_;
   Reception reception_;
   Delivery delivery_;
   std::atomic<bool> received_ = false;

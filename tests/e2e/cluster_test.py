@@ -104,7 +104,9 @@ class Node:
                  f"--devices={DEVICES}",
                  "--host-memory=1GiB", "--threads=1", "--preparation-workers=0",
                  "--metrics-listen=127.0.0.1:0", "--log-format=json", "--shutdown-grace=5",
-                 *self.flags],
+                 # Matrices move where a test looks at that alone.
+                 *([] if any("--cluster-settle" in flag for flag in self.flags)
+                   else ["--cluster-settle=0"]), *self.flags],
                 stdout=out, stderr=out)
         self.metrics = serving(self.process, log, begin, 120)["metrics"]
 
@@ -212,6 +214,30 @@ def buffers_stay(cluster, products):
     for node in (here, away):
         cluster.run(node, "buffers", "delete", "b")
     assert not cluster.run(away, "buffers")["buffers"], "what was made for the result is there yet"
+
+
+def replicas_by_matrix(cluster):
+    """More copies of one matrix than the others have, whatever becomes of it, and fewer."""
+    assert len(cluster.nodes) > REPLICAS
+    said = cluster.run("a", "upload", "m0.mtx", "--name=three", f"--replicas={len(cluster.nodes)}")
+    assert said["replicas"] == len(cluster.nodes) == len(said["nodes"]), said
+    cluster.run("a", "update", "three", "--values=values-a.npy")
+    expected = cluster.product("a", "three")
+    cluster.run("b", "rename", "three", "four")
+    cluster.run("c", "copy", "four", "five")
+    for name in ("four", "five"):
+        shown = cluster.run("c", "show", name)
+        assert shown["replicas"] == len(cluster.nodes) == len(shown["nodes"]), shown
+    for node in cluster.nodes:
+        assert cluster.product(node, "four") == expected, f"{node} has another"
+    said = cluster.run("b", "upload", "m0.mtx", "--name=four", "--replace", "--replicas=1")
+    assert said["replicas"] == 1 == len(said["nodes"]), said
+    assert cluster.matrices("a")["m3"]["replicas"] == REPLICAS
+    wrong = cluster.run("a", "upload", "m0.mtx", "--name=six", "--replicas=17", check=False)
+    assert wrong.returncode != 0 and "--replicas" in wrong.stderr + wrong.stdout, wrong
+    for name in ("four", "five"):
+        cluster.run("a", "delete", name)
+    say("copies by matrix")
 
 
 def mistakes(cluster):
@@ -600,6 +626,50 @@ def etcd_over_tls(sparsed, sparsectl, folder):
     say("etcd over TLS")
 
 
+def join(sparsed, sparsectl, folder, etcd):
+    """A third node gets its share of what two had, which is served all the time."""
+    flags = ["--insecure", "--cluster-settle=1"]
+    cluster = Cluster(sparsed, sparsectl, folder, etcd, ("j1", "j2"), flags, replicas=1)
+    names = [f"moving-{i}" for i in range(30)]
+
+    def counted(metric):
+        return sum(node.metric(metric) for node in cluster.nodes.values())
+    with cluster.running():
+        for name in names:
+            cluster.run("j1", "upload", "m0.mtx", f"--name={name}")
+        wait_for("both know all", lambda: all(
+            len(cluster.matrices(node)) == len(names) for node in cluster.nodes))
+        expected = cluster.product("j1", names[0])
+        before = {name: matrix["nodes"] for name, matrix in cluster.matrices("j1").items()}
+        cluster.nodes["j3"] = Node(sparsed, folder, "j3", etcd, flags, replicas=1)
+        cluster.nodes["j3"].start()
+        rounds = 0
+        deadline = time.monotonic() + 120
+        # All of it again and again, by each node, until nothing has moved for two rounds.
+        last, same = -1.0, 0
+        while same < 2:
+            assert time.monotonic() < deadline, f"{last} matrices have moved"
+            for name in names:
+                node = list(cluster.nodes)[rounds % len(cluster.nodes)]
+                assert cluster.product(node, name) == expected, f"{name} is another"
+                rounds += 1
+            moved = counted("sparsed_cluster_moves_total")
+            same = same + 1 if moved == last and moved > 0 else 0
+            last = moved
+        wait_for("nothing is to move", lambda: counted("sparsed_cluster_moves_waiting") == 0)
+        wait_for("each is on one node", lambda: all(
+            len(matrix["nodes"]) == 1 for matrix in cluster.matrices("j1").values()))
+        after = {name: matrix["nodes"] for name, matrix in cluster.matrices("j1").items()}
+        came = [name for name in names if after[name] == ["j3"]]
+        # A third of them is ten; it is always the same ones, as placement goes by names.
+        assert 3 <= len(came) <= 18, after
+        # A node that joins moves what is its own, and nothing else.
+        assert all(after[name] == before[name] for name in names if name not in came), after
+        for name in names:
+            cluster.run("j3", "delete", name)
+    say(f"{len(came)} of {len(names)} matrices moved to a node that joined, while all were served")
+
+
 def main():
     sparsed, sparsectl = sys.argv[1:]
     if shutil.which("etcd") is None:
@@ -627,6 +697,7 @@ def main():
             products = upload_and_find(cluster, names)
             metrics_are_documented(cluster)
             buffers_stay(cluster, products)
+            replicas_by_matrix(cluster)
             mistakes(cluster)
             change_by_any(cluster, products)
             victim, changed, deleted = kill_one(cluster, products)
@@ -651,6 +722,15 @@ def main():
         finally:
             etcd.kill()
         etcd_over_tls(sparsed, sparsectl, folder)
+    with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
+        folder = pathlib.Path(temporary)
+        for made in (["matrix", "200x200", "--out=m0.mtx"], ["dense", "200x8", "--out=B.npy"]):
+            subprocess.run([sparsectl, "generate", *made], cwd=folder, check=True,
+                           stdout=subprocess.DEVNULL)
+        etcd = Etcd(folder)
+        etcd.start()
+        stack.callback(etcd.kill)
+        join(sparsed, sparsectl, folder, etcd)
     say("ok")
     return 0
 

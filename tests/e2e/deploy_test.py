@@ -65,7 +65,7 @@ def check_settings(sparsed):
     others = {*yaml.safe_load(text), "audit_log", "access_file", "metrics_token", "host_memory", "wire_memory",
               "preparation_memory", "connection_memory", "device_memory", "threads", "preparation_threads",
               "max_connections", "otlp_endpoint", "socket_group", "tls_certificate", "tls_key", "tls_client_ca",
-              "etcd", "etcd_ca", "etcd_certificate", "etcd_key", "cluster_staleness", "advertise", "node", "cluster_token_file", "cluster_ca", "replicas", "replication_rate"}
+              "etcd", "etcd_ca", "etcd_certificate", "etcd_key", "cluster_staleness", "cluster_settle", "advertise", "node", "cluster_token_file", "cluster_ca", "replicas", "replication_rate"}
     defaults = {key: yaml.safe_load(value) for key, value in settings.items() if key not in others}
     expect(len(defaults) > 20 and defaults["in_memory"] is False, defaults)
     without = settings_of(sparsed, {"data_dir": "/d"})

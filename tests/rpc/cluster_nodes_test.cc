@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "server/cluster/placement.h"
 #include "sparsed/v1/cluster.grpc.pb.h"
 #include "tests/rpc/cluster_client.h"
 #include "tests/rpc/test_nodes.h"
@@ -282,6 +283,100 @@ TEST_F(ClusterNodes, ArraysOfAPatternThatIsThereDoNotTravel) {
     const auto numbers = stored->As<float>();
     EXPECT_EQ(std::vector<float>(numbers.begin(), numbers.end()), FloatValues(pattern.nnz(), 2));
   }
+}
+
+TEST_F(ClusterNodes, MatricesMoveToANodeThatJoins) {
+  settle_seconds_ = 0.2;
+  Start(2, 1);
+  const Pattern pattern = Uniform(60, 50, 5, 3);
+  constexpr int kMatrices = 12;
+  const auto name = [](int i) { return fmt::format("matrix-{}", i); };
+  const auto place = [&](int i, const std::vector<server::PlacementNode>& nodes) {
+    return server::Place(fmt::format("default~{}", name(i)), nodes).front();
+  };
+  std::vector<std::vector<float>> values;
+  for (int i = 0; i < kMatrices; ++i) {
+    values.push_back(FloatValues(pattern.nnz(), static_cast<uint64_t>(i)));
+    v1::MatrixInfo info;
+    UploadAnywhere(HeaderOf(name(i), pattern), pattern, values.back(), &info);
+    ASSERT_EQ(info.nodes_size(), 1);
+    EXPECT_EQ(info.nodes(0), place(i, {{"node-0"}, {"node-1"}}));
+  }
+  Start(1, 1);
+  const auto nodes_of = [&](int i) {
+    std::vector<std::string> have;
+    for (size_t node = 0; node < nodes_.size(); ++node) {
+      if (nodes_[node]->engine().catalog().Look("default", name(i)) != nullptr) {
+        have.push_back(fmt::format("node-{}", node));
+      }
+    }
+    return have;
+  };
+  int moved = 0;
+  for (int i = 0; i < kMatrices; ++i) {
+    // Those that belong on it by now, and no others.
+    const std::string home = place(i, {{"node-0"}, {"node-1"}, {"node-2"}});
+    moved += home == "node-2" ? 1 : 0;
+    ASSERT_TRUE(Eventually([&] { return nodes_of(i) == std::vector<std::string>{home}; }))
+        << name(i) << " belongs on " << home;
+    const auto node = static_cast<size_t>(home.back() - '0');
+    const auto stored = nodes_[node]->engine().catalog().Look("default", name(i))->Values();
+    ASSERT_TRUE(stored.ok());
+    const auto numbers = stored->As<float>();
+    EXPECT_EQ(std::vector<float>(numbers.begin(), numbers.end()), values[static_cast<size_t>(i)]);
+  }
+  EXPECT_GT(moved, 0);
+  EXPECT_LT(moved, kMatrices);
+  EXPECT_TRUE(Eventually([&] {
+    double counted = 0;
+    for (const auto& node : nodes_) counted += node->Sample("sparsed_cluster_moves_total");
+    return counted == moved;
+  }));
+}
+
+TEST_F(ClusterNodes, AnUploadSaysHowManyNodesAreToHaveIt) {
+  Start(3, 1);
+  const Pattern pattern = Uniform(60, 50, 5, 3);
+  v1::UploadHeader header = HeaderOf("g", pattern);
+  header.set_replicas(17);
+  const grpc::Status refused =
+      Upload(nodes_[0]->catalog(), header, pattern, FloatValues(pattern.nnz(), 1));
+  EXPECT_EQ(refused.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), testing::HasSubstr("replicas is 17, expected 1 to 16"));
+  const auto have = [&] {
+    return std::ranges::count_if(nodes_, [](const auto& node) {
+      return node->engine().catalog().Look("default", "g") != nullptr;
+    });
+  };
+  header.set_replicas(2);
+  v1::MatrixInfo info;
+  const size_t owner = UploadAnywhere(header, pattern, FloatValues(pattern.nnz(), 1), &info);
+  EXPECT_EQ(info.replicas(), 2);
+  EXPECT_EQ(info.nodes_size(), 2);
+  EXPECT_EQ(info.copies_missing(), 0);
+  EXPECT_EQ(have(), 2);
+  // A change is acknowledged when both have it, durably, though the nodes are told of one.
+  MustUpdate(*nodes_[owner], "g", FloatValues(pattern.nnz(), 2));
+  for (const auto& node : nodes_) {
+    const engine::MatrixLease there = node->engine().catalog().Look("default", "g");
+    if (there == nullptr) continue;
+    EXPECT_TRUE(there->durable());
+    const auto stored = there->Values();
+    ASSERT_TRUE(stored.ok());
+    const auto numbers = stored->As<float>();
+    EXPECT_EQ(std::vector<float>(numbers.begin(), numbers.end()), FloatValues(pattern.nnz(), 2));
+  }
+  header.set_replace(true);
+  header.set_replicas(0);
+  ASSERT_EQ(UploadAnywhere(header, pattern, FloatValues(pattern.nnz(), 3), &info), owner);
+  EXPECT_EQ(info.replicas(), 2);
+  EXPECT_EQ(have(), 2);
+  // What there is too much of is dropped.
+  header.set_replicas(1);
+  ASSERT_EQ(UploadAnywhere(header, pattern, FloatValues(pattern.nnz(), 4), &info), owner);
+  EXPECT_EQ(info.replicas(), 1);
+  EXPECT_EQ(info.nodes_size(), 1);
+  EXPECT_TRUE(Eventually([&] { return have() == 1; }));
 }
 
 TEST_F(ClusterNodes, AChangeByWhoDoesNotOwnItIsRedirected) {

@@ -131,8 +131,8 @@ class Memory {
                              .if_revision = std::nullopt}});
     EXPECT_TRUE(put.ok());
   }
-  void PutNode(const std::string& name, bool alive) {
-    const server::NodeRecord node = {name, "127.0.0.1:1", {"cpu"}, 1, 1};
+  void PutNode(const std::string& name, bool alive, int64_t memory_bytes = 1) {
+    const server::NodeRecord node = {name, "127.0.0.1:1", {"cpu"}, memory_bytes, memory_bytes};
     const auto put =
         Apply({{.key = fmt::format("{}{}", server::kNodesPrefix, name),
                 .value = alive ? std::optional<std::string>(ToJson(node)) : std::nullopt,
@@ -222,6 +222,7 @@ class ClusterRecords : public testing::Test {
     options.self.memory_bytes = 1 << 30;
     options.replicas = replicas;
     options.stray_patience = stray_patience_;
+    options.settle = settle_;
     return Cluster::Join(std::move(options), std::make_unique<MemoryDirectory>(memory_),
                          server_.engine(), [](const auto&, const auto&) {});
   }
@@ -259,6 +260,7 @@ class ClusterRecords : public testing::Test {
   static constexpr CopyIdentity kOther = {7, 3};
   static constexpr char kUpload[] = "0123456789abcdef";
   std::chrono::milliseconds stray_patience_ = std::chrono::hours(24);
+  std::chrono::duration<double> settle_{0};
 
   const Pattern pattern_ = Uniform(20, 20, 3, 1);
   TestServer server_;
@@ -325,6 +327,136 @@ TEST_F(ClusterRecords, WhatExpiredAtItsOwnerIsDeleted) {
   cluster_->Expired(kTenant, "g");
   ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->deleted; }));
   EXPECT_EQ(memory_.Record("g")->former, std::vector<std::string>{"c"});
+}
+
+TEST_F(ClusterRecords, AMatrixIsToHaveAsManyCopiesAsItsUploadSaid) {
+  Join(/*replicas=*/1);
+  const engine::NameKey g(kTenant, "g"), h(kTenant, "h"), i(kTenant, "i");
+  const auto made = [&](const engine::NameKey& key, std::optional<int> replicas, uint64_t seed) {
+    return cluster_
+        ->Change(key,
+                 [&]() -> absl::StatusOr<engine::MatrixLease> {
+                   MustUploadAs(key.second, seed);
+                   return Here(key.second);
+                 },
+                 {.replicas = replicas, .placed_by = {}})
+        .status();
+  };
+  ASSERT_TRUE(made(g, 3, 1).ok());
+  EXPECT_EQ(memory_.Record("g")->replicas, 3);
+  EXPECT_EQ(cluster_->ReplicasOf(g), 3);
+  // There are fewer nodes.
+  EXPECT_EQ(cluster_->CopiesMissing(g), 2);
+  EXPECT_EQ(cluster_->counts().copies_missing, 2);
+  EXPECT_EQ(cluster_->InfoOf(*cluster_->RecordOf(g), kTenant).replicas(), 3);
+  // What replaces it, says nothing.
+  ASSERT_TRUE(made(g, std::nullopt, 2).ok());
+  EXPECT_EQ(memory_.Record("g")->replicas, 3);
+  ASSERT_TRUE(
+      cluster_
+          ->Rename(g, h, [&] { return server_.engine().catalog().Rename(kTenant, "g", "h", 1); })
+          .ok());
+  EXPECT_EQ(memory_.Record("h")->replicas, 3);
+  ASSERT_TRUE(
+      cluster_
+          ->Copy(h, i, [&] { return server_.engine().catalog().Copy(kTenant, "h", "i", false, 1); })
+          .ok());
+  EXPECT_EQ(memory_.Record("i")->replicas, 3);
+  // Another one of that name is another.
+  ASSERT_TRUE(cluster_->Delete(i).ok());
+  ASSERT_TRUE(made(i, std::nullopt, 3).ok());
+  EXPECT_EQ(memory_.Record("i")->replicas, 0);
+  EXPECT_EQ(cluster_->ReplicasOf(i), 1);
+  cluster_.reset();
+  Join(/*replicas=*/1);
+  EXPECT_EQ(cluster_->ReplicasOf(h), 3);
+  ASSERT_TRUE(made(h, 1, 4).ok());
+  EXPECT_EQ(memory_.Record("h")->replicas, 1);
+  EXPECT_EQ(cluster_->CopiesMissing(h), 0);
+}
+
+TEST_F(ClusterRecords, WhatARecordDoesNotSayIsAsItWas) {
+  MatrixRecord record = RecordOf("g", {{"a", kOther}});
+  const std::string before = ToJson(record);
+  EXPECT_EQ(before.find("replicas"), std::string::npos) << before;
+  EXPECT_EQ(before.find("placed_by"), std::string::npos) << before;
+  EXPECT_EQ(server::ParseMatrixRecord(before)->replicas, 0);
+  EXPECT_EQ(server::ParseMatrixRecord(before)->placed_by, "");
+  record.replicas = 3;
+  record.placed_by = "default~f";
+  EXPECT_EQ(server::ParseMatrixRecord(ToJson(record))->replicas, 3);
+  EXPECT_EQ(server::ParseMatrixRecord(ToJson(record))->placed_by, "default~f");
+}
+
+TEST_F(ClusterRecords, CopiesThatThereAreTooManyOfAreDroppedOnceNodesStay) {
+  MustUpload(server_, "g", pattern_);
+  const CopyIdentity identity = IdentityOf(*Here("g"));
+  memory_.Put(RecordOf("g", {{"a", identity}, {"c", identity}, {"d", identity}}));
+  memory_.PutNode("c", true);
+  settle_ = std::chrono::milliseconds(10);
+  Join(/*replicas=*/2);
+  // Not while one of them is gone: it may have the only other copy soon.
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_EQ(memory_.Record("g")->copies.size(), 3U);
+  memory_.PutNode("d", true);
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->copies.size() == 2; }));
+  EXPECT_EQ(memory_.Record("g")->owner(), "a");
+  EXPECT_EQ(memory_.Record("g")->former, std::vector<std::string>{"d"});
+  EXPECT_EQ(cluster_->counts().moves, 0);
+}
+
+TEST_F(ClusterRecords, AMatrixStaysWithWhomPlacementNames) {
+  MustUpload(server_, "g", pattern_);
+  MustUpload(server_, "stays", pattern_);
+  const CopyIdentity identity = IdentityOf(*Here("g"));
+  MatrixRecord record = RecordOf("g", {{"a", identity}, {"c", identity}});
+  record.placed_by = "default~g";
+  memory_.Put(record);
+  // That one was not placed, but made where it is.
+  MatrixRecord stays = RecordOf("stays", {{"a", IdentityOf(*Here("stays"))}});
+  memory_.Put(stays);
+  // One with so much memory is named for everything.
+  memory_.PutNode("c", true, int64_t{1} << 62);
+  settle_ = std::chrono::milliseconds(10);
+  Join(/*replicas=*/1);
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "c"; }));
+  EXPECT_EQ(memory_.Record("g")->copies.size(), 1U);
+  // It is dropped here.
+  ASSERT_TRUE(Eventually([&] { return Here("g") == nullptr; }));
+  EXPECT_EQ(memory_.Record("stays")->owner(), "a");
+  EXPECT_EQ(memory_.Record("stays")->former.size(), 0U);
+}
+
+TEST_F(ClusterRecords, NothingMovesToANodeThatHasNoRoom) {
+  MustUpload(server_, "g", pattern_);
+  MatrixRecord record = RecordOf("g", {{"a", IdentityOf(*Here("g"))}});
+  record.placed_by = "default~g";
+  memory_.Put(record);
+  const server::NodeRecord full = {"c", "127.0.0.1:1", {"cpu"}, int64_t{1} << 62, 1};
+  memory_.PutKey(fmt::format("{}c", server::kNodesPrefix), ToJson(full));
+  settle_ = std::chrono::milliseconds(10);
+  Join(/*replicas=*/1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_EQ(memory_.Record("g")->owner(), "a");
+  // It was not asked for a copy.
+  EXPECT_EQ(memory_.Record("g")->former.size(), 0U);
+  EXPECT_EQ(cluster_->counts().copies_failed, 0);
+  memory_.PutNode("c", true, int64_t{1} << 62);
+  // There is nobody at its address.
+  EXPECT_TRUE(Eventually([&] { return cluster_->counts().copies_failed > 0; }));
+  EXPECT_EQ(memory_.Record("g")->owner(), "a");
+}
+
+TEST_F(ClusterRecords, WhoTakesAMatrixOverKeepsItsNumberOfCopies) {
+  MustUpload(server_, "g", pattern_);
+  const CopyIdentity identity = IdentityOf(*Here("g"));
+  MatrixRecord record = RecordOf("g", {{"c", identity}, {"a", identity}});
+  record.replicas = 4;
+  memory_.Put(record);
+  Join();
+  ASSERT_TRUE(Eventually([&] { return memory_.Record("g")->owner() == "a"; }));
+  EXPECT_EQ(memory_.Record("g")->replicas, 4);
+  EXPECT_EQ(cluster_->CopiesMissing({kTenant, "g"}), 3);
 }
 
 TEST_F(ClusterRecords, AnUpdateThatIsNotCopiedYetLeavesTheAcknowledgedVersionToOthers) {

@@ -556,6 +556,7 @@ const std::map<std::string, Sample>& Samples() {
        {"/tmp/etcd.key",
         {"--in-memory", "--etcd=e:1", "--advertise=a:1", "--etcd-ca=c", "--etcd-certificate=c"}}},
       {"cluster-staleness", {"7.5", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
+      {"cluster-settle", {"12.5", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
       {"node", {"seven", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
       {"replicas", {"2", {"--data-dir=/tmp/d", "--etcd=e:1", "--advertise=a:1"}}},
       {"replication-rate", {"77MiB", {"--in-memory", "--etcd=e:1", "--advertise=a:1"}}},
@@ -803,6 +804,7 @@ TEST(CommandLine, ANodeSaysWhereItIs) {
       "--etcd-ca, which is missing");
   ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--cluster-staleness=1"}, "3 s");
   ExpectWrong({"--in-memory", "--cluster-staleness=5"}, "--etcd");
+  ExpectWrong({"--in-memory", "--cluster-settle=5"}, "--etcd");
   ExpectWrong({"--in-memory", "--etcd=nonsense", "--advertise=a:1"}, "nonsense");
   ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--node=a~b"}, "a~b");
   ExpectWrong({"--in-memory", "--etcd=e:1", "--advertise=a:1", "--replicas=2"}, "durable");

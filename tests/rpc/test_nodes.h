@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/rpc/test_etcd.h"
@@ -30,9 +31,10 @@ class TestNodes : public testing::Test {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
-  /// node-0, node-1, ..., which all know each other when this returns.
+  /// node-0, node-1, ..., so many more, which all know each other when this returns.
   void Start(int count, int replicas) {
-    for (int i = 0; i < count; ++i) {
+    for (int more = 0; more < count; ++more) {
+      const size_t i = nodes_.size();
       const std::string address = fmt::format("127.0.0.1:{}", FreePort());
       addresses_.push_back(address);
       nodes_.push_back(std::make_unique<TestServer>([&](server::Config& config) {
@@ -41,6 +43,7 @@ class TestNodes : public testing::Test {
         config.node = fmt::format("node-{}", i);
         config.etcd = {etcd_->address()};
         config.replicas = replicas;
+        config.cluster_settle_seconds = settle_seconds_;
         config.data_dir = folder_ + "/" + config.node;
         WithPages(config);
       }));
@@ -51,11 +54,12 @@ class TestNodes : public testing::Test {
         v1::ServerInfo info;
         const grpc::Status status =
             node->admin().GetServerInfo(&context, v1::GetServerInfoRequest(), &info);
-        return status.ok() && info.node_addresses_size() == count;
+        return status.ok() && std::cmp_equal(info.node_addresses_size(), nodes_.size());
       });
     }));
   }
 
+  double settle_seconds_ = 0;  ///< of nodes that are started then
   std::unique_ptr<TestEtcd> etcd_;
   std::string folder_;
   std::vector<std::string> addresses_;

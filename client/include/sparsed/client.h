@@ -148,6 +148,10 @@ struct UploadOptions {
   /// Info, WaitReady, Rename, Share and Delete; the rest is FAILED_PRECONDITION. `pattern_hash` and
   /// `time_to_live` are for matrices that are whole.
   int shards = 1;
+  /// On how many nodes of a cluster it is to be, each of its shards if it has some: 1 to 16, as
+  /// many as there are where there are fewer; 0: as the matrix that it replaces, or as the nodes'
+  /// --replicas says. A server by itself ignores it.
+  int replicas = 0;
   /// In the place of equal parts: which shard each row belongs to, from 0, none of them empty. What
   /// METIS's gpmetis writes makes shards of a mesh or a graph name few rows of B outside their own.
   std::span<const int32_t> partition{};

@@ -280,10 +280,10 @@ struct MatrixInfo {
   std::chrono::nanoseconds idle{0};  ///< for which nothing used it, if it has a time to live
   std::vector<MatrixShare> shares;   ///< whom its owner shares it with; told to the owner alone
   std::vector<std::string> nodes;    ///< of a cluster, that have it, its owner first
-  int copies_missing =
-      0;  ///< in a cluster: nodes fewer than `--replicas` that have it and are there
+  int copies_missing = 0;  ///< in a cluster: nodes fewer than `replicas` that have it and are there
   std::vector<ShardInfo> shards;  ///< of a matrix in shards (UploadOptions::shards); else empty
   std::vector<std::string> nodes_gone;  ///< those of `nodes` that are not there
+  int replicas = 0;  ///< in a cluster: nodes that are to have it; 0: a server by itself
 };
 
 /// A number that a pattern is judged by.

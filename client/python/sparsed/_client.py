@@ -142,6 +142,7 @@ class Client(Buffers):
         wait: bool = False,
         shards: int = 1,
         partition: Any = None,
+        replicas: int | None = None,
         progress: Listener = None,
         timeout: float | None = None,
     ) -> Matrix:
@@ -179,6 +180,8 @@ class Client(Buffers):
             shards: cuts the rows into so many parts with as many nonzeros each, which different
                 nodes of a cluster keep, where no node has room for all.
             partition: an integer for each row: its shard, from 0.
+            replicas: on how many nodes of a cluster it is to be, each of its shards if it has
+                some, 1 to 16; as the matrix that it replaces, or as the nodes say, otherwise.
             progress: True for a bar on stderr, or a function of a `sparsed.Progress`.
             timeout: seconds.
 
@@ -191,7 +194,7 @@ class Client(Buffers):
         try:
             matrix = self._upload(
                 name, m, shape, num_nodes, dtype, values, replace, prepare, call, timeout, shards,
-                partition,
+                partition, replicas,
             ).wait()
             if wait:
                 matrix._wait_ready(call, timeout).wait()
@@ -214,6 +217,7 @@ class Client(Buffers):
         timeout: float | None,
         shards: int = 1,
         partition: Any = None,
+        replicas: int | None = None,
     ) -> Operation[Matrix]:
         encoded = c_name(name)
         handle = self._native_handle()
@@ -226,6 +230,8 @@ class Client(Buffers):
         problems = pack_problems(prepare)
         if not 1 <= shards <= 1024:
             raise InvalidArgument(f"shards is {shards}, expected 1 to 1024")
+        if replicas is not None and not 1 <= replicas <= 16:
+            raise InvalidArgument(f"replicas is {replicas}, expected 1 to 16")
         parts = None if partition is None else _shards_of_rows(partition, csr.rows, shards)
         callbacks = Callbacks(progress) if progress is not None else None
         c_progress = _native.Progress(
@@ -237,7 +243,7 @@ class Client(Buffers):
             ctypes.addressof(c_problems) if problems else 0,
             len(problems) // _native.PROBLEM.size,
             ctypes.cast(c_progress, ctypes.c_void_p).value or 0 if callbacks else 0, 0,
-            shards, 0, 0 if parts is None else _pointer(parts),
+            shards, replicas or 0, 0 if parts is None else _pointer(parts),
         )  # fmt: skip
         options = _native.call_options(timeout)
         out = _native.Out()

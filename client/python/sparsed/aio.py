@@ -82,6 +82,7 @@ class Client:
         wait: bool = False,
         shards: int = 1,
         partition: Any = None,
+        replicas: int | None = None,
         progress: Listener = None,
         timeout: float | None = None,
     ) -> Matrix:
@@ -91,7 +92,7 @@ class Client:
             # Bringing it to canonical CSR takes time, too.
             operation = await in_thread(
                 self.sync._upload, name, m, shape, num_nodes, dtype, values, replace, prepare, call,
-                timeout, shards, partition,
+                timeout, shards, partition, replicas,
             )  # fmt: skip
             matrix = await operation.awaited()
             if wait:
