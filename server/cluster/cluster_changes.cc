@@ -1141,6 +1141,8 @@ absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
         return copied;
       }
       made = true;
+      const MutexLock lock(mutex_);
+      ++counts_.moves;
       continue;
     }
     absl::Status dropped;
@@ -1151,10 +1153,6 @@ absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
       dropped = Write(*record);
     }
     if (!dropped.ok() || !made) return dropped;
-    {
-      const MutexLock lock(mutex_);
-      ++counts_.moves;
-    }
     Log(LogLevel::kInfo, "moved a matrix to a node that it belongs on by now",
         {{"matrix", Shown(key)}, {"from", move->from}});
     return absl::OkStatus();
