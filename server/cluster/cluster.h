@@ -176,8 +176,9 @@ class Cluster {
   /// Makes a matrix, or changes one, in the catalog.
   using LocalChange = std::function<absl::StatusOr<engine::MatrixLease>()>;
   /// Calls `change` if this node may make it, has the directory know, and returns when all copies
-  /// are made, durably. `change`'s errors; ABORTED if another node owns the matrix by now;
-  /// UNAVAILABLE: it may be changed here, and may be elsewhere later.
+  /// are made, durably. `change`'s errors; FAILED_PRECONDITION with a redirect if another node
+  /// owned the matrix before it was called, ABORTED if one owns it by now; UNAVAILABLE: it may be
+  /// changed here, and may be elsewhere later.
   absl::StatusOr<engine::MatrixLease> Change(const engine::NameKey& key, const LocalChange& change,
                                              const Wishes& wishes);
   absl::StatusOr<engine::MatrixLease> Change(const engine::NameKey& key,
@@ -328,6 +329,9 @@ class Cluster {
                                                  const LocalChange& change, const Wishes& wishes);
   /// What is new here: until the directory and the nodes that are to have copies know.
   absl::Status TellBusy(const engine::NameKey& key);
+  /// A redirect, if a node that is there owns it by now: it was handed over while a change waited,
+  /// of which nothing is done yet.
+  absl::Status IfMoved(const engine::NameKey& key);
   /// Whether this node may change it, which it can then, to a version that nobody has used.
   absl::Status MayChange(const engine::NameKey& key);
   /// Of a matrix that this node owns by its record: what the record says of it counts until this

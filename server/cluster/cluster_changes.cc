@@ -209,11 +209,21 @@ bool Cluster::GiveUp(MatrixRecord& record) const {
   return !record.copies.empty();
 }
 
+absl::Status Cluster::IfMoved(const engine::NameKey& key) {
+  const std::optional<MatrixRecord> record = RecordOf(key);
+  if (!record.has_value() || record->deleted || record->in_shards() || IsMine(*record) ||
+      !IsAlive(record->owner())) {
+    return absl::OkStatus();
+  }
+  return Redirect(key.second, {record->owner()}, record->epoch);
+}
+
 absl::StatusOr<engine::MatrixLease> Cluster::Change(const engine::NameKey& key,
                                                     const LocalChange& change,
                                                     const Wishes& wishes) {
   Busy busy(*this, key);
   if (!busy.held()) return ShutsDown();
+  if (absl::Status moved = IfMoved(key); !moved.ok()) return moved;
   return ChangeBusy(busy, key, change, wishes);
 }
 
@@ -225,6 +235,7 @@ absl::StatusOr<engine::MatrixLease> Cluster::Copy(const engine::NameKey& from,
   std::optional<Busy> second;
   if (from != to) second.emplace(*this, std::max(from, to));
   if (!first.held() || (second.has_value() && !second->held())) return ShutsDown();
+  if (absl::Status moved = IfMoved(from); !moved.ok()) return moved;
   const auto record = RecordOf(from);
   const bool known = record.has_value() && !record->deleted;
   if (known && !IsCurrentHere(*record)) {
@@ -298,6 +309,7 @@ absl::StatusOr<engine::MatrixLease> Cluster::Rename(const engine::NameKey& from,
   std::optional<Busy> second;
   if (from != to) second.emplace(*this, std::max(from, to));
   if (!first.held() || (second.has_value() && !second->held())) return ShutsDown();
+  if (absl::Status moved = IfMoved(from); !moved.ok()) return moved;
   for (const engine::NameKey& key : {from, to}) {
     if (absl::Status may = MayChange(key); !may.ok()) return may;
   }
@@ -430,6 +442,7 @@ absl::Status Cluster::Delete(const engine::NameKey& key) {
     return absl::FailedPreconditionError(
         fmt::format("\"{}\" is a shard of \"{}\": delete that", key.second, whole));
   }
+  if (absl::Status moved = IfMoved(key); !moved.ok()) return moved;
   if (known && !IsMine(*record)) {
     return absl::AbortedError(
         fmt::format("the node {} owns \"{}\" by now", record->owner(), key.second));
@@ -1128,6 +1141,8 @@ absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
         return copied;
       }
       made = true;
+      const MutexLock lock(mutex_);
+      ++counts_.moves;
       continue;
     }
     absl::Status dropped;
@@ -1138,10 +1153,6 @@ absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
       dropped = Write(*record);
     }
     if (!dropped.ok() || !made) return dropped;
-    {
-      const MutexLock lock(mutex_);
-      ++counts_.moves;
-    }
     Log(LogLevel::kInfo, "moved a matrix to a node that it belongs on by now",
         {{"matrix", Shown(key)}, {"from", move->from}});
     return absl::OkStatus();

@@ -82,8 +82,8 @@ std::vector<prometheus::MetricFamily> ClusterMetrics(const Cluster* cluster) {
       "Matrices whose owner was gone and that this node took over", MetricType::Counter,
       static_cast<double>(counts.takeovers));
   one("sparsed_cluster_moves_total",
-      "Copies of this node's matrices that were moved to nodes which joined", MetricType::Counter,
-      static_cast<double>(counts.moves));
+      "Copies of this node's matrices that were made on nodes which joined, to move there",
+      MetricType::Counter, static_cast<double>(counts.moves));
   one("sparsed_cluster_moves_waiting",
       "Matrices of this node that are to move to nodes which joined, the one under way included",
       MetricType::Gauge, static_cast<double>(counts.moves_waiting));

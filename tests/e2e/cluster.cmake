@@ -2,6 +2,10 @@
 add_test(NAME cluster_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/cluster_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
 set_tests_properties(cluster_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)
+# An etcd of three members, of which one and then another is killed.
+add_test(NAME etcd_members_test
+  COMMAND ${CMAKE_CURRENT_LIST_DIR}/etcd_members_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)
+set_tests_properties(etcd_members_test PROPERTIES LABELS e2e TIMEOUT 600 SKIP_RETURN_CODE 77)
 # Rows of one matrix on three nodes.
 add_test(NAME shards_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/shards_test.py $<TARGET_FILE:sparsed> $<TARGET_FILE:sparsectl>)

@@ -44,14 +44,16 @@ def wait_for(what, condition, seconds=60):
 
 class Etcd:
     """A real one, whose data stays when it is killed. `tls`: a certificate and its key, by which it
-    and its callers know each other."""
+    and its callers know each other. `name`: of a member of several, which `peers` has all of."""
 
-    def __init__(self, folder, tls=None):
-        self.folder, self.tls = folder, tls
+    def __init__(self, folder, tls=None, name="test"):
+        self.folder, self.tls, self.name = folder, tls, name
         self.port, self.peer_port = reserved_port(), reserved_port()
+        self.addresses = f"127.0.0.1:{self.port}"
+        self.peers = {name: self.peer_port}
         self.process = None
 
-    def start(self):
+    def start(self, wait=True):
         client = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
         flags = [f"--cert-file={self.tls[0]}", f"--key-file={self.tls[1]}", "--client-cert-auth",
                  f"--trusted-ca-file={self.tls[0]}"] if self.tls else []
@@ -60,12 +62,13 @@ class Etcd:
             context = ssl.create_default_context(cafile=self.tls[0])
             context.load_cert_chain(*self.tls)
         peer = f"http://127.0.0.1:{self.peer_port}"
+        others = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in self.peers.items())
         with open(self.folder / "etcd.log", "ab") as log:
             self.process = subprocess.Popen(
-                ["etcd", "--name=test", f"--data-dir={self.folder / 'etcd'}",
+                ["etcd", f"--name={self.name}", f"--data-dir={self.folder / self.name}",
                  f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
                  f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
-                 f"--initial-cluster=test={peer}", "--auto-compaction-mode=periodic",
+                 f"--initial-cluster={others}", "--auto-compaction-mode=periodic",
                  "--auto-compaction-retention=1h", *flags],
                 stdout=log, stderr=log, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": ""})
 
@@ -75,11 +78,33 @@ class Etcd:
                                             context=context) as answer:
                     return json.load(answer).get("health") in ("true", True)
             return False
-        wait_for("etcd is healthy", healthy)
+        if wait:
+            wait_for("etcd is healthy", healthy)
 
     def kill(self):
         self.process.kill()
         self.process.wait()
+
+
+class Etcds:
+    """One of three members, of which any two go on."""
+
+    def __init__(self, folder):
+        self.members = [Etcd(folder, name=f"etcd-{i}") for i in range(3)]
+        for member in self.members:
+            member.peers = {other.name: other.peer_port for other in self.members}
+        self.addresses = ",".join(member.addresses for member in self.members)
+
+    def start(self):
+        # None is well before two are there.
+        for member in self.members[:-1]:
+            member.start(wait=False)
+        self.members[-1].start()
+
+    def kill(self):
+        for member in self.members:
+            if member.process.poll() is None:
+                member.kill()
 
 
 class Node:
@@ -99,7 +124,7 @@ class Node:
             begin = out.tell()
             self.process = subprocess.Popen(
                 [self.sparsed, f"--listen={self.address}", f"--advertise={self.address}",
-                 f"--node={self.name}", f"--etcd=127.0.0.1:{self.etcd.port}",
+                 f"--node={self.name}", f"--etcd={self.etcd.addresses}",
                  f"--replicas={self.replicas}", f"--data-dir={self.folder / 'data'}",
                  f"--devices={DEVICES}",
                  "--host-memory=1GiB", "--threads=1", "--preparation-workers=0",
@@ -670,6 +695,32 @@ def join(sparsed, sparsectl, folder, etcd):
     say(f"{len(came)} of {len(names)} matrices moved to a node that joined, while all were served")
 
 
+def lose_a_member_of_etcd(sparsed, sparsectl, folder):
+    """One of three members is killed, whichever it is: changes go on, and so does what nodes hear."""
+    etcds = Etcds(folder)
+    with contextlib.ExitStack() as stack:
+        stack.callback(etcds.kill)
+        etcds.start()
+        cluster = Cluster(sparsed, sparsectl, folder, etcds, ("e1", "e2"), ["--insecure"])
+        with cluster.running():
+            cluster.run("e1", "upload", "m0.mtx", "--name=before")
+            expected = cluster.product("e2", "before")
+            for member in etcds.members:
+                member.kill()
+                # A node may have been connected to that member, and another one may have to lead.
+                name = f"without-{member.name}"
+                wait_for("changes are made", lambda n=name: cluster.run(
+                    "e1", "upload", "m0.mtx", f"--name={n}", "--replace",
+                    check=False).returncode == 0)
+                for node in cluster.nodes:
+                    wait_for(f"{node} has heard of it",
+                             lambda n=node, m=name: m in cluster.matrices(n))
+                    assert cluster.product(node, name) == expected, f"{node} has another {name}"
+                assert cluster.product("e2", "before") == expected
+                member.start()
+    say("without any one of three members of etcd changes go on")
+
+
 def main():
     sparsed, sparsectl = sys.argv[1:]
     if shutil.which("etcd") is None:
@@ -731,6 +782,7 @@ def main():
         etcd.start()
         stack.callback(etcd.kill)
         join(sparsed, sparsectl, folder, etcd)
+        lose_a_member_of_etcd(sparsed, sparsectl, folder)
     say("ok")
     return 0
 

@@ -427,6 +427,27 @@ TEST_F(ClusterRecords, AMatrixStaysWithWhomPlacementNames) {
   EXPECT_EQ(memory_.Record("stays")->former.size(), 0U);
 }
 
+TEST_F(ClusterRecords, AChangeThatWaitedWhileItsMatrixMovedIsRedirected) {
+  memory_.PutNode("c", true);
+  memory_.Put(RecordOf("g", {{"c", kOther}}));
+  Join();
+  bool called = false;
+  const auto change = [&]() -> absl::StatusOr<engine::MatrixLease> {
+    called = true;
+    return absl::InternalError("it is not this node's");
+  };
+  const engine::NameKey g(kTenant, "g");
+  for (const absl::Status& status :
+       {cluster_->Change(g, change).status(), cluster_->Rename(g, {kTenant, "h"}, change).status(),
+        cluster_->Copy(g, {kTenant, "h"}, change).status(), cluster_->Delete(g)}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_TRUE(status.GetPayload(server::kRedirectUrl).has_value()) << status;
+  }
+  EXPECT_FALSE(called);
+  EXPECT_FALSE(memory_.Record("h").has_value());
+  EXPECT_EQ(memory_.Record("g")->owner(), "c");
+}
+
 TEST_F(ClusterRecords, NothingMovesToANodeThatHasNoRoom) {
   MustUpload(server_, "g", pattern_);
   MatrixRecord record = RecordOf("g", {{"a", IdentityOf(*Here("g"))}});
