@@ -240,11 +240,11 @@ void CheckOthers(const RunningServer* asked, Findings& findings) {
 Finding DescribeGpuUse(const std::string& of, const std::vector<GpuProcess>& processes,
                        const RunningServer* asked) {
   std::string others;
-  bool strangers = false;
+  bool others_use_it = false;
   for (const GpuProcess& process : processes) {
     const bool server = process.name == "sparsed";
     if (server && asked != nullptr && asked->pid == std::to_string(process.pid)) continue;
-    strangers = strangers || !server;
+    others_use_it = others_use_it || !server;
     others += fmt::format("{}{} ({})", others.empty() ? "" : ", ",
                           server                 ? "another sparsed"
                           : process.name.empty() ? "a process of another container or user"
@@ -252,7 +252,7 @@ Finding DescribeGpuUse(const std::string& of, const std::vector<GpuProcess>& pro
                           process.pid);
   }
   if (others.empty()) return {"gpu", Status::kOk, of};
-  return {"gpu", strangers ? Status::kWarning : Status::kNote,
+  return {"gpu", others_use_it ? Status::kWarning : Status::kNote,
           fmt::format("{}; in use by {}", of, others),
           "measurements and latencies are theirs, too; --device-memory= keeps room for them"};
 }

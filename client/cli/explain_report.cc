@@ -53,7 +53,8 @@ std::string HelpText(const std::string& one, const std::string& other) {
   return text.empty() ? "" : ": " + text;
 }
 
-std::string MiB(double bytes) { return fmt::format("{:.2f}", bytes / (1 << 20)); }
+/// Bytes in a sentence.
+std::string BytesText(double bytes) { return Bytes(static_cast<int64_t>(bytes)); }
 
 std::string Title(const ExplainedOperation& o) {
   return NameOf(o) + (o.served.estimate ? " (estimate)" : "");
@@ -132,7 +133,8 @@ std::string RecentText(const std::string& name, const ExplainedOperation& o) {
   if (o.measured_ms <= 0 || o.recent_kernel_ms <= 0) return "";
   if (o.recent_kernel_ms > kOtherwise * o.measured_ms) {
     return fmt::format(
-        "in the last requests its kernel took {:.4f} ms, {:.1f} times that: a processor that "
+        "in the last requests with this K its kernel took {:.4f} ms (the median), {:.1f} times "
+        "that: a processor that "
         "rested finds its caches and clocks cold, and threads asleep, where trials follow each "
         "other without a pause (sparsectl bench {} measures requests that do), or others compute "
         "beside it",
@@ -140,7 +142,8 @@ std::string RecentText(const std::string& name, const ExplainedOperation& o) {
   }
   if (kOtherwise * o.recent_kernel_ms < o.measured_ms) {
     return fmt::format(
-        "in the last requests its kernel took {:.4f} ms: the machine was busy when it was tuned; "
+        "in the last requests with this K its kernel took {:.4f} ms (the median): the machine was "
+        "busy when it was tuned; "
         "have it tuned again (sparsectl prepare {} --retune)",
         o.recent_kernel_ms, name);
   }
@@ -165,7 +168,16 @@ std::string FarText(const std::string& name, const Explanation& e, const Explain
 }
 
 std::string TablesText(const Explanation& e) {
-  Table moved({"MiB MOVED", "AT LEAST", "BY ROWS", "IN PARTS", "REORDERED", "REORDERED PARTS"});
+  // One unit for all, in which the greatest is not 0.00.
+  double most = 0;
+  for (const ExplainedOperation& o : e.operations)
+    most = std::max(most, RoofOf(e, o).served.moved_bytes);
+  const bool small = most < (1 << 20);
+  const auto in_unit = [small](double bytes) {
+    return fmt::format("{:.2f}", bytes / (small ? 1 << 10 : 1 << 20));
+  };
+  Table moved({small ? "KiB MOVED" : "MiB MOVED", "AT LEAST", "BY ROWS", "IN PARTS", "REORDERED",
+               "REORDERED PARTS"});
   // By rows, as served, and if all was moved once, which no order of rows is better than.
   Table roofline({"ROOFLINE", "ROOF", "FLOP/BYTE", "GFLOP/s", "ms", "BEST FLOP/BYTE",
                   "BEST GFLOP/s", "BEST ms", "MEASURED ms"},
@@ -174,8 +186,9 @@ std::string TablesText(const Explanation& e) {
   for (const ExplainedOperation& o : e.operations) {
     const Roof roof = RoofOf(e, o);
     const Movement& m = roof.served;
-    moved.Add({Title(o), MiB(m.footprint_bytes), MiB(m.moved_bytes), MiB(m.partition_bytes),
-               MiB(roof.reordered.moved_bytes), MiB(roof.reordered.partition_bytes)});
+    moved.Add({Title(o), in_unit(m.footprint_bytes), in_unit(m.moved_bytes),
+               in_unit(m.partition_bytes), in_unit(roof.reordered.moved_bytes),
+               in_unit(roof.reordered.partition_bytes)});
     if (m.flops <= 0 || roof.bytes_per_second <= 0) {
       roofline.Add({Title(o), "", "", "", "", "", "", "", MeasuredCell(o)});
       continue;
@@ -233,8 +246,8 @@ bool OnCpu(const Explanation& e) { return e.device == "cpu"; }
 /// Of what the last level cache holds. `assumed`: it is not that with which the plan was timed.
 std::string CacheLimitText(const Explanation& e, const ExplainedOperation& o, bool assumed) {
   const std::string held =
-      fmt::format("in cache: all {} MiB fit the last level cache, so that memory does not bound it",
-                  MiB(o.served.footprint_bytes));
+      fmt::format("in cache: all {} fit the last level cache, so that memory does not bound it",
+                  BytesText(o.served.footprint_bytes));
   if (o.cache_limit.empty()) {
     return held +
            "; what does, its own rate, arithmetic or neither, is not known before that rate is "
@@ -277,9 +290,9 @@ std::string CacheLimitText(const Explanation& e, const ExplainedOperation& o, bo
         HelpText(OnCpu(e) ? "more processors (--threads) or a GPU" : NarrowerText(e), ""), rest);
   }
   return fmt::format(
-      "{}; {}the cache's own rate{}: {} MiB go from it to the caches before it, of {} each, "
+      "{}; {}the cache's own rate{}: {} go from it to the caches before it, of {} each, "
       "{:.4f} ms at {:.1f} GB/s{}{}",
-      held, perhaps, verb, MiB(m.moved_bytes), Bytes(e.inner_cache_bytes), milliseconds,
+      held, perhaps, verb, BytesText(m.moved_bytes), Bytes(e.inner_cache_bytes), milliseconds,
       1e-9 * e.cache_bytes_per_second,
       HelpText(NarrowerText(e), OnCpu(e) ? "more processors (--threads), whose caches add up" : ""),
       rest);
@@ -307,7 +320,7 @@ std::string LimitText(const Explanation& e, const ExplainedOperation& o, bool as
   return "memory bandwidth: next to nothing is fetched twice";
 }
 
-/// Of a product whose plan reads rows in an order of its own: which, and what it brought.
+/// Of a product whose plan reads rows in an order of its own: which, and its speed-up.
 std::string OrderText(const ExplainedOperation& o) {
   if (o.order.empty()) return "";
   std::string text = fmt::format("rows are read in the order of {}", o.order);
@@ -451,7 +464,7 @@ std::vector<std::string> DistributionTexts(const ExplainedOperation& o) {
     std::string text =
         fmt::format("{}{}: {:.4f} ms estimated", d.chosen ? "* " : "  ", NameOf(d), d.estimated_ms);
     if (!whole) {
-      text += d.exchanged_bytes > 0 ? fmt::format(", {} MiB exchanged", MiB(d.exchanged_bytes))
+      text += d.exchanged_bytes > 0 ? fmt::format(", {} exchanged", BytesText(d.exchanged_bytes))
                                     : std::string(", nothing exchanged");
     }
     if (d.measured_ms > 0) text += fmt::format(", {:.4f} ms tried", d.measured_ms);

@@ -5,6 +5,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <thread>
@@ -103,6 +104,8 @@ class Keys {
   bool reads_ = false, changed_ = false;
 };
 
+constexpr std::chrono::duration<double> kSoon{0.3};
+
 std::string PageText(const Page& page, OutputFormat format, bool terminal, bool first, bool keys) {
   if (format == OutputFormat::kJson) return Formatted(page.json, format);
   if (format == OutputFormat::kYaml) return "---\n" + Formatted(page.json, format);
@@ -130,9 +133,12 @@ absl::StatusOr<Report> ShowPages(const PageArguments& arguments, OutputFormat fo
                                  const std::function<absl::StatusOr<Page>()>& next) {
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   const std::chrono::duration<double> interval(arguments.interval);
+  // Who looks at a terminal sees something at once, if of a short time.
+  const std::chrono::duration<double> first =
+      terminal && !arguments.once && !ForPrograms(format) ? std::min(interval, kSoon) : interval;
   Keys keys(terminal && !arguments.once && !ForPrograms(format));
   for (int64_t pages = 0; arguments.count == 0 || pages < arguments.count; ++pages) {
-    if (keys.QuitWithin(interval)) break;
+    if (keys.QuitWithin(pages == 0 ? first : interval)) break;
     const absl::StatusOr<Page> page = next();
     if (!page.ok()) return page.status();
     if (arguments.once) return Report{page->json, page->text(0)};

@@ -41,13 +41,13 @@ std::vector<std::string> FlagsOf(const CLI::App* app) {
 }
 
 /// What other tools call it, and what it is here, where that is not near.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kHabits = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 24> kHabits = {{
     {"ls", "list"},         {"rm", "delete"},        {"del", "delete"},      {"remove", "delete"},
     {"cp", "copy"},         {"mv", "rename"},        {"move", "rename"},     {"ps", "top"},
     {"put", "upload"},      {"push", "upload"},      {"add", "upload"},      {"pull", "download"},
     {"get", "download"},    {"cat", "download"},     {"describe", "show"},   {"status", "info"},
     {"multiply", "spmm"},   {"matmul", "spmm"},      {"benchmark", "bench"}, {"perf", "bench"},
-    {"backup", "snapshot"}, {"restore", "snapshot"},
+    {"backup", "snapshot"}, {"restore", "snapshot"}, {"devices", "info"},    {"version", "info"},
 }};
 
 /// The habit's, if there is such a command; else the nearest.

@@ -151,7 +151,7 @@ class Etcd final : public Directory {
     absl::Status end;
     while (stream->Read(&response)) {
       if (response.compact_revision() != 0) {
-        end = absl::OutOfRangeError("etcd has forgotten changes that were not seen");
+        end = absl::OutOfRangeError("etcd has compacted changes that were not seen");
       } else if (response.canceled()) {
         end = absl::UnavailableError(
             fmt::format("etcd ended the watch: {}", response.cancel_reason()));

@@ -64,7 +64,7 @@ struct Config {
   /// For which buffers that ask for nothing stay though nothing uses them; 0: for ever.
   double buffer_time_to_live_seconds = 86400;
   double scrub_interval_seconds = 86400;  ///< between two verifications of what is stored; 0: none
-  /// On disk, for what was measured on patterns that no matrix has any more; 0: it is forgotten.
+  /// On disk, for what was measured on patterns that no matrix has any more; 0: it is dropped.
   int64_t past_measurement_bytes = int64_t{64} << 20;
 
   /// "auto": the models that are installed beside the program; a folder of others; "off": none, nor

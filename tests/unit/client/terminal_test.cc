@@ -471,7 +471,7 @@ TEST(Explanation, SaysWhereRequestsTakeAnotherTimeThanTheTrial) {
   }
   o.recent_kernel_ms = 16.5;
   EXPECT_THAT(ExplanationText("m", e, false),
-              HasSubstr("  in the last requests its kernel took 16.5000 ms, 3.0 times that: "));
+              HasSubstr("  in the last requests with this K its kernel took 16.5000 ms (the median), 3.0 times that: "));
   o.recent_kernel_ms = 2;
   EXPECT_THAT(ExplanationText("m", e, false),
               HasSubstr("took 2.0000 ms: the machine was busy when it was tuned; have it tuned "
@@ -491,7 +491,7 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   const Width wide(1000);
   std::string text = ExplanationText("m", e, false);
   EXPECT_THAT(text,
-              HasSubstr("in cache: all 953.67 MiB fit the last level cache, so that memory "
+              HasSubstr("in cache: all 953.7 MiB fit the last level cache, so that memory "
                         "does not bound it; what does, its own rate, arithmetic or neither, is "
                         "not known before that rate is measured: sparsectl calibrate"));
   EXPECT_THAT(text, testing::Not(HasSubstr("a reordering")));
@@ -503,11 +503,11 @@ TEST(Explanation, SaysWhatLimitsWhatIsInCache) {
   e.inner_cache_bytes = 2 << 20;
   o.cache_limit = "cache_bandwidth";
   EXPECT_THAT(ExplanationText("m", e, false),
-              testing::AllOf(HasSubstr("bound it; perhaps the cache's own rate: 3814.70 MiB go"),
+              testing::AllOf(HasSubstr("bound it; perhaps the cache's own rate: 3.7 GiB go"),
                              HasSubstr("not calibrated: these rates are of a short measurement")));
   e.calibrated = std::chrono::system_clock::now();
   text = ExplanationText("m", e, false);
-  EXPECT_THAT(text, HasSubstr("the cache's own rate does: 3814.70 MiB go from it to the caches "
+  EXPECT_THAT(text, HasSubstr("the cache's own rate does: 3.7 GiB go from it to the caches "
                               "before it, of 2.0 MiB each, 40.0000 ms at 100.0 GB/s"));
   EXPECT_THAT(text,
               HasSubstr("if each byte moved once: 4.00x, the most that any schedule gains; a "
