@@ -173,7 +173,7 @@ void CheckOverGpus(const PutArguments& arguments) {
 /// parts alone.
 absl::Status WithHint(const Client& client, absl::Status status, const std::string& matrix) {
   if (!absl::IsNotFound(status) || !matrix.empty()) return status;
-  const absl::StatusOr<ServerInfo> server = client.GetServerInfo();
+  const absl::StatusOr<ServerInfo> server = client.GetServerInfo(kSoon);
   if (!server.ok() || server->node.empty()) return status;
   return Reworded(status, fmt::format("{} (one that was put for a matrix in shards: --for=MATRIX)",
                                       std::string(status.message())));

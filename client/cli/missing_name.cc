@@ -12,7 +12,6 @@
 namespace sparsed::cli {
 namespace {
 
-const CallOptions kSoon = {.timeout = std::chrono::seconds(2)};
 /// Between a tenant and what it calls its own: TENANT~NAME.
 constexpr char kOwnerMark = '~';
 

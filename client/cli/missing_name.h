@@ -1,6 +1,7 @@
 // What to say of a name that the server does not have, or does not take.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -13,6 +14,9 @@
 #include "sparsed/client.h"
 
 namespace sparsed::cli {
+
+/// Of questions that only serve a hint.
+inline const CallOptions kSoon = {.timeout = std::chrono::seconds(2)};
 
 /// The names of what there is of the kind that the sentence says is missing ("matrix named",
 /// "buffer named", "model named"); none if the server does not say.

@@ -54,6 +54,7 @@ void RemoteCall::Start() {
 void RemoteCall::Cancel(absl::Status reason) {
   const auto keep = shared_from_this();
   bool deliver = false;
+  bool stop = false;
   {
     const MutexLock lock(mutex_);
     if (ended_ || stopped_) return;
@@ -63,13 +64,12 @@ void RemoteCall::Cancel(absl::Status reason) {
       ended_ = true;
       final_ = *stopped_;
       deliver = ReadyToDeliverLocked();
+    } else {
+      stop = true;
     }
   }
-  if (deliver) {
-    DeliverOnce();
-  } else {
-    StopAttempt();
-  }
+  if (deliver) DeliverOnce();
+  if (stop) StopAttempt();
 }
 
 void RemoteCall::MustNotRepeat() {
@@ -139,6 +139,7 @@ void RemoteCall::Ended(absl::Status status, bool sent) {
       ++redirects_;
       asked_.clear();
       waiting_ = true;
+      ++leases_;  // GoTo's
     } else {
       redirect.reset();
     }
@@ -176,6 +177,7 @@ void RemoteCall::NextAttempt() {
     if (elsewhere) {
       next = connection().nodes().After(asked_.empty() ? connection().address() : asked_);
       asked_ = next;
+      ++leases_;  // GoTo's
     }
   }
   if (elsewhere) return GoTo({next});
@@ -187,6 +189,7 @@ void RemoteCall::GoTo(std::vector<std::string> addresses) {
                                [self = shared_from_this()](absl::StatusOr<Connection*> there) {
                                  self->WentTo(std::move(there));
                                });
+  LeaseEnded();
 }
 
 void RemoteCall::WentTo(absl::StatusOr<Connection*> there) {

@@ -89,7 +89,9 @@ class RemoteCall : public std::enable_shared_from_this<RemoteCall> {
   void NextAttempt();
   /// The attempt, if there was one, is over; `sent`: the server may have got something of it.
   void Ended(absl::Status status, bool sent);
-  /// Goes on at the first of these that answers.
+  /// Goes on at the first of these that answers. The caller took a lease when it set `waiting_`,
+  /// which ends here: who cancels meanwhile may let go of the connection once the call is
+  /// delivered.
   void GoTo(std::vector<std::string> addresses);
   void WentTo(absl::StatusOr<Connection*> there);
   void DeadlinePassed();
