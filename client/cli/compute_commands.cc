@@ -152,7 +152,7 @@ absl::StatusOr<Report> Sddmm(const Client& client, const SddmmArguments& argumen
   if (!how.ok()) return result->Failed(how.status());
   Report report = DescribeRun(arguments.name, info->nnz, 1, info->type, *how, elapsed);
   absl::Status finished =
-      result->Finish(fmt::format("{} values, one for each nonzero", Count(info->nnz)), report);
+      result->Finish(Counted(info->nnz, "value") + ", one for each nonzero", report);
   if (!finished.ok()) return finished;
   return report;
 }

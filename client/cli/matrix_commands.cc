@@ -254,7 +254,9 @@ absl::StatusOr<std::vector<ProblemSignature>> ParseSignatures(
 std::string Summary(const MatrixInfo& info) {
   return fmt::format("{} x {}, {}, {}{}", Count(info.rows), Count(info.cols),
                      Counted(info.nnz, "nonzero"), Name(info.type),
-                     info.shards.empty() ? "" : fmt::format(", in {} shards", info.shards.size()));
+                     info.shards.empty()
+                         ? ""
+                         : ", in " + Counted(static_cast<int64_t>(info.shards.size()), "shard"));
 }
 
 absl::StatusOr<Report> DescribeReady(const Client& client, const std::string& name) {

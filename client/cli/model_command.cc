@@ -210,9 +210,9 @@ absl::StatusOr<Report> ShowModel(const Client& client, const std::string& name) 
   // What a damaged one lacks is not shown.
   try {
     const Json& data = manifest.at("data");
-    report.text += fmt::format("learned   {} patterns of {} families, {} measurements\n",
-                               Count(model->patterns), Count(data.value("families", int64_t{0})),
-                               Count(data.value("measurements", int64_t{0})));
+    report.text += fmt::format("learned   {} of {}, {}\n", Counted(model->patterns, "pattern"),
+                               Counted(data.value("families", int64_t{0}), "family", "families"),
+                               Counted(data.value("measurements", int64_t{0}), "measurement"));
     report.text += fmt::format("\n{}", GroupsOf(manifest).Text());
     if (manifest.contains("held_out")) {
       report.text += "\n";
@@ -272,10 +272,9 @@ absl::StatusOr<Report> PutModel(const Client& client, const PutArguments& argume
   if (!put->used && !put->watched) {
     next = fmt::format("sparsectl model watch {0}, then sparsectl model activate {0}", put->name);
   }
-  return Report{
-      ToJson(*put),
-      fmt::format("put       {}: for {}, trained on {} patterns\n{}next      {}\n", put->name,
-                  put->device, Count(put->patterns), FewPatternsNote(*put), next)};
+  return Report{ToJson(*put), fmt::format("put       {}: for {}, trained on {}\n{}next      {}\n",
+                                          put->name, put->device, Counted(put->patterns, "pattern"),
+                                          FewPatternsNote(*put), next)};
 }
 
 absl::StatusOr<Report> Activate(const Client& client, const ChooseArguments& arguments) {

@@ -55,7 +55,7 @@ absl::StatusOr<Report> Record(const Client& client, const RecordArguments& argum
   while (!call.WaitFor(std::chrono::milliseconds(50))) {
     if (interrupted || !written.ok()) break;
     if (arguments.seconds > 0 && seconds() >= arguments.seconds) break;
-    bar.Show(fmt::format("recording, {} requests", requests), static_cast<int64_t>(seconds()),
+    bar.Show("recording, " + Counted(requests, "request"), static_cast<int64_t>(seconds()),
              static_cast<int64_t>(arguments.seconds));
   }
   const double took = seconds();
