@@ -452,8 +452,10 @@ class Cluster {
   std::set<engine::NameKey> changing_ ABSL_GUARDED_BY(mutex_);
   std::deque<engine::NameKey> incomplete_ ABSL_GUARDED_BY(mutex_);  ///< to be copied, one by one
   std::deque<engine::NameKey> moves_ ABSL_GUARDED_BY(mutex_);       ///< to be moved, after these
-  /// Since when no node came or went, and no move failed.
+  /// Since when no node came or went, or was drained.
   std::chrono::steady_clock::time_point quiet_since_ ABSL_GUARDED_BY(mutex_);
+  /// Matrices that were to move, and of which no copy could be made then: others go on.
+  std::map<engine::NameKey, std::chrono::steady_clock::time_point> unmoved_ ABSL_GUARDED_BY(mutex_);
   /// A record names a node that is not there, as it was looked at last.
   bool somebody_gone_ ABSL_GUARDED_BY(mutex_) = true;
   struct Arrival {

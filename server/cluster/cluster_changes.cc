@@ -867,6 +867,9 @@ void Cluster::Settle(const std::stop_token& stop) {
       std::erase_if(arrived_, [](const auto& arrival) {
         return steady_clock::now() - arrival.second.time > kRecordPatience;
       });
+      std::erase_if(unmoved_, [this](const auto& failed) {
+        return steady_clock::now() - failed.second >= options_.settle;
+      });
     }
     looked = steady_clock::now();
     for (const MatrixRecord& record : records) {
@@ -1099,7 +1102,10 @@ std::optional<Cluster::Move> Cluster::MoveOf(const MatrixRecord& record) const {
   }
   const size_t wanted = WantedCopies(record);
   const MutexLock lock(mutex_);
-  if (somebody_gone_ || steady_clock::now() - quiet_since_ < options_.settle) return std::nullopt;
+  const auto now = steady_clock::now();
+  if (somebody_gone_ || now - quiet_since_ < options_.settle) return std::nullopt;
+  const auto failed = unmoved_.find(record.key);
+  if (failed != unmoved_.end() && now - failed->second < options_.settle) return std::nullopt;
   // None of them is draining or gone, and none is missing: that is seen to before.
   const size_t lasting = LastingCopiesLocked(record);
   if (lasting < wanted || lasting != record.copies.size()) return std::nullopt;
@@ -1137,7 +1143,7 @@ absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
       if (!copied.ok()) {
         // Not at once again.
         const MutexLock lock(mutex_);
-        quiet_since_ = steady_clock::now();
+        unmoved_[key] = steady_clock::now();
         return copied;
       }
       made = true;

@@ -468,6 +468,28 @@ TEST_F(ClusterRecords, NothingMovesToANodeThatHasNoRoom) {
   EXPECT_EQ(memory_.Record("g")->owner(), "a");
 }
 
+TEST_F(ClusterRecords, AMatrixThatCannotMoveHoldsNoOtherUp) {
+  for (const char* name : {"g", "h"}) {
+    MustUpload(server_, name, pattern_);
+    MatrixRecord record = RecordOf(name, {{"a", IdentityOf(*Here(name))}});
+    record.placed_by = fmt::format("default~{}", name);
+    memory_.Put(record);
+  }
+  // There is nobody at its address.
+  memory_.PutNode("c", true, int64_t{1} << 62);
+  settle_ = std::chrono::seconds(2);
+  Join(/*replicas=*/1);
+  for (const char* name : {"g", "h"}) {
+    // It is to drop what it may have got.
+    EXPECT_TRUE(Eventually([&] {
+      return memory_.Record(name)->former == std::vector<std::string>{"c"};
+    })) << name;
+    EXPECT_EQ(memory_.Record(name)->owner(), "a");
+  }
+  EXPECT_TRUE(Eventually([&] { return cluster_->counts().copies_failed > 1; }));
+  EXPECT_EQ(cluster_->counts().moves, 0);
+}
+
 TEST_F(ClusterRecords, WhoTakesAMatrixOverKeepsItsNumberOfCopies) {
   MustUpload(server_, "g", pattern_);
   const CopyIdentity identity = IdentityOf(*Here("g"));
