@@ -340,7 +340,8 @@ Answer RequestsAnswer(PageTables& tables, const HttpRequest& request) {
   const Telemetry& telemetry = tables.sources.telemetry;
   const std::string tenant = request.viewer.all ? "" : request.viewer.tenant;
   // As `sparsectl slow` without --refused.
-  std::vector<EndedRequest> slowest = telemetry.slow().List({.tenant = tenant.empty() ? nullptr : &tenant});
+  std::vector<EndedRequest> slowest =
+      telemetry.slow().List({.tenant = tenant.empty() ? nullptr : &tenant});
   std::erase_if(slowest, [](const EndedRequest& one) { return WasRefusedAtOnce(one.record); });
   return json{{"in_flight", InFlightJson(tables.sources.in_flight(), request.viewer)},
               {"slowest", RequestsJson(slowest, request.viewer)},

@@ -339,7 +339,7 @@ typedef struct sparsed_upload_options {
   sparsed_progress progress;       /* bytes sent; NULL */
   void* progress_context;
   int32_t shards; /* of a cluster's nodes, which get as many parts of the rows; 0, 1: it is whole */
-  int32_t replicas; /* nodes of a cluster that are to have it, 1 to 16; 0: as these say */
+  int32_t replicas;         /* nodes of a cluster that are to have it, 1 to 16; 0: as these say */
   const int32_t* partition; /* rows elements: each row's shard; NULL: parts of as many nonzeros */
 } sparsed_upload_options;
 #define SPARSED_UPLOAD_OPTIONS_INIT \

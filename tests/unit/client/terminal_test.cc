@@ -471,7 +471,8 @@ TEST(Explanation, SaysWhereRequestsTakeAnotherTimeThanTheTrial) {
   }
   o.recent_kernel_ms = 16.5;
   EXPECT_THAT(ExplanationText("m", e, false),
-              HasSubstr("  in the last requests with this K its kernel took 16.5000 ms (the median), 3.0 times that: "));
+              HasSubstr("  in the last requests with this K its kernel took 16.5000 ms (the "
+                        "median), 3.0 times that: "));
   o.recent_kernel_ms = 2;
   EXPECT_THAT(ExplanationText("m", e, false),
               HasSubstr("took 2.0000 ms: the machine was busy when it was tuned; have it tuned "
