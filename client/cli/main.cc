@@ -240,9 +240,9 @@ int CompleteWords(CLI::App& app, Invocation& invocation, std::span<char* const> 
     invocation.options.connect_timeout = std::chrono::seconds(1);
     const absl::StatusOr<Client> client = Client::Connect(invocation.server, invocation.options);
     if (!client.ok()) return std::vector<std::string>();
-    return NamesLike(*client, type == "BUFFER"  ? "buffer named"
-                              : type == "MODEL" ? "model named"
-                                                : "matrix named");
+    return NamesLike(*client, type == "BUFFER"  ? "buffer named "
+                              : type == "MODEL" ? "model named "
+                                                : "matrix named ");
   };
   Completions completions = Complete(app, present, names);
   // A flag's former name stays as it is typed.

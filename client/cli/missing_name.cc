@@ -22,13 +22,24 @@ std::string_view QuotedIn(std::string_view sentence) {
   return end == sentence.npos ? "" : sentence.substr(begin + 1, end - begin - 1);
 }
 
-bool IsOfMatrix(std::string_view sentence) {
-  return sentence.find("matrix named") != std::string_view::npos;
+/// What a sentence says is missing. The name may be one of a matrix or of a buffer.
+constexpr std::string_view kMatrix = "matrix named ", kBuffer = "buffer named ",
+                           kEither = "matrix or buffer named ";
+
+bool Says(std::string_view sentence, std::string_view words) {
+  return sentence.find(words) != std::string_view::npos;
 }
 
-/// Of another tenant's matrix, for an operator of `tenant`.
-std::string AnothersText(std::string_view reference, std::string_view tenant) {
+/// Of what is another tenant's, for an operator of `tenant`.
+std::string AnothersText(std::string_view sentence, std::string_view reference,
+                         std::string_view tenant) {
   const size_t mark = reference.find(kOwnerMark);
+  if (!Says(sentence, kMatrix)) {
+    return fmt::format(
+        "buffer '{}' is tenant {}'s, who alone reads, writes and deletes it; an operator sees its "
+        "size and owner (`sparsectl buffers list --all`)",
+        reference, reference.substr(0, mark));
+  }
   return fmt::format(
       "matrix '{0}' is tenant {1}'s: an operator may look at it (`sparsectl show {0}`, `sparsectl "
       "explain {0}`); {1} may share it (`sparsectl share {2} --with={3} [--write]`), and alone "
@@ -64,14 +75,12 @@ std::vector<std::string> NamesLike(const Client& client, std::string_view senten
     if (!infos.ok()) return;
     for (const auto& info : *infos) names.push_back(info.name);
   };
-  if (sentence.find("buffer named") != std::string_view::npos) {
-    add(client.ListDense("", kSoon));
-  } else if (sentence.find("model named") != std::string_view::npos) {
-    add(client.ListModels(kSoon));
-  } else if (IsOfMatrix(sentence)) {
+  if (Says(sentence, kMatrix) || Says(sentence, kEither)) {
     add(client.ListMatrices("", kSoon));
     add(client.ListShared("", kSoon));
   }
+  if (Says(sentence, kBuffer)) add(client.ListDense("", kSoon));
+  if (Says(sentence, "model named ")) add(client.ListModels(kSoon));
   return names;
 }
 
@@ -97,15 +106,17 @@ const std::vector<std::string>& Hints::NamesOfKind(std::string_view sentence) {
   return names->second;
 }
 
-const std::vector<std::string>& Hints::NamesOfAllTenants() {
-  if (!all_names_.has_value()) {
-    all_names_.emplace();
-    if (Connected() == nullptr) return *all_names_;
-    const auto infos = Connected()->ListAll("", kSoon);
-    if (!infos.ok()) return *all_names_;
-    for (const MatrixInfo& info : *infos) all_names_->push_back(info.name);
-  }
-  return *all_names_;
+const std::vector<std::string>& Hints::NamesOfAllTenants(std::string_view sentence) {
+  const auto [names, asked] =
+      all_names_.try_emplace(std::string(sentence.substr(0, sentence.find_first_of("'\""))));
+  if (!asked || Connected() == nullptr) return names->second;
+  const auto add = [&names = names->second](const auto& infos) {
+    if (!infos.ok()) return;
+    for (const auto& info : *infos) names.push_back(info.name);
+  };
+  if (Says(sentence, kMatrix) || Says(sentence, kEither)) add(Connected()->ListAll("", kSoon));
+  if (Says(sentence, kBuffer)) add(Connected()->ListAllDense("", kSoon));
+  return names->second;
 }
 
 const std::optional<std::string>& Hints::OperatorsTenant() {
@@ -118,19 +129,28 @@ const std::optional<std::string>& Hints::OperatorsTenant() {
   return *operators_tenant_;
 }
 
+std::string Hints::HintOfPresent(std::string_view sentence) {
+  std::string hint = HintOfNames(NamesOfKind(sentence), sentence);
+  if (!Says(sentence, kMatrix) || Says(hint, "did you mean")) return hint;
+  const std::string buffer = Nearest(QuotedIn(sentence), NamesOfKind(kBuffer));
+  if (buffer.empty()) return hint;
+  return fmt::format("; did you mean the buffer '{}' (`sparsectl buffers --help`)?", buffer);
+}
+
 absl::Status Hints::SuggestedToOperator(const absl::Status& status, const std::string& tenant) {
   const std::string sentence(status.message());
   const std::string missing(QuotedIn(sentence));
   const bool anothers = missing.find(kOwnerMark) != std::string::npos;
-  const std::string hint = anothers ? "" : HintOfNames(NamesOfKind(sentence), sentence);
-  if (hint.find("did you mean") != std::string::npos) return Reworded(status, sentence + hint);
-  std::vector<std::string> names = NamesOfAllTenants();
+  const std::string hint = anothers ? "" : HintOfPresent(sentence);
+  if (Says(hint, "did you mean")) return Reworded(status, sentence + hint);
+  std::vector<std::string> names = NamesOfAllTenants(sentence);
   std::erase_if(names, [&](const std::string& name) {
     const size_t mark = name.find(kOwnerMark);
     return name.substr(0, mark) == tenant || (!anothers && name.substr(mark + 1) != missing);
   });
   if (std::ranges::find(names, missing) != names.end()) {
-    return Reworded(status, absl::StatusCode::kPermissionDenied, AnothersText(missing, tenant));
+    return Reworded(status, absl::StatusCode::kPermissionDenied,
+                    AnothersText(sentence, missing, tenant));
   }
   const std::string of_others = HintOfNames(names, sentence);
   return Reworded(status, sentence + (of_others.empty() ? hint : of_others));
@@ -140,12 +160,12 @@ absl::Status Hints::Suggested(const absl::Status& status) {
   const std::string text(status.message());
   std::string hint;
   if (absl::IsNotFound(status)) {
-    if (IsOfMatrix(text)) {
+    if (Says(text, kMatrix) || Says(text, kBuffer)) {
       if (const auto& tenant = OperatorsTenant(); tenant.has_value()) {
         return SuggestedToOperator(status, *tenant);
       }
     }
-    hint = HintOfNames(NamesOfKind(text), text);
+    hint = HintOfPresent(text);
   }
   if (absl::IsInvalidArgument(status)) {
     if (const std::string meant = NearestListed(text); !meant.empty()) {
@@ -158,21 +178,15 @@ absl::Status Hints::Suggested(const absl::Status& status) {
   return hint.empty() ? status : Reworded(status, text + hint);
 }
 
-size_t Hints::MatricesOfOthers() {
+size_t Hints::OfOthers(std::string_view kind) {
   const auto& tenant = OperatorsTenant();
   if (!tenant.has_value()) return 0;
   const std::string own = *tenant + kOwnerMark;
   return static_cast<size_t>(std::ranges::count_if(
-      NamesOfAllTenants(), [&own](const std::string& name) { return !name.starts_with(own); }));
+      NamesOfAllTenants(kind), [&own](const std::string& name) { return !name.starts_with(own); }));
 }
 
-size_t Hints::BuffersOfOthers() {
-  const auto& tenant = OperatorsTenant();
-  if (!tenant.has_value()) return 0;
-  const auto buffers = Connected()->ListAllDense("", kSoon);
-  if (!buffers.ok()) return 0;
-  return static_cast<size_t>(std::ranges::count_if(
-      *buffers, [&tenant](const DenseInfo& info) { return info.tenant != *tenant; }));
-}
+size_t Hints::MatricesOfOthers() { return OfOthers(kMatrix); }
+size_t Hints::BuffersOfOthers() { return OfOthers(kBuffer); }
 
 }  // namespace sparsed::cli

@@ -91,8 +91,8 @@ bool IsWanted(const SlowRequest& slow, const SlowArguments& arguments) {
          (arguments.refused || !WasRefusedAtOnce(slow));
 }
 
-/// What is said where there is none.
-std::string NoneText(const SlowArguments& arguments, const SlowOptions& asked, int64_t of_others) {
+/// What is said where there is none; `matrix`: that NAME is, empty if it is none.
+std::string NoneText(const SlowOptions& asked, const std::string& matrix, int64_t of_others) {
   std::string text = "no such requests";
   if (!asked.tenant.empty()) {
     text += fmt::format(" of tenant {}'s", asked.tenant);
@@ -100,35 +100,59 @@ std::string NoneText(const SlowArguments& arguments, const SlowOptions& asked, i
     text += " of this tenant's";
   }
   text += " among the slowest of the last hour";
-  if (!arguments.name.empty()) {
+  if (!matrix.empty()) {
     // The fastest of a matrix's are not kept where others were slower.
-    text += fmt::format("; what requests of a matrix take: sparsectl explain {}", arguments.name);
+    text += fmt::format("; what requests of a matrix take: sparsectl explain {}", matrix);
   }
   if (of_others > 0) text += fmt::format("; other tenants have {}: --all", of_others);
   return text;
 }
 
-/// NOT_FOUND if neither a matrix nor a buffer has the name.
-absl::Status CheckName(const Client& client, const std::string& name) {
-  absl::Status matrix = client.MatrixNamed(name).Info().status();
-  if (!absl::IsNotFound(matrix)) return absl::OkStatus();
-  if (!absl::IsNotFound(client.DenseNamed(name).Info().status())) return absl::OkStatus();
-  return Reworded(matrix, fmt::format("there is no matrix named '{}', and no buffer", name));
+/// The matrix that a name is of; empty: a buffer. NOT_FOUND if it is of neither.
+absl::StatusOr<std::string> MatrixOfName(const Client& client, const std::string& name) {
+  const absl::Status matrix = client.MatrixNamed(name).Info().status();
+  if (!absl::IsNotFound(matrix)) return name;
+  if (!absl::IsNotFound(client.DenseNamed(name).Info().status())) return "";
+  return Reworded(matrix, fmt::format("there is no matrix or buffer named '{}'", name));
+}
+
+/// Likewise for an operator: of a tenant's, or without one of any tenant's.
+absl::StatusOr<std::string> MatrixOfAnyone(const Client& client, const std::string& name,
+                                           const std::string& tenant) {
+  const bool says_whose = name.find('~') != std::string::npos;
+  const bool of_any = tenant.empty() && !says_whose;
+  const std::string reference = tenant.empty() || says_whose ? name : tenant + "~" + name;
+  const auto has_name = [&](const auto& info) {
+    return of_any ? info.name.ends_with("~" + name) : info.name == reference;
+  };
+  const std::string prefix = of_any ? "" : reference;
+  const absl::StatusOr<std::vector<MatrixInfo>> matrices = client.ListAll(prefix);
+  if (!matrices.ok()) return matrices.status();
+  const auto matrix = std::ranges::find_if(*matrices, has_name);
+  if (matrix != matrices->end()) return matrix->name;
+  const absl::StatusOr<std::vector<DenseInfo>> buffers = client.ListAllDense(prefix);
+  if (!buffers.ok()) return buffers.status();
+  if (std::ranges::any_of(*buffers, has_name)) return "";
+  return absl::NotFoundError(fmt::format("there is no matrix or buffer named '{}'", reference));
 }
 
 /// Quotas that refused requests, below the list; empty: none did.
-std::string RefusedText(const std::vector<QuotaInfo>& refused_at) {
+std::string RefusedText(const std::vector<QuotaInfo>& refused_at, const SlowOptions& asked) {
   if (refused_at.empty()) return "";
   std::string text;
   for (const QuotaInfo& quota : refused_at) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", quota.quota,
                         quota.refused == 1 ? "once" : fmt::format("{} times", quota.refused));
   }
+  // The list is of all tenants, but the quotas are one's.
+  const std::string whose = !asked.tenant.empty() ? fmt::format("tenant {}'s ", asked.tenant)
+                            : asked.all           ? "your own tenant's "
+                                                  : "";
   return Wrapped(
-      fmt::format("refused at quotas since the server's start: {}. Clients wait at some "
+      fmt::format("refused at {}quotas since the server's start: {}. Clients wait at some "
                   "of them and ask again, which no request here has the time of; limits: "
-                  "sparsectl tenants",
-                  text),
+                  "sparsectl {}",
+                  whose, text, asked.all ? "tenants" : "quota"),
       "    ");
 }
 
@@ -161,10 +185,13 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
   std::vector<SlowRequest>* slow = &list->requests;
   // What an older server does not leave out, too.
   std::erase_if(*slow, [&](const SlowRequest& request) { return !IsWanted(request, arguments); });
-  const bool of_any_tenant =
-      asked->all && asked->tenant.empty() && arguments.name.find('~') == std::string::npos;
-  if (slow->empty() && !arguments.name.empty() && !of_any_tenant) {
-    if (absl::Status named = CheckName(client, arguments.name); !named.ok()) return named;
+  std::string matrix;
+  if (slow->empty() && !arguments.name.empty()) {
+    absl::StatusOr<std::string> named = asked->all
+                                            ? MatrixOfAnyone(client, arguments.name, asked->tenant)
+                                            : MatrixOfName(client, arguments.name);
+    if (!named.ok()) return named.status();
+    matrix = *std::move(named);
   }
   // The slowest of them, in the order that is asked for.
   slow->resize(std::min(slow->size(), static_cast<size_t>(arguments.limit)));
@@ -173,7 +200,7 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
       return SortsBefore(ToJson(a), ToJson(b), key, arguments.sort.starts_with('-'));
     });
   }
-  Listing listing("requests", NoneText(arguments, *asked, list->of_others), RequestColumns());
+  Listing listing("requests", NoneText(*asked, matrix, list->of_others), RequestColumns());
   // The list below has plans and ids.
   listing.LeaveOut({"TRANSPORT", "PLAN", "REQUEST", "TENANT", "ENDED"});
   std::string phases;
@@ -199,7 +226,7 @@ absl::StatusOr<Report> Slow(const Client& client, const SlowArguments& arguments
       report.below += fmt::format("\n{} more of other tenants: --all\n", list->of_others);
     }
   }
-  if (const std::string refused = RefusedText(list->refused_at); !refused.empty()) {
+  if (const std::string refused = RefusedText(list->refused_at, *asked); !refused.empty()) {
     report.below += "\n" + refused;
   }
   report.json["of_others"] = list->of_others;
@@ -216,7 +243,7 @@ void AddSlow(CLI::App& app, Invocation& invocation) {
       {"slow", "slow --limit=5 --json", "slow g --sort=-ended", "slow --op=explain"});
   auto arguments = std::make_shared<SlowArguments>();
   slow->add_option("NAME", arguments->name,
-                   "Of one matrix or buffer; TENANT~NAME is another tenant's (default: of all)")
+                   "Of one matrix or buffer, another's as TENANT~NAME (default: all)")
       ->type_name("MATRIX");
   slow->add_flag("--all", arguments->all, "Of all tenants; for operators");
   slow->add_option("--tenant", arguments->tenant, "Of one tenant; another's for operators")

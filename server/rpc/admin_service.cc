@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "engine/catalog/catalog.h"
+#include "engine/catalog/shares.h"
 #include "engine/engine.h"
 #include "server/rpc/live_streams.h"
 #include "server/rpc/page.h"
@@ -122,6 +124,7 @@ class AdminService final : public Service {
             return absl::InvalidArgumentError(
                 "tenant is another one: requests of other tenants are for operators, with `all`");
           }
+          if (absl::Status named = CheckNames(request); !named.ok()) return named;
           SlowFilter filter = {
               .tenant = request.all() && request.tenant().empty() ? nullptr : &tenant,
               .subject = request.subject()};
@@ -256,6 +259,18 @@ class AdminService final : public Service {
   }
 
  private:
+  /// INVALID_ARGUMENT where nothing can be called so.
+  static absl::Status CheckNames(const v1::ListSlowRequest& request) {
+    const std::string_view tenant = request.tenant(), subject = request.subject();
+    const size_t mark = subject.find(engine::kOwnerMark);
+    const bool of_owner = mark != std::string_view::npos;
+    absl::Status valid;
+    if (!tenant.empty()) valid = engine::ValidateName("tenant's", tenant);
+    if (valid.ok() && of_owner) valid = engine::ValidateName("owner's", subject.substr(0, mark));
+    if (!valid.ok() || subject.empty()) return valid;
+    return engine::ValidateName("matrix or buffer", of_owner ? subject.substr(mark + 1) : subject);
+  }
+
   /// Of a tenant that there is: one that nobody has the name of gets no entry by being asked for.
   void AddRefusedAt(const std::string& tenant, v1::ListSlowReply& reply) {
     for (const auto& known : service_.engine.tenants().All()) {

@@ -88,17 +88,17 @@ void SlowRequests::ForgetOneLocked() {
       std::ranges::min_element(tenants_, {}, [](const auto& entry) { return entry.second.last; }));
 }
 
-std::vector<EndedRequest> SlowRequests::Wanted(const OfTenant& of, const SlowFilter& filter,
-                                               Clock::time_point now) {
+std::vector<const EndedRequest*> SlowRequests::Wanted(const OfTenant& of, const SlowFilter& filter,
+                                                      Clock::time_point now) {
   const auto is_of = [&](const StageRecord& record) {
     return filter.subject.empty() || record.subject == filter.subject ||
            fmt::format("{}~{}", record.tenant, record.subject) == filter.subject;
   };
-  std::vector<EndedRequest> wanted;
+  std::vector<const EndedRequest*> wanted;
   for (const Kept& kept : filter.op&& Apart(*filter.op) ? of.apart : of.listed) {
     const StageRecord& record = kept.request.record;
     if (now - kept.at > kKept || (filter.op && record.op != *filter.op) || !is_of(record)) continue;
-    wanted.push_back(kept.request);
+    wanted.push_back(&kept.request);
   }
   return wanted;
 }
@@ -113,7 +113,8 @@ std::vector<EndedRequest> SlowRequests::List(const SlowFilter& filter,
     const MutexLock lock(mutex_);
     for (const auto& [name, of] : tenants_) {
       if (filter.tenant != nullptr && name != *filter.tenant) continue;
-      of_each.push_back(Wanted(of, filter, now));
+      of_each.emplace_back();
+      for (const EndedRequest* wanted : Wanted(of, filter, now)) of_each.back().push_back(*wanted);
     }
   }
   for (auto& requests : of_each) std::ranges::sort(requests, slower);

@@ -71,9 +71,9 @@ class SlowRequests {
     std::vector<Kept> listed, apart;
     Clock::time_point last;
   };
-  /// Those of one tenant that are asked for, in no order.
-  static std::vector<EndedRequest> Wanted(const OfTenant& of, const SlowFilter& filter,
-                                          Clock::time_point now);
+  /// Those of one tenant that are asked for, in no order; until `of` changes.
+  static std::vector<const EndedRequest*> Wanted(const OfTenant& of, const SlowFilter& filter,
+                                                 Clock::time_point now);
   /// Makes room for `record` where there is none; false: it is faster than all that could go.
   static bool MakeRoom(const StageRecord& record, Clock::time_point now, std::vector<Kept>& kept);
   void ForgetOneLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -326,6 +326,15 @@ TEST_F(TenantsTest, SlowRequestsOfOneTenantOrNameAreAskedFor) {
   EXPECT_THAT(asked.names, testing::IsEmpty());
   EXPECT_EQ(slow("one", false, "two", "", &asked).error_code(), Code::INVALID_ARGUMENT);
   EXPECT_EQ(slow("one", true, "two", "", &asked).error_code(), Code::PERMISSION_DENIED);
+  // What nothing can be called.
+  EXPECT_EQ(slow("ops", true, "x y", "", &asked).error_message(),
+            "tenant's name has byte 0x20 at position 1, expected [A-Za-z0-9._:/@+-]");
+  EXPECT_EQ(slow("one", false, "", "a b", &asked).error_message(),
+            "matrix or buffer name has byte 0x20 at position 1, expected [A-Za-z0-9._:/@+-]");
+  for (const char* subject : {"a b", "~m", "one~", "one~m~m", "o ne~m"}) {
+    EXPECT_EQ(slow("ops", true, "", subject, &asked).error_code(), Code::INVALID_ARGUMENT)
+        << subject;
+  }
 }
 
 TEST_F(TenantsTest, SlowRequestsComeWithTheQuotasThatRefused) {

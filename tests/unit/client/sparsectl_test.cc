@@ -579,7 +579,15 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
              "--all`\n");
   // Of another tenant's matrix and of all that is another's.
   ExpectSays(ops + "slow alice~m", 0, "upload");
-  ExpectSays(ops + "slow alice~none", 4, "there is no matrix named 'alice~none', and no buffer");
+  ExpectSays(ops + "slow alice~none", 4, "there is no matrix or buffer named 'alice~none'");
+  // The name is the tenant's that is asked for, and the hint one that the operator may say.
+  ExpectSays(ops + "slow m --tenant=alice --op=download", 0,
+             "no such requests of tenant alice's among the slowest of the last hour; what requests "
+             "of a matrix take: sparsectl explain alice~m\n");
+  ExpectSays(ops + "slow m --all --op=sddmm", 0, "sparsectl explain alice~m\n");
+  ExpectSays(ops + "slow none --tenant=alice", 4,
+             "there is no matrix or buffer named 'alice~none'");
+  ExpectSays(ops + "slow none --all", 4, "there is no matrix or buffer named 'none'");
   ExpectSays(ops + "slow", 0, "other tenants");
   ExpectSays(alice + "buffers put w --zeros=3x4", 0, "w: 3 x 4");
   ExpectSays(ops + "buffers", 0,
@@ -610,6 +618,14 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
     const Said said = Run("--token-file=bob.token spmm m --operand=B.npy --out=C.npy");
     return said.text.find("for the quota requests_per_second (refused ") != std::string::npos;
   }));
+  // The slowest come with that, and it is said whose quotas they are.
+  ExpectSays("--token-file=bob.token slow", 0,
+             "refused at quotas since the server's start: requests_per_second ");
+  ExpectSays(ops + "slow --tenant=bob", 0,
+             "refused at tenant bob's quotas since the server's start: requests_per_second ");
+  ExpectSays(ops + "--json slow --tenant=bob", 0,
+             R"("refused_at":[{"quota":"requests_per_second","refused":)");
+  EXPECT_THAT(Run(ops + "slow --all").text, Not(HasSubstr("refused at")));
 }
 
 TEST_F(Sparsectl, SlowHasOneOrderAndTakesAName) {
@@ -644,7 +660,14 @@ TEST_F(Sparsectl, SlowHasOneOrderAndTakesAName) {
   ExpectSays("slow --tenant=default --json", 0, "\"subject\":\"third\"");
   ExpectSays("slow --tenant=nobody", 0, "no such requests of tenant nobody's among the slowest");
   ExpectSays("slow sceond", 4,
-             "there is no matrix named 'sceond', and no buffer; did you mean 'second'?");
+             "there is no matrix or buffer named 'sceond'; did you mean 'second'?");
+  ExpectSays("slow 'a b'", 3, "matrix or buffer name has byte 0x20 at position 1");
+  ExpectSays("buffers put weights --zeros=3x4", 0, "put weights");
+  ExpectSays("slow wieghts", 4,
+             "there is no matrix or buffer named 'wieghts'; did you mean 'weights'?");
+  // Nothing explains a buffer.
+  ExpectSays("slow weights --op=spmm", 0,
+             "no such requests of this tenant's among the slowest of the last hour\n");
 }
 
 TEST_F(Sparsectl, SlowLeavesOutWhatWasRefusedAtOnce) {
