@@ -172,7 +172,9 @@ absl::Status Hints::Suggested(const absl::Status& status) {
       hint = fmt::format("; did you mean '{}'?", meant);
     }
     if (text.find("name has byte 0x7e") != std::string::npos) {
-      hint = "; TENANT~NAME is another tenant's, who alone makes or keeps anything under NAME";
+      hint =
+          "; TENANT~NAME is another tenant's, who alone makes, keeps and deletes anything under "
+          "NAME";
     }
   }
   return hint.empty() ? status : Reworded(status, text + hint);

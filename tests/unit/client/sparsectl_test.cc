@@ -129,7 +129,11 @@ TEST_F(Sparsectl, HeldDenseMatricesHaveOwnersAndTimesToLive) {
   EXPECT_THAT(Run("buffers --prefix=V").text, Not(HasSubstr("train-17")));
   ExpectSays("--json buffers --prefix=W", 0, R"("owner":"train-17")");
   ExpectSays("--json buffers --prefix=W", 0, R"("time_to_live_ns":5400000000000)");
-  ExpectSays("buffers renew WW", 4, "there is no buffer named 'WW'; did you mean 'W'?");
+  for (const char* command : {"renew WW", "get WW --out=x.npy", "delete WW"}) {
+    ExpectSays(fmt::format("buffers {}", command), 4,
+               "there is no buffer named 'WW'; did you mean 'W'?");
+  }
+  ExpectSays("delete WW", 4, "there is no matrix named 'WW'; did you mean the buffer 'W'");
   ExpectSays("buffers delete W", 0, "deleted W\n");
   ExpectSays("buffers renew W", 4, "there is no buffer named 'W'");
   ExpectSays("buffers delete W", 4, "there is no buffer named 'W'");
@@ -594,6 +598,20 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
              "no buffers; other tenants have 1: `sparsectl buffers list --all`\n");
   ExpectSays(ops + "buffers list --all", 0, "alice~w");
   ExpectSays(alice + "buffers --all", 10, "(request ");
+  ExpectSays(alice + "delete w", 4,
+             "there is no matrix named 'w'; did you mean the buffer 'w' (`sparsectl buffers "
+             "--help`)?");
+  ExpectSays(ops + "buffers get alice~w --out=x.npy", 10,
+             "buffer 'alice~w' is tenant alice's, who alone reads, writes and deletes it");
+  ExpectSays(ops + "buffers get w --out=x.npy", 4,
+             "there is no buffer named 'w'; there is 'alice~w'");
+  ExpectSays(ops + "buffers delete alice~w", 3, "TENANT~NAME is another tenant's, who alone");
+  ExpectSays(ops + "slow alice~ww", 4,
+             "there is no matrix or buffer named 'alice~ww'; did you mean 'alice~w'?");
+  ExpectSays(ops + "slow alice~w --op=get_buffer", 0,
+             "no such requests among the slowest of the last hour\n");
+  ExpectSays("--token-file=bob.token buffers get alice~w --out=x.npy", 4,
+             "there is no buffer named 'alice~w'");
   // What there is is asked for once, however many are missing.
   const auto requests = [this](const std::string& command) {
     std::istringstream lines(Run(command).text);
