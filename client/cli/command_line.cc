@@ -183,19 +183,21 @@ std::string MissingCopies(const MatrixInfo& info) {
         info.nodes_gone.size() == 1 ? "is" : "are");
   }
   if (info.copies_missing == 0) return "";
+  // Older servers do not say how many.
+  const std::string wanted =
+      info.replicas == 0 ? "--replicas" : fmt::format("the {} that it is to have", info.replicas);
   if (!info.shards.empty()) {
     return fmt::format(
-        "fewer nodes than the {} that it is to have (--replicas) have some of its shards, {} {} "
-        "missing: they are copied again when there are more (sparsectl cluster list)",
-        info.replicas, info.copies_missing, info.copies_missing == 1 ? "is" : "are");
+        "fewer nodes than {} have some of its shards, {} {} missing: they are copied again when "
+        "there are more (sparsectl cluster list)",
+        wanted, info.copies_missing, info.copies_missing == 1 ? "is" : "are");
   }
   std::vector<std::string> there = info.nodes;
   std::erase_if(there, [&](const std::string& node) { return IsGone(info, node); });
   return fmt::format(
-      "fewer nodes than the {} that it is to have (--replicas) have it, {} {} missing: {}copied "
-      "again "
-      "when there are more (sparsectl cluster list)",
-      info.replicas, info.copies_missing, info.copies_missing == 1 ? "is" : "are",
+      "fewer nodes than {} have it, {} {} missing: {}copied again when there are more (sparsectl "
+      "cluster list)",
+      wanted, info.copies_missing, info.copies_missing == 1 ? "is" : "are",
       there.empty() ? "it is " : fmt::format("it is lost if {} is, and ", fmt::join(there, ", ")));
 }
 

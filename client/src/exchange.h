@@ -168,9 +168,11 @@ class ListCall final : public Exchange {
   }
   absl::Status Complete() override {
     if (!reply_) return absl::InternalError("the server sent no reply");
-    // Tokens ascend with the names, so that the list comes to an end.
+    // Tokens ascend with the names, so that the list comes to an end; of older servers' shared
+    // matrices as text.
     if (!reply_->next_page_token().empty() &&
-        !ComesBefore(request_.page_token(), reply_->next_page_token())) {
+        !ComesBefore(request_.page_token(), reply_->next_page_token()) &&
+        reply_->next_page_token() <= request_.page_token()) {
       return absl::InternalError("the server's list goes in circles");
     }
     std::vector<Item> elements = elements_(*reply_);

@@ -45,19 +45,20 @@ MatrixLease Catalog::LookAtShared(std::string_view tenant, const NameKey& key) c
 
 std::vector<MatrixLease> Catalog::ListShared(std::string_view tenant, std::string_view prefix,
                                              std::string_view after) const {
-  std::map<std::string, MatrixLease> by_reference;
+  std::map<NameKey, MatrixLease> by_name;
   {
     const MutexLock lock(mutex_);
     for (const NameKey& key : shares_.With(tenant)) {
       const auto found = matrices_.find(key);
-      std::string reference = ReferenceFor(tenant, key);
-      if (found == matrices_.end() || reference <= after || !reference.starts_with(prefix))
+      if (found == matrices_.end() || (!after.empty() && key <= Named(tenant, after)) ||
+          !ReferenceFor(tenant, key).starts_with(prefix)) {
         continue;
-      by_reference.emplace(std::move(reference), found->second);
+      }
+      by_name.emplace(key, found->second);
     }
   }
   std::vector<MatrixLease> list;
-  for (auto& [reference, matrix] : by_reference) list.push_back(std::move(matrix));
+  for (auto& [key, matrix] : by_name) list.push_back(std::move(matrix));
   return list;
 }
 

@@ -286,8 +286,17 @@ absl::Status Cluster::Load() {
   const auto contents = directory_->Read(std::string(kDirectoryPrefix));
   if (!contents.ok()) return contents.status();
   const MutexLock lock(mutex_);
+  const auto quiet_since = quiet_since_;
   Known before = std::exchange(known_, {});
   for (const Directory::Entry& entry : contents->entries) TakeLocked({entry, false});
+  // To read it all once more is no change.
+  const auto same_run = [](const auto& a, const auto& b) {
+    return a.first == b.first && a.second.run == b.second.run;
+  };
+  if (known_.draining == before.draining &&
+      std::ranges::equal(known_.nodes, before.nodes, same_run)) {
+    quiet_since_ = quiet_since;
+  }
   // What was written here since is newer.
   // A directory that is older than what it was is another one, or from a backup: what is not in it
   // was not deleted.

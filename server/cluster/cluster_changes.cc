@@ -99,6 +99,7 @@ absl::Status Cluster::Write(MatrixRecord& record) {
   if (!IsMine(record)) {
     owned_.erase(record.key);
     expired_.erase(record.key);
+    wishes_.erase(record.key);
   }
   unsettled_ = true;
   changed_.NotifyAll();
@@ -394,11 +395,16 @@ absl::Status Cluster::PublishRenamed(const engine::NameKey& from, const engine::
         (old.has_value() && !IsMine(*old))) {
       return ChangedElsewhere();
     }
-    Describe(made, record);
     if (old.has_value()) {
-      record.replicas = old->replicas;
-      record.placed_by = old->placed_by;
+      // What was wished of it, if that was not told yet.
+      const MutexLock lock(mutex_);
+      const auto untold = wishes_.find(from);
+      wishes_[to] = {.replicas = untold != wishes_.end() && untold->second.replicas.has_value()
+                                     ? untold->second.replicas
+                                     : old->replicas,
+                     .placed_by = old->placed_by};
     }
+    Describe(made, record);
     ++record.epoch;
     std::vector<Directory::Change> changes = {
         {.key = DirectoryKey(to), .value = ToJson(record), .if_revision = record.revision}};
@@ -421,6 +427,8 @@ absl::Status Cluster::PublishRenamed(const engine::NameKey& from, const engine::
   if (!status.ok()) return status;
   const MutexLock lock(mutex_);
   owned_.insert(to);
+  wishes_.erase(from);
+  wishes_.erase(to);
   unsettled_ = true;
   return absl::OkStatus();
 }
@@ -1100,6 +1108,8 @@ std::optional<Cluster::Move> Cluster::MoveOf(const MatrixRecord& record) const {
       !Problem().empty()) {
     return std::nullopt;
   }
+  // Its tenant's buffers stay, and are multiplied with what is on their node alone.
+  if (!engine_.dense().List(record.key.first, "").empty()) return std::nullopt;
   const size_t wanted = WantedCopies(record);
   const MutexLock lock(mutex_);
   const auto now = steady_clock::now();
@@ -1146,6 +1156,9 @@ absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
         unmoved_[key] = steady_clock::now();
         return copied;
       }
+      record = RecordOf(key);
+      // It may have gone or be drained by now.
+      if (!record.has_value() || record->CopyAt(move->to) == nullptr) return absl::OkStatus();
       made = true;
       const MutexLock lock(mutex_);
       ++counts_.moves;
@@ -1159,7 +1172,7 @@ absl::Status Cluster::MoveBusy(const engine::NameKey& key) {
       dropped = Write(*record);
     }
     if (!dropped.ok() || !made) return dropped;
-    Log(LogLevel::kInfo, "moved a matrix to a node that it belongs on by now",
+    Log(LogLevel::kInfo, "moved a matrix to the node that placement names",
         {{"matrix", Shown(key)}, {"from", move->from}});
     return absl::OkStatus();
   }
@@ -1199,6 +1212,10 @@ void Cluster::DropHere(const engine::NameKey& key) {
   if (engine_.catalog().Look(key.first, key.second) == nullptr) return;
   // What is known here may be old.
   if (!Reload(key).ok() || !IsDropped(key)) return;
+  {
+    const MutexLock lock(mutex_);
+    wishes_.erase(key);
+  }
   const absl::Status status = engine_.catalog().Delete(key.first, key.second);
   DropBuffersOf(key);
   Log(LogLevel::kInfo, "dropped a copy that is not current any more",

@@ -98,7 +98,7 @@ class CatalogService final : public Service {
           const engine::Catalog& catalog = service_.engine.catalog();
           // Nobody's own are those of all tenants.
           const std::string_view looks = request.all() ? std::string_view() : caller.tenant;
-          std::map<std::string, v1::MatrixInfo> elsewhere = Elsewhere(request, caller);
+          std::map<engine::NameKey, v1::MatrixInfo> elsewhere = Elsewhere(request, caller);
           // False: it goes onto the next page, and so does what follows.
           const auto add = [&](v1::MatrixInfo info) {
             if (!page.Take(info)) {
@@ -108,7 +108,7 @@ class CatalogService final : public Service {
             *reply.add_matrices() = std::move(info);
             return true;
           };
-          const auto add_elsewhere_before = [&](const std::string* name) {
+          const auto add_elsewhere_before = [&](const engine::NameKey* name) {
             while (!elsewhere.empty() && (name == nullptr || elsewhere.begin()->first < *name)) {
               auto first = elsewhere.extract(elsewhere.begin());
               if (!add(std::move(first.mapped()))) return false;
@@ -127,7 +127,7 @@ class CatalogService final : public Service {
             info.clear_measurements();
             info.clear_decisions();
             AddNodes(service_, info);
-            const std::string name = info.name();
+            const engine::NameKey name(matrix->tenant(), matrix->name());
             if (!add_elsewhere_before(&name)) return absl::OkStatus();
             elsewhere.erase(name);
             if (!add(std::move(info))) return absl::OkStatus();
@@ -336,9 +336,9 @@ class CatalogService final : public Service {
            (record->deleted || record->CopyAt(service_.cluster->self().name) == nullptr);
   }
   /// Those of the cluster that are not here, by what the caller calls them.
-  std::map<std::string, v1::MatrixInfo> Elsewhere(const v1::ListMatricesRequest& request,
-                                                  const Caller& caller) const {
-    std::map<std::string, v1::MatrixInfo> infos;
+  std::map<engine::NameKey, v1::MatrixInfo> Elsewhere(const v1::ListMatricesRequest& request,
+                                                      const Caller& caller) const {
+    std::map<engine::NameKey, v1::MatrixInfo> infos;
     if (service_.cluster == nullptr || request.here()) return infos;
     const std::string looks = request.all() ? "" : caller.tenant;
     const bool own = !request.all() && !request.shared();
@@ -351,11 +351,12 @@ class CatalogService final : public Service {
       });
       if (request.shared() && (!shared || record.key.first == caller.tenant)) continue;
       v1::MatrixInfo info = service_.cluster->InfoOf(record, looks);
-      if (!info.name().starts_with(request.prefix()) || info.name() <= request.page_token()) {
+      if (!info.name().starts_with(request.prefix()) ||
+          (!request.page_token().empty() &&
+           record.key <= engine::Named(looks, request.page_token()))) {
         continue;
       }
-      std::string name = info.name();
-      infos.emplace(std::move(name), std::move(info));
+      infos.emplace(record.key, std::move(info));
     }
     return infos;
   }

@@ -7,3 +7,5 @@ foreach(name connections reflection headers messages resets http threads)
   sparsed_attack(${name} DEPS sparsed_attackers)
 endforeach()
 sparsed_test(fault_unreachable_test unreachable_test.cc DEPS sparsed_attack LABELS fault)
+set_tests_properties(fault_unreachable_test PROPERTIES
+  ENVIRONMENT "${SPARSED_WIRE_TEST_ENVIRONMENT}")

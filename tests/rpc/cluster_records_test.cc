@@ -468,6 +468,36 @@ TEST_F(ClusterRecords, NothingMovesToANodeThatHasNoRoom) {
   EXPECT_EQ(memory_.Record("g")->owner(), "a");
 }
 
+TEST_F(ClusterRecords, WhatHasBuffersBesideItDoesNotMove) {
+  MustUpload(server_, "g", pattern_);
+  MatrixRecord record = RecordOf("g", {{"a", IdentityOf(*Here("g"))}});
+  record.placed_by = "default~g";
+  memory_.Put(record);
+  {
+    grpc::ClientContext context;
+    v1::BufferInfo info;
+    auto writer = server_.buffers().Put(&context, &info);
+    v1::PutBufferRequest request;
+    v1::PutBufferHeader& header = *request.mutable_header();
+    header.set_name("x");
+    header.set_zeros(true);
+    header.mutable_shape()->set_rows(1);
+    header.mutable_shape()->set_cols(1);
+    header.mutable_shape()->set_type(v1::ELEMENT_TYPE_F32);
+    writer->Write(request);
+    writer->WritesDone();
+    ASSERT_TRUE(writer->Finish().ok());
+  }
+  // There is nobody at its address.
+  memory_.PutNode("c", true, int64_t{1} << 62);
+  settle_ = std::chrono::milliseconds(10);
+  Join(/*replicas=*/1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_EQ(cluster_->counts().copies_failed, 0);
+  ASSERT_TRUE(server_.engine().dense().Delete("default", "x").ok());
+  EXPECT_TRUE(Eventually([&] { return cluster_->counts().copies_failed > 0; }));
+}
+
 TEST_F(ClusterRecords, AMatrixThatCannotMoveHoldsNoOtherUp) {
   for (const char* name : {"g", "h"}) {
     MustUpload(server_, name, pattern_);
