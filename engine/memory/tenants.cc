@@ -148,8 +148,8 @@ absl::Status Tenant::TakeRequest(Clock::time_point now) {
   ++count.refused;
   return RetryLater(
       absl::ResourceExhaustedError(fmt::format(
-          "tenant '{}' has begun {} requests within a second, and may begin {} (quota {}); wait",
-          name_, hard, hard, Name(Quota::kRequestsPerSecond))),
+          "tenant '{}' has begun {} request{} within a second, and may begin {} (quota {}); wait",
+          name_, hard, hard == 1 ? "" : "s", hard, Name(Quota::kRequestsPerSecond))),
       std::chrono::milliseconds(wait / 1'000'000 + 1));
 }
 

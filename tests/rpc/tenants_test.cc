@@ -646,7 +646,7 @@ TEST_F(TenantsTest, ARateOfRequestsSaysWhenToTryAgain) {
     refused = Share("one", "a", "two");
     return refused.error_code() == Code::RESOURCE_EXHAUSTED;
   }));
-  EXPECT_THAT(refused.error_message(), HasSubstr("has begun 1 requests within a second"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("has begun 1 request within a second"));
   EXPECT_THAT(refused.error_message(), HasSubstr("quota requests_per_second"));
   ASSERT_TRUE(RetryDelayOf(refused).has_value());
   EXPECT_LE(*RetryDelayOf(refused), 1.01);
