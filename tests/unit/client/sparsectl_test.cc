@@ -554,7 +554,7 @@ TEST_F(Sparsectl, OperatorsAreToldWhatTheyMayDoWithAnothersMatrix) {
   const std::string alice = "--token-file=alice.token ";
   const std::string ops = "--token-file=ops.token ";
   // Everybody may name a tenant that is his own.
-  ExpectSays(alice + "slow --tenant=alice", 0, "no such requests of this tenant's");
+  ExpectSays(alice + "slow --tenant=alice", 0, "no such requests of tenant alice's among");
   ExpectSays(alice + "slow --tenant=bob", 10, "(request ");
   ExpectSays(ops + "slow --tenant=bob", 0, "no such requests of tenant bob's among the slowest");
   ASSERT_TRUE(

@@ -474,9 +474,11 @@ TEST(Explanation, SaysWhereRequestsTakeAnotherTimeThanTheTrial) {
               HasSubstr("  in the last requests with this K its kernel took 16.5000 ms (the "
                         "median), 3.0 times that: "));
   o.recent_kernel_ms = 2;
-  EXPECT_THAT(ExplanationText("m", e, false),
-              HasSubstr("took 2.0000 ms: the machine was busy when it was tuned; have it tuned "
-                        "again (sparsectl prepare m --retune)"));
+  EXPECT_THAT(
+      ExplanationText("m", e, false),
+      HasSubstr(
+          "took 2.0000 ms (the median): the machine was busy when it was tuned; have it tuned "
+          "again (sparsectl prepare m --retune)"));
   e.requests.requests = 8;
   EXPECT_THAT(ExplanationText("m", e, false), testing::Not(HasSubstr("transpose")));
   e.requests.transposed = 3;
@@ -825,7 +827,7 @@ TEST(Explanation, SaysWhatSeveralGpusWouldExchangeAndWhenTheyDoNotPay) {
   const std::string text = ExplanationText("m", e, false);
   for (const char* const line :
        {"one GPU: 2.6000 ms estimated", "* columns over 2 GPUs: 1.4000 ms estimated, nothing",
-        "1.4500 ms tried", "rows over 2 GPUs: 1.7000 ms estimated, 1.00 MiB exchanged",
+        "1.4500 ms tried", "rows over 2 GPUs: 1.7000 ms estimated, 1.0 MiB exchanged",
         "does not pay"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
