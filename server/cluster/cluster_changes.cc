@@ -916,7 +916,11 @@ void Cluster::SettleMatrix(const MatrixRecord& seen) {
   bool arriving = false;
   {
     const MutexLock lock(mutex_);
-    arriving = arrived_.contains(record->key);
+    const auto found = arrived_.find(record->key);
+    // One of a version that is current no more is not waited for.
+    arriving = found != arrived_.end() &&
+               (found->second.source.version == 0 || record->copies.empty() ||
+                found->second.source.version >= record->copies.front().identity.version);
   }
   if (record->CopyAt(self) != nullptr && !IsCurrentHere(*record)) {
     // Not what the record says: its owner is to copy it again.
