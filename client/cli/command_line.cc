@@ -184,20 +184,20 @@ std::string MissingCopies(const MatrixInfo& info) {
   }
   if (info.copies_missing == 0) return "";
   // Older servers do not say how many.
-  const std::string wanted =
-      info.replicas == 0 ? "--replicas" : fmt::format("the {} that it is to have", info.replicas);
+  const std::string fewer = info.replicas == 0 ? "fewer nodes than --replicas"
+                                               : fmt::format("fewer than {} nodes", info.replicas);
   if (!info.shards.empty()) {
     return fmt::format(
-        "fewer nodes than {} have some of its shards, {} {} missing: they are copied again when "
+        "{} have some of its shards, {} {} missing: they are copied again when "
         "there are more (sparsectl cluster list)",
-        wanted, info.copies_missing, info.copies_missing == 1 ? "is" : "are");
+        fewer, info.copies_missing, info.copies_missing == 1 ? "is" : "are");
   }
   std::vector<std::string> there = info.nodes;
   std::erase_if(there, [&](const std::string& node) { return IsGone(info, node); });
   return fmt::format(
-      "fewer nodes than {} have it, {} {} missing: {}copied again when there are more (sparsectl "
+      "{} have it, {} {} missing: {}copied again when there are more (sparsectl "
       "cluster list)",
-      wanted, info.copies_missing, info.copies_missing == 1 ? "is" : "are",
+      fewer, info.copies_missing, info.copies_missing == 1 ? "is" : "are",
       there.empty() ? "it is " : fmt::format("it is lost if {} is, and ", fmt::join(there, ", ")));
 }
 
