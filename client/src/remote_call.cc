@@ -79,7 +79,7 @@ void RemoteCall::MustNotRepeat() {
 
 void RemoteCall::SendingClosed() {
   const MutexLock lock(mutex_);
-  if (repeat_ == Repeat::kUntilSent) repeat_ = Repeat::kNever;
+  if (repeat_ == Repeat::kUntilSent) repeat_ = Repeat::kIfRefused;
 }
 
 void RemoteCall::MadeProgress() {

@@ -464,6 +464,15 @@ TEST(Retry, WhatAQuotaRefusedWasNotBegun) {
     ASSERT_TRUE(client.ok()) << client.status();
     EXPECT_FALSE(client->MatrixNamed("m").Delete().ok());
     EXPECT_EQ(server.calls(method), calls);
+    // Nor was what had been sent whole.
+    const std::string update = "/sparsed.v1.Catalog/UpdateValues";
+    ScriptedServer reads_all({{update, {.end = end, .after_all = true}}});
+    const auto sender = Client::Connect(
+        reads_all.address(), {.max_attempts = kAttempts, .initial_backoff = milliseconds(1)});
+    ASSERT_TRUE(sender.ok()) << sender.status();
+    const std::vector<float> values(8, 1);
+    EXPECT_FALSE(sender->MatrixNamed("m").UpdateValues(std::span(values)).ok());
+    EXPECT_EQ(reads_all.calls(update), calls);
   }
 }
 
