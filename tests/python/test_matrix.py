@@ -59,7 +59,7 @@ def test_show_and_explain(g):
     assert {one["k"] for one in explained["operations"]} >= {64}
     text = str(explained)
     assert f"{g.name} on cpu: memory " in text
-    assert "MiB MOVED" in text and "SpMM K=64: " in text and "{" not in text
+    assert "KiB MOVED" in text and "SpMM K=64: " in text and "{" not in text
     assert "text" not in explained
     assert "<pre>" in explained._repr_html_() and "MiB MOVED" in explained._repr_html_()
     assert str(pickle.loads(pickle.dumps(explained))) == text
