@@ -61,7 +61,7 @@ def test_show_and_explain(g):
     assert f"{g.name} on cpu: memory " in text
     assert "KiB MOVED" in text and "SpMM K=64: " in text and "{" not in text
     assert "text" not in explained
-    assert "<pre>" in explained._repr_html_() and "MiB MOVED" in explained._repr_html_()
+    assert "<pre>" in explained._repr_html_() and "KiB MOVED" in explained._repr_html_()
     assert str(pickle.loads(pickle.dumps(explained))) == text
     assert g.measurements()[0]["pattern_hash"] == g.info()["pattern_hash"]
     assert isinstance(g.client.measurements(), list)
