@@ -26,6 +26,13 @@ std::string_view QuotedIn(std::string_view sentence) {
 constexpr std::string_view kMatrix = "matrix named ", kBuffer = "buffer named ",
                            kEither = "matrix or buffer named ";
 
+/// Nothing if the server did not say.
+template <typename Info>
+void AddNames(const absl::StatusOr<std::vector<Info>>& infos, std::vector<std::string>& names) {
+  if (!infos.ok()) return;
+  for (const Info& info : *infos) names.push_back(info.name);
+}
+
 bool Says(std::string_view sentence, std::string_view words) {
   return sentence.find(words) != std::string_view::npos;
 }
@@ -71,16 +78,12 @@ std::string HintOfNames(const std::vector<std::string>& names, std::string_view 
 
 std::vector<std::string> NamesLike(const Client& client, std::string_view sentence) {
   std::vector<std::string> names;
-  const auto add = [&names](const auto& infos) {
-    if (!infos.ok()) return;
-    for (const auto& info : *infos) names.push_back(info.name);
-  };
   if (Says(sentence, kMatrix) || Says(sentence, kEither)) {
-    add(client.ListMatrices("", kSoon));
-    add(client.ListShared("", kSoon));
+    AddNames(client.ListMatrices("", kSoon), names);
+    AddNames(client.ListShared("", kSoon), names);
   }
-  if (Says(sentence, kBuffer)) add(client.ListDense("", kSoon));
-  if (Says(sentence, "model named ")) add(client.ListModels(kSoon));
+  if (Says(sentence, kBuffer)) AddNames(client.ListDense("", kSoon), names);
+  if (Says(sentence, "model named ")) AddNames(client.ListModels(kSoon), names);
   return names;
 }
 
@@ -110,12 +113,10 @@ const std::vector<std::string>& Hints::NamesOfAllTenants(std::string_view senten
   const auto [names, asked] =
       all_names_.try_emplace(std::string(sentence.substr(0, sentence.find_first_of("'\""))));
   if (!asked || Connected() == nullptr) return names->second;
-  const auto add = [&names = names->second](const auto& infos) {
-    if (!infos.ok()) return;
-    for (const auto& info : *infos) names.push_back(info.name);
-  };
-  if (Says(sentence, kMatrix) || Says(sentence, kEither)) add(Connected()->ListAll("", kSoon));
-  if (Says(sentence, kBuffer)) add(Connected()->ListAllDense("", kSoon));
+  if (Says(sentence, kMatrix) || Says(sentence, kEither)) {
+    AddNames(Connected()->ListAll("", kSoon), names->second);
+  }
+  if (Says(sentence, kBuffer)) AddNames(Connected()->ListAllDense("", kSoon), names->second);
   return names->second;
 }
 

@@ -1112,14 +1112,17 @@ std::optional<Cluster::Move> Cluster::MoveOf(const MatrixRecord& record) const {
       !Problem().empty()) {
     return std::nullopt;
   }
+  {
+    const MutexLock lock(mutex_);
+    const auto now = steady_clock::now();
+    if (somebody_gone_ || now - quiet_since_ < options_.settle) return std::nullopt;
+    const auto failed = unmoved_.find(record.key);
+    if (failed != unmoved_.end() && now - failed->second < options_.settle) return std::nullopt;
+  }
   // Its tenant's buffers stay, and are multiplied with what is on their node alone.
   if (!engine_.dense().List(record.key.first, "").empty()) return std::nullopt;
   const size_t wanted = WantedCopies(record);
   const MutexLock lock(mutex_);
-  const auto now = steady_clock::now();
-  if (somebody_gone_ || now - quiet_since_ < options_.settle) return std::nullopt;
-  const auto failed = unmoved_.find(record.key);
-  if (failed != unmoved_.end() && now - failed->second < options_.settle) return std::nullopt;
   // None of them is draining or gone, and none is missing: that is seen to before.
   const size_t lasting = LastingCopiesLocked(record);
   if (lasting < wanted || lasting != record.copies.size()) return std::nullopt;

@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "engine/retry.h"
 #include "server/cluster/cluster.h"
+#include "tests/rpc/put_zeros.h"
 #include "tests/rpc/test_server.h"
 
 namespace sparsed::test {
@@ -475,18 +476,7 @@ TEST_F(ClusterRecords, WhatHasBuffersBesideItDoesNotMove) {
   memory_.Put(record);
   {
     grpc::ClientContext context;
-    v1::BufferInfo info;
-    auto writer = server_.buffers().Put(&context, &info);
-    v1::PutBufferRequest request;
-    v1::PutBufferHeader& header = *request.mutable_header();
-    header.set_name("x");
-    header.set_zeros(true);
-    header.mutable_shape()->set_rows(1);
-    header.mutable_shape()->set_cols(1);
-    header.mutable_shape()->set_type(v1::ELEMENT_TYPE_F32);
-    writer->Write(request);
-    writer->WritesDone();
-    ASSERT_TRUE(writer->Finish().ok());
+    ASSERT_TRUE(PutZeros(server_.buffers(), context, "x").ok());
   }
   // There is nobody at its address.
   memory_.PutNode("c", true, int64_t{1} << 62);

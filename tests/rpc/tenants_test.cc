@@ -16,6 +16,7 @@
 
 #include "server/telemetry/request_feed.h"
 #include "tests/rpc/local_peer.h"
+#include "tests/rpc/put_zeros.h"
 #include "tests/rpc/test_certificates.h"
 #include "tests/rpc/test_server.h"
 #include "tests/rpc/test_tokens.h"
@@ -366,18 +367,7 @@ TEST_F(TenantsTest, OperatorsListTheBuffersOfAll) {
   const auto put = [this](const std::string& token, const std::string& name) {
     grpc::ClientContext context;
     Show(context, token);
-    v1::BufferInfo info;
-    auto writer = server().buffers().Put(&context, &info);
-    v1::PutBufferRequest request;
-    v1::PutBufferHeader& header = *request.mutable_header();
-    header.set_name(name);
-    header.set_zeros(true);
-    header.mutable_shape()->set_rows(1);
-    header.mutable_shape()->set_cols(1);
-    header.mutable_shape()->set_type(v1::ELEMENT_TYPE_F32);
-    writer->Write(request);
-    writer->WritesDone();
-    ASSERT_TRUE(writer->Finish().ok());
+    ASSERT_TRUE(PutZeros(server().buffers(), context, name).ok());
   };
   for (const char* name : {"a", "b"}) put("one", name);
   put("two", "a");
@@ -1280,17 +1270,7 @@ TEST_F(TenantsTest, AStrangerIsToldTheSameOfWhatIsThereAndWhatIsNot) {
   {
     grpc::ClientContext context;
     Show(context, "one");
-    v1::BufferInfo info;
-    auto writer = server().buffers().Put(&context, &info);
-    v1::PutBufferRequest request;
-    request.mutable_header()->set_name("secret");
-    request.mutable_header()->set_zeros(true);
-    request.mutable_header()->mutable_shape()->set_rows(1);
-    request.mutable_header()->mutable_shape()->set_cols(1);
-    request.mutable_header()->mutable_shape()->set_type(v1::ELEMENT_TYPE_F32);
-    writer->Write(request);
-    writer->WritesDone();
-    ASSERT_TRUE(writer->Finish().ok());
+    ASSERT_TRUE(PutZeros(server().buffers(), context, "secret").ok());
   }
   v1::MatrixInfo before, after;
   ASSERT_TRUE(Get("one", "secret", &before).ok());
